@@ -35,7 +35,7 @@ EARLIER = {"train.trainable": "[]", "data.weights": "[]", "data.weight_steps": "
            "run.compare_replicas_every": "0", "spikes.policy": "log", "spikes.window": "128", "spikes.z_score": "6",
            "spikes.warmup_steps": "128", "spikes.max_walk_backs": "8",
            "model.image": "0", "model.patch": "0", "model.channels": "3", "model.classes": "0",
-           "model.head_width": "0", "model.qkv_bias": "false", "model.qk_norm": "none", "model.rotary_fraction": "1",
+           "model.head_width": "0", "model.qkv_bias": "false", "model.unbiased_qkv": "false", "model.qk_norm": "none", "model.rotary_fraction": "1",
            "model.rope_scaling": "none", "model.rope_factor": "1", "model.rope_original_context": "0",
            "model.rope_low_factor": "1", "model.rope_high_factor": "4", "model.rope_beta_fast": "32",
            "model.rope_beta_slow": "1", "model.rope_attention_factor": "0", "model.rope_local_theta": "0",
@@ -53,7 +53,7 @@ EARLIER = {"train.trainable": "[]", "data.weights": "[]", "data.weight_steps": "
            "augment.interpolation": "bilinear", "augment.validation_crop": "0.875", "augment.flip": "0.5",
            "augment.policy": "none", "augment.policy_operations": "2", "augment.policy_magnitude": "9", "augment.policy_fill": "0", "augment.erase_area": "[0.02, 0.33]", "augment.erase_ratio": "[0.3, 3.3]",
            "augment.brightness": "0", "augment.contrast": "0", "augment.saturation": "0", "augment.mixup": "0",
-           "augment.cutmix": "0", "augment.mix": "1", "augment.mix_switch": "0.5", "augment.erase": "0",
+           "augment.cutmix": "0", "augment.mix": "1", "augment.mix_mode": "pair", "augment.repeats": "1", "augment.mix_switch": "0.5", "augment.erase": "0",
            "augment.mean": "[0.485, 0.456, 0.406]", "augment.deviation": "[0.229, 0.224, 0.225]"}
 # Keys in which starts of one run may differ and still train the same: paths, layout, kernels, how far
 # and how often, and what is measured on the way. The program tells the same changes apart on resuming.

@@ -14,6 +14,9 @@ using model::Position;
 using train::Config;
 
 bool of_images(const Config& c) { return c.model.is_of_images(); }
+bool mixes_pairs(const Config& c) {
+  return of_images(c) && c.augment.mixes() && c.augment.mix_mode == image::MixMode::pair;
+}
 bool is_ordered(const std::array<double, 2>& range) { return range[0] <= range[1]; }
 std::string order_message(const std::array<double, 2>& range) {
   return fmt::format("the least value, {}, is above the largest, {}; swap them", range[0],
@@ -207,10 +210,21 @@ constexpr std::array kImageRules = {
     Rule{"augment.ratio", "", "ascending",
          [](const Config& c, const Surroundings&) { return is_ordered(c.augment.ratio); },
          [](const Config& c, const Surroundings&) { return order_message(c.augment.ratio); }},
-    Rule{"train.microbatch", "augment.mixup augment.cutmix augment.mix model.family",
+    Rule{"augment.repeats",
+         "augment.mixup augment.cutmix augment.mix augment.mix_mode model.family",
+         "1 if samples are mixed in pairs",
+         [](const Config& c, const Surroundings&) {
+           return !mixes_pairs(c) || c.augment.repeats == 1;
+         },
+         [](const Config&, const Surroundings&) -> std::string {
+           return "samples next to each other are one image, which would be mixed with itself: set "
+                  "augment.mix_mode to batch, or repeats to 1";
+         }},
+    Rule{"train.microbatch",
+         "augment.mixup augment.cutmix augment.mix augment.mix_mode model.family",
          "even if samples are mixed in pairs",
          [](const Config& c, const Surroundings&) {
-           return !of_images(c) || !c.augment.mixes() || c.train.microbatch % 2 == 0;
+           return !mixes_pairs(c) || c.train.microbatch % 2 == 0;
          },
          [](const Config& c, const Surroundings&) {
            return fmt::format(

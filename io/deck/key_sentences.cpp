@@ -195,6 +195,9 @@ constexpr auto kSentences = std::to_array<KeySentence>({
     {"data.threads", "Threads of a rank that decode images; 0: as many as it has cores."},
 
     {"augment", "What happens to an image between its file and its patches."},
+    {"augment.repeats",
+     "Repeated augmentation: samples in a row that are one image, each augmented by other random "
+     "numbers; an epoch stays as many samples as there are images."},
     {"augment.crop",
      "Part of an image that is trained on: a random one by area and aspect ratio, a random window "
      "of "
@@ -216,7 +219,10 @@ constexpr auto kSentences = std::to_array<KeySentence>({
     {"augment.saturation", "Largest relative change of the saturation."},
     {"augment.mixup", "Alpha of the beta distribution of mixup; 0: none."},
     {"augment.cutmix", "Alpha of the beta distribution of cutmix; 0: none."},
-    {"augment.mix", "Probability that two samples next to each other are mixed."},
+    {"augment.mix", "Probability that a draw mixes its samples; mix_mode says which share one."},
+    {"augment.mix_mode",
+     "Samples that share a draw of mixing: two next to each other, which are mixed (pair), or all "
+     "of a global batch, each mixed with another by a random permutation (batch)."},
     {"augment.mix_switch", "Probability of cutmix, where mixup is on, too."},
     {"augment.erase", "Probability that a random rectangle is erased."},
     {"augment.erase_area", "Least and largest share of the image that the rectangle has."},

@@ -40,6 +40,7 @@ inline constexpr std::int64_t kMostLayers = 4096;  // a plan of as many takes se
 inline constexpr std::int64_t kMostSteps = 1'000'000'000'000;
 inline constexpr std::int64_t kMostThreads = 1024;
 inline constexpr std::int64_t kMostPadding = 1024;  // pixels
+inline constexpr std::int64_t kMostRepeats = 1024;
 inline constexpr std::int64_t kMostOperations = 8;  // of RandAugment
 inline constexpr std::int64_t kMostMagnitude = 30;  // likewise
 inline constexpr IntegerRange kRanks = {1, kMostRanks};
@@ -110,6 +111,10 @@ inline constexpr std::array<Name<image::Crop>, 3> kCrops = {{
 inline constexpr std::array<Name<image::Interpolation>, 2> kInterpolations = {{
     {"bilinear", image::Interpolation::bilinear},
     {"bicubic", image::Interpolation::bicubic},
+}};
+inline constexpr std::array<Name<image::MixMode>, 2> kMixModes = {{
+    {"pair", image::MixMode::pair},
+    {"batch", image::MixMode::batch},
 }};
 inline constexpr std::array<Name<image::Policy>, 4> kPolicies = {{
     {"none", image::Policy::none},
@@ -292,12 +297,12 @@ void visit_model(Visitor& v, Config& config) {
   v.named("activation", spec.activation, kActivations);
   v.flag("bias", spec.bias);
   v.flag("qkv_bias", spec.qkv_bias);
+  v.flag("unbiased_qkv", spec.unbiased_qkv);
   v.named("qk_norm", spec.qk_norm, kQkNorms);
   v.flag("tie_embeddings", spec.tie_embeddings);
   v.real("dropout", spec.dropout, kBelowOne);
   v.real("drop_path", spec.drop_path, kBelowOne);
   v.named("drop_path_rule", spec.drop_path_rule, kDropPathRules);
-  v.flag("unbiased_qkv", spec.unbiased_qkv);
   v.real("label_smoothing", spec.label_smoothing, kBelowOne);
   v.named("attention", spec.attention, kAttentionPaths);
   v.integer("window", spec.scores.window, kSizeOrDefault);
@@ -343,6 +348,7 @@ template <class Visitor, class Config>
 void visit_augment(Visitor& v, Config& config) {
   auto& augment = config.augment;
   v.section("augment");
+  v.integer("repeats", augment.repeats, IntegerRange{1, kMostRepeats});
   v.named("crop", augment.crop, kCrops);
   v.reals("scale", augment.scale, kFraction);
   v.reals("ratio", augment.ratio, kPositive);
@@ -360,6 +366,7 @@ void visit_augment(Visitor& v, Config& config) {
   v.real("mixup", augment.mixup, kNotNegative);
   v.real("cutmix", augment.cutmix, kNotNegative);
   v.real("mix", augment.mix, kFraction);
+  v.named("mix_mode", augment.mix_mode, kMixModes);
   v.real("mix_switch", augment.mix_switch, kFraction);
   v.real("erase", augment.erase, kFraction);
   v.reals("erase_area", augment.erase_area, kFraction);

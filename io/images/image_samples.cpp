@@ -27,6 +27,8 @@ CView bytes_of(std::span<const T> items) {
 ImageSamples::ImageSamples(const ImageSet& set, const ImageSampleOptions& options)
     : set_(set), options_(options), pool_(std::make_unique<WorkerPool>(options.threads)) {
   require(options.size > 0 && options.patch > 0, "images of no pixels");
+  require(options.augment.mix_mode == image::MixMode::pair || options.global_batch > 0,
+          "a global batch of no images is mixed");
   if (set.size() == 0) {
     throw Error(ExitCode::data, set.description() + ": it holds no image; give another");
   }
@@ -51,9 +53,10 @@ ops::ImageOutput ImageSamples::output() const {
 std::int64_t ImageSamples::image_of(std::int64_t index) const {
   const std::int64_t n = size();
   if (!options_.training) return index % n;
-  return static_cast<std::int64_t>(permuted_index(static_cast<std::uint64_t>(index % n),
+  const std::int64_t place = index / options_.augment.repeats;
+  return static_cast<std::int64_t>(permuted_index(static_cast<std::uint64_t>(place % n),
                                                   static_cast<std::uint64_t>(n), options_.seed,
-                                                  static_cast<std::uint64_t>(index / n)));
+                                                  static_cast<std::uint64_t>(place / n)));
 }
 
 void ImageSamples::handle_broken(ImageItem& item, const Error& error) const {
@@ -86,12 +89,36 @@ void ImageSamples::read_header(ImageItem& item, const IsWhole& is_whole) const {
   item.decoded = decoders_.front().decoded_size(item.header, least.width, least.height);
 }
 
+/// Items come in as samples that follow each other; partners elsewhere are appended.
+void ImageSamples::draw_mixing(std::vector<ImageItem>& items) const {
+  const auto count = static_cast<std::int64_t>(items.size());
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    const std::int64_t index = items[at].index;
+    const image::Mixing mixing =
+        image::draw_mixing(options_.augment, options_.seed, static_cast<std::uint64_t>(index),
+                           static_cast<std::uint64_t>(options_.global_batch), options_.size);
+    if (mixing.kind == ops::ImageMix::none) continue;
+    const auto other = static_cast<std::int64_t>(mixing.partner);
+    std::int64_t place = other - (index - i);
+    if (place < 0 || place >= count) {
+      place = static_cast<std::int64_t>(items.size());
+      items.emplace_back().index = other;
+    }
+    items[at].mixing = mixing;
+    items[at].partner = static_cast<std::int32_t>(place);
+  }
+}
+
 std::vector<ImageItem> ImageSamples::items(std::int64_t first, std::int64_t end, Dim count,
                                            const IsWhole& is_whole) const {
   std::vector<ImageItem> items(static_cast<std::size_t>(count));
   for (std::size_t i = 0; i < items.size(); ++i) {
     items[i].index = first + static_cast<std::int64_t>(i);
-    if (items[i].index < end) items[i].image = image_of(items[i].index);
+  }
+  if (options_.training && options_.augment.mixes()) draw_mixing(items);
+  for (ImageItem& item : items) {
+    if (item.index < end) item.image = image_of(item.index);
   }
   pool_->run(items.size(), [&](int, std::size_t i) {
     if (items[i].image >= 0) read_header(items[i], is_whole);
@@ -126,27 +153,27 @@ void ImageSamples::finish(std::span<const ImageItem> items,
   };
   for (std::size_t i = 0; i < items.size(); ++i) {
     const ImageItem& item = items[i];
-    augmentations[i] =
-        options_.training && item.counts()
-            ? image::draw_augmentation(options_.augment, options_.seed,
-                                       static_cast<std::uint64_t>(item.index), item.header.size(),
-                                       item.decoded, options_.size)
-            : image::validation_augmentation(options_.augment, item.header.size(), item.decoded,
-                                             options_.size);
-    if (!label.empty()) label[2 * i] = label[2 * i + 1] = label_of(item);
-    if (!weight.empty()) weight[i] = 1;
-  }
-  if (!options_.training || !options_.augment.mixes()) return;
-  for (std::size_t i = 0; i + 1 < items.size(); i += 2) {
-    if (!items[i].counts() || !items[i + 1].counts()) continue;
-    const float own =
-        image::mix_pair(options_.augment, options_.seed, static_cast<std::uint64_t>(items[i].index),
-                        options_.size, augmentations[i], augmentations[i + 1]);
-    if (!label.empty()) {
-      label[2 * i + 1] = label_of(items[i + 1]);
-      label[2 * i + 3] = label_of(items[i]);
+    ops::ImageAugmentation& augmentation = augmentations[i];
+    augmentation = options_.training && item.counts()
+                       ? image::draw_augmentation(options_.augment, options_.seed,
+                                                  static_cast<std::uint64_t>(item.index),
+                                                  item.header.size(), item.decoded, options_.size)
+                       : image::validation_augmentation(options_.augment, item.header.size(),
+                                                        item.decoded, options_.size);
+    const ImageItem& partner =
+        item.partner < 0 ? item : items[static_cast<std::size_t>(item.partner)];
+    const bool mixed = item.partner >= 0 && item.counts() && partner.counts();
+    if (mixed) {
+      augmentation.mix = item.mixing.kind;
+      augmentation.partner = item.partner;
+      augmentation.weight = item.mixing.weight;
+      augmentation.cut = item.mixing.cut;
     }
-    if (!weight.empty()) weight[i] = weight[i + 1] = own;
+    if (2 * i < label.size()) {
+      label[2 * i] = label_of(item);
+      label[2 * i + 1] = label_of(mixed ? partner : item);
+    }
+    if (i < weight.size()) weight[i] = mixed ? item.mixing.weight : 1;
   }
 }
 

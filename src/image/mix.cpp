@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "draws.hpp"
+#include "hyperslab/core/philox.hpp"
 #include "hyperslab/image/augment.hpp"
 
 namespace hyperslab::image {
@@ -25,24 +26,27 @@ ops::ImageBox cut_of(double weight, Dim size, Draws& draws) {
 
 }  // namespace
 
-float mix_pair(const AugmentConfig& config, std::uint64_t seed, std::uint64_t even_index, Dim size,
-               ops::ImageAugmentation& even, ops::ImageAugmentation& odd) {
-  Draws draws(seed, "mix", even_index);
-  if (!config.mixes() || !draws.chance(config.mix)) return 1;
+Mixing draw_mixing(const AugmentConfig& config, std::uint64_t seed, std::uint64_t index,
+                   std::uint64_t global_batch, Dim size) {
+  const bool pairs = config.mix_mode == MixMode::pair;
+  const std::uint64_t members = pairs ? 2 : global_batch;
+  const std::uint64_t group = index / members;
+  Draws draws(seed, pairs ? "mix" : "mix batch", pairs ? 2 * group : group);
+  if (!config.mixes() || !draws.chance(config.mix)) return {};
   const bool both = config.mixup > 0 && config.cutmix > 0;
   const bool cuts = both ? draws.chance(config.mix_switch) : config.cutmix > 0;
-  auto weight = static_cast<float>(draws.beta(cuts ? config.cutmix : config.mixup));
+  Mixing out;
+  out.kind = cuts ? ops::ImageMix::cutmix : ops::ImageMix::mixup;
+  out.weight = static_cast<float>(draws.beta(cuts ? config.cutmix : config.mixup));
   if (cuts) {
-    even.cut = cut_of(weight, size, draws);
-    const auto area = static_cast<double>(even.cut.width) * even.cut.height;
-    weight = static_cast<float>(1.0 - area / static_cast<double>(size * size));
+    out.cut = cut_of(out.weight, size, draws);
+    const auto area = static_cast<double>(out.cut.width) * out.cut.height;
+    out.weight = static_cast<float>(1.0 - area / static_cast<double>(size * size));
   }
-  even.mix = cuts ? ops::ImageMix::cutmix : ops::ImageMix::mixup;
-  even.weight = weight;
-  odd.mix = even.mix;
-  odd.weight = weight;
-  odd.cut = even.cut;
-  return weight;
+  out.partner = pairs ? index ^ 1
+                      : group * members + permuted_index(index % members, members,
+                                                         seed ^ name_hash("mix partner"), group);
+  return out;
 }
 
 }  // namespace hyperslab::image

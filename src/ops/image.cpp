@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hyperslab/ops/image.hpp"
 
+#include <algorithm>
 #include <string>
 
 #include "backend.hpp"
@@ -33,14 +34,15 @@ void augment_images(Context& ctx, CView sources, CView augmentations, const Imag
   const Dim side = output.size / output.patch;
   require_shape(patches, {B, side * side, output.channels * output.patch * output.patch},
                 "augment_images patches");
-  require_count(ctx, sources, B * Dim{sizeof(SourceImage)}, DType::u8, "augment_images sources");
-  require_count(ctx, augmentations, B * Dim{sizeof(ImageAugmentation)}, DType::u8,
+  const Dim S = std::max(B, sources.numel() / Dim{sizeof(SourceImage)});
+  require_count(ctx, sources, S * Dim{sizeof(SourceImage)}, DType::u8, "augment_images sources");
+  require_count(ctx, augmentations, S * Dim{sizeof(ImageAugmentation)}, DType::u8,
                 "augment_images augmentations");
   require_dtype(ctx, scratch, DType::u8, "augment_images scratch");
-  require(scratch.bytes() >= augment_scratch_bytes(B, output),
+  require(scratch.bytes() >= augment_scratch_bytes(S, output),
           "augment_images scratch: too small; see augment_scratch_bytes");
   // A multiplication and an addition for each of about 2 x 3 taps of both passes.
-  const double flops = 24.0 * static_cast<double>(B * image_bytes(output.size));
+  const double flops = 24.0 * static_cast<double>(S * image_bytes(output.size));
   if (on_meta(ctx, "augment_images", flops, {patches, scratch, sources, augmentations})) return;
   dispatch<cuda::augment_images, cpu::augment_images>(ctx, sources, augmentations, output, scratch,
                                                       patches);

@@ -281,24 +281,31 @@ struct Normalization {
   return out;
 }
 
-/// Pixel (x, y), mixed, erased and normalized: `channels` numbers.
-HS_HOST_DEVICE inline void finish_pixel(const ImageAugmentation& augmentation, Rgb own, Rgb partner,
+/// Pixel (x, y) of one image, normalized and erased: `channels` numbers.
+HS_HOST_DEVICE inline void normalize_pixel(Rgb pixel, bool erased,
+                                           const Normalization& normalization, int channels,
+                                           float* out) {
+  if (channels == 1) pixel.at[0] = static_cast<std::uint8_t>(luma(pixel));
+  for (int c = 0; c < channels; ++c) {
+    const auto level = static_cast<float>(pixel.at[c]);
+    out[c] = erased ? 0.0F : level * normalization.scale[c] + normalization.shift[c];
+  }
+}
+
+/// Pixel (x, y), normalized, erased and mixed with the partner's, which has an augmentation of its
+/// own: `channels` numbers.
+HS_HOST_DEVICE inline void finish_pixel(const ImageAugmentation& augmentation,
+                                        const ImageBox& partner_erase, Rgb own, Rgb partner,
                                         const Normalization& normalization, int channels, int x,
                                         int y, float* out) {
-  if (channels == 1) {
-    own.at[0] = static_cast<std::uint8_t>(luma(own));
-    partner.at[0] = static_cast<std::uint8_t>(luma(partner));
-  }
-  const bool erased = inside(augmentation.erase, x, y);
   const bool cut = augmentation.mix == ImageMix::cutmix && inside(augmentation.cut, x, y);
-  const bool blended = augmentation.mix == ImageMix::mixup;
+  normalize_pixel(cut ? partner : own, inside(cut ? partner_erase : augmentation.erase, x, y),
+                  normalization, channels, out);
+  if (augmentation.mix != ImageMix::mixup) return;
+  float other[3] = {};
+  normalize_pixel(partner, inside(partner_erase, x, y), normalization, channels, other);
   for (int c = 0; c < channels; ++c) {
-    auto level = static_cast<float>(cut ? partner.at[c] : own.at[c]);
-    if (blended) {
-      level = augmentation.weight * level +
-              (1.0F - augmentation.weight) * static_cast<float>(partner.at[c]);
-    }
-    out[c] = erased ? 0.0F : level * normalization.scale[c] + normalization.shift[c];
+    out[c] = augmentation.weight * out[c] + (1.0F - augmentation.weight) * other[c];
   }
 }
 
@@ -307,10 +314,11 @@ HS_HOST_DEVICE inline std::int64_t image_bytes(std::int64_t size) { return size 
 HS_HOST_DEVICE inline std::int64_t place_of(std::int64_t image, int operations, std::int64_t size) {
   return (2 * image + operations % 2) * image_bytes(size);
 }
-/// The image that b is mixed with; itself if there is none.
-HS_HOST_DEVICE inline std::int64_t partner_of(std::int64_t b, std::int64_t B,
+/// The image that b of S is mixed with; itself if there is none.
+HS_HOST_DEVICE inline std::int64_t partner_of(std::int64_t b, std::int64_t S,
                                               const ImageAugmentation& augmentation) {
-  return augmentation.mix == ImageMix::none || (b ^ 1) >= B ? b : b ^ 1;
+  const std::int64_t partner = augmentation.partner;
+  return augmentation.mix == ImageMix::none || partner < 0 || partner >= S ? b : partner;
 }
 
 }  // namespace hyperslab::ops

@@ -90,8 +90,8 @@ void Resuming::check_resumable(const io::CheckpointMeta& meta) const {
         ExitCode::checkpoint,
         fmt::format(
             "{}: the order of samples changed since step {} ({}): found in the deck "
-            "{}; set run.seed, data.sampling, data.packing (with data.end_token), data.weights and "
-            "model.context as they were",
+            "{}; set run.seed, data.sampling, data.packing (with data.end_token), data.weights, "
+            "augment.repeats and model.context as they were",
             start_.checkpoints, meta.step, meta.order,
             train::sample_order(start_.config, meta.step)));
   }

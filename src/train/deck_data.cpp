@@ -73,6 +73,7 @@ std::unique_ptr<io::Samples> image_samples(const Config& config, const io::Image
   options.patch = spec.patch;
   options.channels = spec.channels;
   options.seed = config.run.seed;
+  options.global_batch = config.train.global_batch;
   options.training = training;
   options.broken = config.data.broken_images;
   options.decode = config.data.decode;
@@ -124,7 +125,11 @@ DeckData generated_data(const Config& config, Dim T) {
 }
 
 std::string sample_order(const Config& config, std::int64_t step) {
-  if (config.model.is_of_images()) return fmt::format("seed={} images", config.run.seed);
+  if (config.model.is_of_images()) {
+    const std::int64_t repeats = config.augment.repeats;
+    return fmt::format("seed={} images", config.run.seed) +
+           (repeats > 1 ? fmt::format(" repeats={}", repeats) : "");
+  }
   const io::DataConfig& data = config.data;
   std::string order = fmt::format("seed={} sampling={} context={}", config.run.seed,
                                   io::name_of(data.sampling), config.model.context);

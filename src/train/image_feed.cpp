@@ -41,8 +41,9 @@ struct ImageFeed::Slot {
       return std::exchange(small_bytes, small_bytes + round_up(bytes, kAlignment));
     };
     const auto items = static_cast<std::size_t>(B);
-    sources_at = place(items * sizeof(ops::SourceImage));
-    augmentations_at = place(items * sizeof(ops::ImageAugmentation));
+    // Every image may have a partner from outside the microbatch.
+    sources_at = place(2 * items * sizeof(ops::SourceImage));
+    augmentations_at = place(2 * items * sizeof(ops::ImageAugmentation));
     labels_at = place(items * 2 * sizeof(std::int32_t));
     weights_at = place(items * sizeof(float));
     position_at = place(items * sizeof(std::int64_t));
@@ -62,14 +63,14 @@ struct ImageFeed::Slot {
   }
   template <class T>
   [[nodiscard]] std::span<T> in_host(std::size_t at) const {
-    return {reinterpret_cast<T*>(static_cast<std::byte*>(host.data()) + at),
-            static_cast<std::size_t>(B)};
+    return {reinterpret_cast<T*>(static_cast<std::byte*>(host.data()) + at), images};
   }
   [[nodiscard]] std::uint8_t* pixel(std::size_t offset) const {
     return static_cast<std::uint8_t*>(pixels.data()) + offset;
   }
 
   Dim B;
+  std::size_t images = 0;  ///< and partners from outside; at most 2 B
   std::size_t sources_at = 0, augmentations_at = 0, labels_at = 0, weights_at = 0, position_at = 0;
   std::size_t small_bytes = 0;
   PinnedBuffer host;
@@ -212,12 +213,13 @@ void ImageFeed::prepare(const Request& request, Slot& slot) {
   const auto bytes = static_cast<Dim>(slot.small_bytes);
   const auto view = [&](std::size_t at, std::size_t item_bytes) {
     return bytes_view(static_cast<std::byte*>(slot.device.data()) + at, Device::cuda,
-                      item_bytes * static_cast<std::size_t>(slot.B));
+                      item_bytes * slot.images);
   };
   copy(ctx_->stream(), CView(slot.host.data(), DType::u8, Device::cpu, {bytes}),
        bytes_view(slot.device.data(), Device::cuda, slot.small_bytes));
   const ops::ImageOutput output = samples->output();
-  grow(slot.scratch, Device::cuda, ops::augment_scratch_bytes(slot.B, output));
+  grow(slot.scratch, Device::cuda,
+       ops::augment_scratch_bytes(static_cast<Dim>(slot.images), output));
   ops::augment_images(*ctx_, view(slot.sources_at, sizeof(ops::SourceImage)),
                       view(slot.augmentations_at, sizeof(ops::ImageAugmentation)), output,
                       bytes_view(slot.scratch.data(), Device::cuda, slot.scratch.bytes()),
@@ -239,6 +241,7 @@ void ImageFeed::fill(const Request& request, const io::ImageSamples& samples, Sl
   std::vector<io::ImageItem> items =
       samples.items(request.first, request.end, slot.B,
                     [&](const io::ImageItem& item) { return on_gpu(samples, item); });
+  slot.images = items.size();
   // Images that the CPU decodes lie in front, as in the memory that is copied.
   std::vector<std::size_t> offsets(items.size(), 0);
   std::size_t bytes = 0;

@@ -84,9 +84,9 @@ augment: {policy: randaugment, mixup: 0.2, cutmix: 1, erase: 0.25}
 optimizer: {lr: 1.0e-3}
 train: {steps: 3, global_batch: 16, microbatch: 4}
 """
-IMAGES_WAYS = (("model.dropout=0.1",),
+IMAGES_WAYS = (("model.dropout=0.1", "model.unbiased_qkv=true"),
                ("model.init=xavier", "model.bias=false", "model.pooling=mean", "model.position=sincos2d",
-                "model.drop_path_rule=constant", "optimizer.decay_norms_and_biases=true"),
+                "model.drop_path_rule=constant", "optimizer.decay_norms_and_biases=true", "augment.repeats=3", "augment.mix_mode=batch"),
                ("precision.compute=bf16", "model.bias=false"))
 IMAGES_MATRIX = """\
 parallel.data=4 parallel.zero=2

@@ -61,14 +61,25 @@ class Predictions(support.Case):
     def test_a_resumed_run_sees_the_next_image_on_another_layout(self):
         random = support.overrides("augment.crop=padded", "augment.flip=0.5", "augment.policy=randaugment", "augment.mixup=0.5",
                                    "augment.erase=0.25", "model.drop_path=0.2", "model.layers=2", "schedule.name=constant")
-        self.well(self.run_program("train", "vit.yaml", *random, *support.overrides("run.directory=whole", "train.steps=6")))
+        for mode, more in (("pair", ()), ("batch", ("augment.mix_mode=batch", "augment.repeats=3", "optimizer.ema_decay=0.5",
+                                                    "optimizer.evaluate_ema=true"))):
+            with self.subTest(mode):
+                self.check_resuming(f"{mode}_whole", f"{mode}_parts", *random, *support.overrides(*more))
 
-        self.well(self.run_program("train", "vit.yaml", *random, *support.overrides("run.directory=parts", "train.steps=3",
+        changed = self.run_program("train", "vit.yaml", *random, *support.overrides(
+            "run.directory=batch_parts", "train.steps=8", "augment.mix_mode=batch", "augment.repeats=2"))
+        self.assert_refused(changed, 4, "the order of samples changed", "seed=3 images repeats=3", "augment.repeats")
+
+    def check_resuming(self, one, two, *random):
+        """A run of six steps as `one`, and as `two` of three steps and three on two ranks."""
+        self.well(self.run_program("train", "vit.yaml", *random, *support.overrides(f"run.directory={one}", "train.steps=6")))
+
+        self.well(self.run_program("train", "vit.yaml", *random, *support.overrides(f"run.directory={two}", "train.steps=3",
                                                                                     "checkpoint.every=3")))
         self.well(self.run_program("train", "vit.yaml", *random, *support.overrides(
-            "run.directory=parts", "train.steps=6", "parallel.data=2", "train.microbatch=2"), ranks=2))
+            f"run.directory={two}", "train.steps=6", "parallel.data=2", "train.microbatch=2"), ranks=2))
 
-        whole, parts = self.losses("whole"), self.losses("parts")
+        whole, parts = self.losses(one), self.losses(two)
         self.assertEqual(sorted(parts), list(range(1, 7)))
         self.assertEqual(sorted(whole), sorted(parts))
         for step, loss in whole.items():

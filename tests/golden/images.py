@@ -6,8 +6,9 @@ images.py [--check]
 
 A case is a line of words: name, source width and height, contrast of the source in percent, size,
 patch, channels, 1 for bicubic, levels by which a result may differ; then the first of two images as
-the fields of ImageAugmentation; then the number of values and the first image's patches. The other
-image of the batch is its partner, whole and unchanged but for its size. Means are 0.5, 0.4, 0.3 and
+the fields of ImageAugmentation, and the partner's erased box; then the number of values and the
+first image's patches. The other image of the batch is its partner, whole and else unchanged but for
+its size. Means are 0.5, 0.4, 0.3 and
 deviations 0.2, 0.25, 0.3.
 """
 from __future__ import annotations
@@ -55,6 +56,7 @@ class Case:
     weight: float = 1.0
     cut: tuple[int, ...] = (0,) * 4
     erase: tuple[int, ...] = (0,) * 4
+    partner_erase: tuple[int, ...] = (0,) * 4
 
 
 def turn(a: float, b: float, c: float, d: float, e: float, f: float) -> Op:
@@ -92,6 +94,8 @@ CASES = [
     Case("cutmix", mix=2, weight=0.5, cut=(2, 3, 6, 5)),
     Case("erased", erase=(1, 4, 7, 3)),
     Case("all", patch=6, flip=1, ops=(Op("invert"),), mix=1, weight=0.25, erase=(5, 0, 3, 9)),
+    Case("mixup_erased", mix=1, weight=0.625, erase=(1, 4, 7, 3), partner_erase=(3, 2, 5, 8)),
+    Case("cutmix_erased", mix=2, weight=0.5, cut=(2, 3, 6, 5), erase=(1, 1, 4, 9), partner_erase=(4, 0, 5, 6)),
 ]
 
 
@@ -209,13 +213,13 @@ def patches_of(case: Case) -> np.ndarray:
     partner = resized(source(case.width, case.height, case.contrast, 1), case, (0, 0, case.width, case.height), 0)
     if case.channels == 1:
         image, partner = luma(image), luma(partner)
-    mixed = image.astype(float)
+    own, other = (np.where(boxed(box, case.size), 0, (levels / 255 - MEAN[:case.channels]) / DEVIATION[:case.channels])
+                  for levels, box in ((image, case.erase), (partner, case.partner_erase)))
+    out = own
     if case.mix == 1:
-        mixed = case.weight * image + (1 - case.weight) * partner
+        out = case.weight * own + (1 - case.weight) * other
     if case.mix == 2:
-        mixed = np.where(boxed(case.cut, case.size), partner, image)
-    out = (mixed / 255 - MEAN[:case.channels]) / DEVIATION[:case.channels]
-    out = np.where(boxed(case.erase, case.size), 0, out)
+        out = np.where(boxed(case.cut, case.size), other, own)
     side = case.size // case.patch
     grid = out.reshape(side, case.patch, side, case.patch, case.channels)
     return grid.transpose(0, 2, 4, 1, 3).reshape(side * side, -1)
@@ -227,7 +231,7 @@ def line_of(case: Case) -> str:
                            *case.shift, case.flip, len(case.ops)]
     for op in case.ops:
         words += [KINDS.index(op.kind), op.factor, op.level, *op.matrix]
-    words += [case.mix, case.weight, *case.cut, *case.erase]
+    words += [case.mix, case.weight, *case.cut, *case.erase, *case.partner_erase]
     values = patches_of(case).ravel()
     return " ".join(map(str, [*words, values.size, *(f"{v:.5g}" for v in values)]))
 

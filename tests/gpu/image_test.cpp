@@ -15,6 +15,7 @@ using Kind = ImageOperationKind;
 struct Images {
   std::vector<Picture> pictures;
   std::vector<ImageAugmentation> augmentations;
+  std::optional<Dim> count = {};  ///< of those with patches; else all
 
   void add(const Picture& picture, const ImageAugmentation& augmentation) {
     pictures.push_back(picture);
@@ -43,11 +44,11 @@ class GpuImage : public GpuTest {
     }
     const View descriptors = upload(struct_tensor(sources));
     const View augmentations = upload(struct_tensor(images.augmentations));
-    const auto B = static_cast<Dim>(images.pictures.size());
-    const auto scratch_bytes = static_cast<Dim>(augment_scratch_bytes(B, output));
+    const auto S = static_cast<Dim>(images.pictures.size());
+    const auto scratch_bytes = static_cast<Dim>(augment_scratch_bytes(S, output));
     constexpr Dim kGuard = 64;
     const View scratch = upload(filled_tensor(DType::u8, {scratch_bytes + kGuard}, 7));
-    const Shape shape = patches_shape(B, output);
+    const Shape shape = patches_shape(images.count.value_or(S), output);
     const View guarded = upload(filled_tensor(dtype, {shape.numel() + kGuard}, 77));
     augment_images(ctx, descriptors, augmentations, output, scratch.slice(0, scratch_bytes),
                    guarded.slice(0, shape.numel()).reshaped(shape));
@@ -71,7 +72,8 @@ class GpuImage : public GpuTest {
                            const std::string& what) {
     Context ctx(Device::cpu);
     for (const DType dtype : kGpuTypes) {
-      const Tensor expected = augmented(ctx, images.pictures, images.augmentations, output, dtype);
+      const Tensor expected =
+          augmented(ctx, images.pictures, images.augmentations, output, dtype, images.count);
       const Tensor found = on_gpu(images, output, dtype);
       EXPECT_TRUE(same_bits(found.view(), expected.view()))
           << what << " in " << name_of(dtype) << ", relative difference "
@@ -166,13 +168,15 @@ TEST_F(GpuImage, OperationsInARow) {
 TEST_F(GpuImage, MixesAndErases) {
   for (const Dim channels : {3, 1}) {
     Images images;
-    for (int i = 0; i < 13; ++i) {  // the last has no partner
+    images.count = 11;              // two are partners alone
+    for (int i = 0; i < 13; ++i) {  // the first has no partner
       const Picture picture = drawn_picture(50, 40, 100, i);
       ImageAugmentation augmentation = whole_picture(picture);
       augmentation.operation_count = i % 3 == 0 ? 1 : 0;
       augmentation.operations[0] = operation_of(Kind::saturation, i);
-      augmentation.mix = static_cast<ImageMix>(i / 2 % 3);
-      augmentation.weight = 0.3F + 0.01F * static_cast<float>(i / 2);
+      augmentation.mix = static_cast<ImageMix>(i % 3);
+      augmentation.partner = (5 * i) % 13 - (i == 0 ? 1 : 0);
+      augmentation.weight = 0.3F + 0.01F * static_cast<float>(i);
       augmentation.cut = {3, 5, 2 * i, 17};
       if (i % 4 == 1) augmentation.erase = {i, 2, 9, 20};
       images.add(picture, augmentation);

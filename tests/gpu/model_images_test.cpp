@@ -64,7 +64,7 @@ struct DeviceBatch {
   Batch views;
 };
 
-io::ImageSampleOptions options(io::DecodeOn decode) {
+io::ImageSampleOptions options(io::DecodeOn decode, image::MixMode mode = image::MixMode::pair) {
   io::ImageSampleOptions out;
   out.size = kSize;
   out.patch = kPatch;
@@ -72,6 +72,9 @@ io::ImageSampleOptions options(io::DecodeOn decode) {
   out.threads = 4;
   out.decode = decode;
   out.broken = io::BrokenImages::skip;
+  out.augment.mix_mode = mode;
+  out.global_batch = 4 * kB;
+  if (mode == image::MixMode::batch) out.augment.repeats = 3;
   out.augment.mixup = 0.8;
   out.augment.cutmix = 1;
   out.augment.policy = image::Policy::randaugment;
@@ -107,9 +110,9 @@ class ImagesOnGpu : public testing::Test {
     if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU";
   }
   /// The largest differences of three steps of two microbatches each.
-  Difference compare(io::DecodeOn decode) {
+  Difference compare(io::DecodeOn decode, image::MixMode mode = image::MixMode::pair) {
     const Set set;
-    io::ImageSampleOptions of_gpu = options(decode);
+    io::ImageSampleOptions of_gpu = options(decode, mode);
     // Operations make small differences of decoders large.
     if (decode == io::DecodeOn::gpu) of_gpu.augment.policy = image::Policy::none;
     io::ImageSampleOptions of_cpu = of_gpu;
@@ -147,6 +150,10 @@ class ImagesOnGpu : public testing::Test {
 
 TEST_F(ImagesOnGpu, DecodedByTheCpuTheyAreTheSameWithinALevel) {
   EXPECT_LE(compare(io::DecodeOn::cpu).largest, 1.001);
+}
+
+TEST_F(ImagesOnGpu, RepeatedAndMixedByTheBatchTheyAreTheSameWithinALevel) {
+  EXPECT_LE(compare(io::DecodeOn::cpu, image::MixMode::batch).largest, 1.001);
 }
 
 TEST_F(ImagesOnGpu, DecodedByTheGpuTheyAreNearlyTheSame) {

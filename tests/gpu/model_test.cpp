@@ -240,11 +240,11 @@ const std::vector<Model> kVit = {
      images({"model.pooling=mean", "model.position=sincos2d", "model.context=16"})},
     {"vit_reference", images({"model.attention=reference", "model.dropout=0.1"})},
     {"vit_recipe",
-     images({"model.init=xavier", "model.position_std=1", "model.drop_path=0.2",
-             "model.drop_path_rule=constant", "model.label_smoothing=0.1", "augment.mixup=1",
-             "augment.cutmix=1", "augment.mix=0.5", "augment.policy=autoaugment-imagenet",
-             "augment.policy_fill=128", "augment.erase=0.25", "augment.erase_area=[0.02, 0.4]",
-             "optimizer.decay_norms_and_biases=true"})},
+     images({"model.unbiased_qkv=true", "model.init=xavier", "model.position_std=1",
+             "model.drop_path=0.2", "model.drop_path_rule=constant", "model.label_smoothing=0.1",
+             "augment.mixup=1", "augment.cutmix=1", "augment.mix=0.5",
+             "augment.policy=autoaugment-imagenet", "augment.policy_fill=128", "augment.erase=0.25",
+             "augment.erase_area=[0.02, 0.4]", "optimizer.decay_norms_and_biases=true"})},
     {"vit_grey_bicubic", images({"model.channels=1", "augment.interpolation=bicubic"})},
 };
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstring>
+#include <optional>
 #include <vector>
 
 #include "hyperslab/ops/image.hpp"
@@ -67,15 +68,16 @@ template <class Struct>
   return {B, side * side, output.channels * output.patch * output.patch};
 }
 
-/// The op on the CPU.
+/// The op on the CPU. The first `count` pictures get patches; the others are partners alone.
 [[nodiscard]] inline Tensor augmented(Context& ctx, const std::vector<Picture>& pictures,
                                       const std::vector<ops::ImageAugmentation>& augmentations,
-                                      const ops::ImageOutput& output, DType dtype = DType::f32) {
+                                      const ops::ImageOutput& output, DType dtype = DType::f32,
+                                      std::optional<Dim> count = {}) {
   std::vector<ops::SourceImage> sources;
   for (const Picture& picture : pictures) sources.push_back(picture.source());
-  const auto B = static_cast<Dim>(pictures.size());
-  Tensor scratch(Device::cpu, DType::u8, {static_cast<Dim>(ops::augment_scratch_bytes(B, output))});
-  Tensor patches = filled_tensor(dtype, patches_shape(B, output), -1e3);
+  const auto S = static_cast<Dim>(pictures.size());
+  Tensor scratch(Device::cpu, DType::u8, {static_cast<Dim>(ops::augment_scratch_bytes(S, output))});
+  Tensor patches = filled_tensor(dtype, patches_shape(count.value_or(S), output), -1e3);
   ops::augment_images(ctx, struct_tensor(sources).view(), struct_tensor(augmentations).view(),
                       output, scratch.view(), patches.view());
   return patches;

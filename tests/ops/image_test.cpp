@@ -48,6 +48,7 @@ struct GoldenCase {
   std::string name;
   Picture own, partner;
   ImageAugmentation augmentation;
+  ImageBox partner_erase;
   ImageOutput output;
   double within = 0;
   std::vector<double> patches;
@@ -78,8 +79,10 @@ bool read_case(std::istream& in, GoldenCase& out) {
   for (int i = 0; i < a.operation_count; ++i) read_operation(in, a.operations[i]);
   in >> mix >> a.weight;
   a.mix = static_cast<ImageMix>(mix);
+  a.partner = 1;
   read_box(in, a.cut);
   read_box(in, a.erase);
+  read_box(in, out.partner_erase);
   in >> count;
   out.patches.resize(count);
   for (double& value : out.patches) in >> value;
@@ -96,9 +99,10 @@ TEST_F(ImageOp, AgreesWithTheNumpyModel) {
   GoldenCase golden;
   while (golden = GoldenCase(), read_case(file, golden)) {
     ++cases;
+    ImageAugmentation partner = whole_picture(golden.partner);
+    partner.erase = golden.partner_erase;
     const Tensor found =
-        augmented(ctx, {golden.own, golden.partner},
-                  {golden.augmentation, whole_picture(golden.partner)}, golden.output);
+        augmented(ctx, {golden.own, golden.partner}, {golden.augmentation, partner}, golden.output);
     const auto values = to_doubles(found.view());
     ASSERT_EQ(values.size(), 2 * golden.patches.size()) << golden.name;
     const double level = 1.0 / 255 / 0.2;
@@ -184,6 +188,32 @@ TEST_F(ImageOp, AnImageWithoutAPartnerIsLeftAlone) {
   const ImageOutput output = plain_output(6, 3);
   EXPECT_TRUE(same_bits(augmented(ctx, {picture}, {mixed}, output).view(),
                         augmented(ctx, {picture}, {whole_picture(picture)}, output).view()));
+}
+
+TEST_F(ImageOp, APartnerMayBeFarAwayOrHaveNoPatches) {
+  std::vector<Picture> pictures;
+  std::vector<ImageAugmentation> augmentations;
+  for (int i = 0; i < 4; ++i) {
+    pictures.push_back(drawn_picture(6, 6, 100, i));
+    augmentations.push_back(whole_picture(pictures.back()));
+  }
+  augmentations[0].mix = augmentations[1].mix = ImageMix::mixup;
+  augmentations[0].weight = augmentations[1].weight = 0.25F;
+  augmentations[0].partner = 2;
+  augmentations[1].partner = 3;
+  const ImageOutput output = plain_output(6, 6, 1);
+  const auto alone =
+      to_doubles(augmented(ctx, pictures, {4, whole_picture(pictures[0])}, output).view());
+
+  const auto found =
+      to_doubles(augmented(ctx, pictures, augmentations, output, DType::f32, 3).view());
+
+  ASSERT_EQ(found.size(), 3 * 36U);
+  for (std::size_t i = 0; i < 36; ++i) {
+    EXPECT_NEAR(found[i], 0.25 * alone[i] + 0.75 * alone[2 * 36 + i], 1e-3);
+    EXPECT_NEAR(found[36 + i], 0.25 * alone[36 + i] + 0.75 * alone[3 * 36 + i], 1e-3);
+    EXPECT_EQ(found[2 * 36 + i], alone[2 * 36 + i]);
+  }
 }
 
 TEST_F(ImageOp, StoredTypesAreRoundedF32) {

@@ -13,8 +13,8 @@
 
 namespace hyperslab::image {
 
-/// What happens to sample `index` of training, mixing left out (mix_pair). `source`: the image in
-/// its file; `decoded`: what ops::augment_images will read, perhaps smaller; `size`: rows and
+/// What happens to sample `index` of training, mixing left out (draw_mixing). `source`: the image
+/// in its file; `decoded`: what ops::augment_images will read, perhaps smaller; `size`: rows and
 /// columns of the result. In torchvision's order: crop, mirror, colour jitter, policy, erasing.
 /// Throws an internal Error if more than ops::kMostImageOperations are asked for.
 [[nodiscard]] ops::ImageAugmentation draw_augmentation(const AugmentConfig& config,
@@ -28,11 +28,18 @@ namespace hyperslab::image {
                                                              ImageSize source, ImageSize decoded,
                                                              Dim size);
 
-/// Draws how the samples even_index and even_index + 1 are mixed with each other, and sets it in
-/// both. Returns the weight of the own label, the same for both: 1 if they are not mixed; for
-/// cutmix the share of the area that stayed.
-float mix_pair(const AugmentConfig& config, std::uint64_t seed, std::uint64_t even_index, Dim size,
-               ops::ImageAugmentation& even, ops::ImageAugmentation& odd);
+/// How a sample is mixed with another one.
+struct Mixing {
+  ops::ImageMix kind = ops::ImageMix::none;
+  float weight = 1;           ///< of the own label; for cutmix the share of the area that stayed
+  ops::ImageBox cut;          ///< what cutmix takes from the partner
+  std::uint64_t partner = 0;  ///< index of the other sample, unless the kind is none
+};
+
+/// Draws how sample `index` is mixed. Samples of a pair, or with MixMode::batch of a global batch
+/// [k G, (k + 1) G) of G = `global_batch` samples, have equal draws but for the partner.
+[[nodiscard]] Mixing draw_mixing(const AugmentConfig& config, std::uint64_t seed,
+                                 std::uint64_t index, std::uint64_t global_batch, Dim size);
 
 /// The least size to which the image may be decoded, so that the part that is trained on keeps at
 /// least `size` pixels a side, or all that it has. At most `source`.

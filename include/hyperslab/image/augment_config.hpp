@@ -17,9 +17,16 @@ enum class Interpolation : std::uint8_t { bilinear, bicubic };
 /// AutoAugment (Cubuk et al. 2019) found on CIFAR-10 and on ImageNet.
 enum class Policy : std::uint8_t { none, randaugment, autoaugment_cifar10, autoaugment_imagenet };
 
+/// Which samples share a draw of mixing. `pair`: 2k and 2k + 1, which are mixed with each other;
+/// `batch`: all of a global batch, each of which is mixed with another by a random permutation.
+enum class MixMode : std::uint8_t { pair, batch };
+
 /// Deck section `augment`: what happens to an image between its file and its patches. Validation
 /// resizes the shorter side to size / validation_crop and takes the middle.
 struct AugmentConfig {
+  /// Samples in a row of the order that are one image, each augmented on its own (Hoffer et al.
+  /// 2020; Berman et al. 2019).
+  std::int64_t repeats = 1;
   Crop crop = Crop::resized;
   std::array<double, 2> scale = {0.08, 1};        ///< of `resized`: shares of the image's area
   std::array<double, 2> ratio = {0.75, 4.0 / 3};  ///< of `resized`: width / height
@@ -34,9 +41,10 @@ struct AugmentConfig {
   double brightness = 0;               ///< largest relative change, as torchvision's ColorJitter
   double contrast = 0;
   double saturation = 0;
-  double mixup = 0;         ///< alpha of Beta(alpha, alpha) (Zhang et al. 2018); 0: none
-  double cutmix = 0;        ///< the same for CutMix (Yun et al. 2019)
-  double mix = 1;           ///< probability that a pair of samples is mixed
+  double mixup = 0;   ///< alpha of Beta(alpha, alpha) (Zhang et al. 2018); 0: none
+  double cutmix = 0;  ///< the same for CutMix (Yun et al. 2019)
+  double mix = 1;     ///< probability that the samples of a draw are mixed
+  MixMode mix_mode = MixMode::pair;
   double mix_switch = 0.5;  ///< probability of cutmix where both are given
   double erase = 0;         ///< probability of random erasing (Zhong et al. 2020)
   std::array<double, 2> erase_area = {0.02, 0.33};     ///< shares of the image's area

@@ -28,28 +28,33 @@ struct ImageSampleOptions {
   Dim patch = 0;  ///< of a patch
   Dim channels = 3;
   std::uint64_t seed = 0;
+  std::int64_t global_batch = 0;  ///< samples of a step, for image::MixMode::batch
   bool training = true;  ///< shuffled and augmented; else in file order, resized, the middle
   BrokenImages broken = BrokenImages::refuse;
   DecodeOn decode = DecodeOn::automatic;
   int threads = 1;  ///< that decode
 };
 
-/// One image of a microbatch before it is pixels. What does not count is one black pixel.
+/// One image of a microbatch, or the partner of one, before it is pixels. What does not count is
+/// one black pixel.
 struct ImageItem {
   std::int64_t index = 0;   ///< in the endless order of samples
   std::int64_t image = -1;  ///< in the set; -1: none, and it does not count
   ImageHeader header = {1, 1};
   image::ImageSize decoded = {1, 1};  ///< size that it is decoded to
   bool broken = false;                ///< it does not count
+  image::Mixing mixing;
+  std::int32_t partner = -1;  ///< place among the items of the one it is mixed with; -1: none
   [[nodiscard]] bool counts() const { return image >= 0 && !broken; }
   [[nodiscard]] std::size_t bytes() const {  ///< decoded
     return static_cast<std::size_t>(decoded.width) * static_cast<std::size_t>(decoded.height) * 3;
   }
 };
 
-/// Samples of images with their labels. In training sample g is image perm(g mod n, epoch) of the n
-/// of the set, as of text, with the augmentation of (seed, g); pairs (2k, 2k + 1) are mixed.
-/// Without training, sample g is image g mod n. A sample counts one target.
+/// Samples of images with their labels. In training sample g, with q = floor(g / repeats), is image
+/// perm(q mod n, floor(q / n)) of the n of the set, as of text, with the augmentation of (seed, g);
+/// image::draw_mixing says which are mixed. A pass is n samples: in `repeats` passes each image
+/// comes `repeats` times. Without training, sample g is image g mod n. A sample counts one target.
 class ImageSamples final : public Samples {
  public:
   ImageSamples(const ImageSet& set, const ImageSampleOptions& options);
@@ -74,21 +79,24 @@ class ImageSamples final : public Samples {
   // The steps of read(), for feeds that decode elsewhere.
   /// Whether an image is decoded whole, as where no scaled decoding is to be had.
   using IsWhole = std::function<bool(const ImageItem&)>;
-  /// Samples [first, first + count) with their headers and sizes; those from `end` on are none.
+  /// Samples [first, first + count) with their headers and sizes, and after them, at most `count`,
+  /// the partners in mixing that are not among them; those from `end` on are none.
   [[nodiscard]] std::vector<ImageItem> items(std::int64_t first, std::int64_t end, Dim count,
                                              const IsWhole& is_whole = {}) const;
   /// Decodes those items for which rgb(i) is not null, to there, by all threads; what does not
   /// count becomes black.
   using RgbOf = std::function<std::uint8_t*(std::size_t item)>;
   void decode(std::span<ImageItem> items, const RgbOf& rgb) const;
-  /// Augmentations of the items, and the labels, (B, 2) i32, and weights, (B) f32, of a batch; any
-  /// may be absent. An image that does not count has the label ops::kIgnoredTarget.
+  /// Augmentations of all items, and the labels, (B, 2) i32, and weights, (B) f32, of the B that
+  /// are no mere partners; both may be absent. An image that does not count has the label
+  /// ops::kIgnoredTarget.
   void finish(std::span<const ImageItem> items, std::span<ops::ImageAugmentation> augmentations,
               View labels, View weights) const;
 
  private:
   /// Throws what went wrong with the image's name, or notes that it is broken.
   void handle_broken(ImageItem& item, const Error& error) const;
+  void draw_mixing(std::vector<ImageItem>& items) const;
   void read_header(ImageItem& item, const IsWhole& is_whole) const;
   void augment(std::span<const ImageItem> items, std::span<const std::size_t> offsets,
                std::span<const ops::ImageAugmentation> augmentations, View patches) const;

@@ -66,11 +66,11 @@ struct ImageAugmentation {
   std::int32_t flip = 0;  ///< 1: mirrored left to right, after the shift
   std::int32_t operation_count = 0;
   ImageOperation operations[kMostImageOperations] = {};  ///< one after the other
-  /// With image b ^ 1 of the batch; an image without a partner in it is left alone.
   ImageMix mix = ImageMix::none;
-  float weight = 1;  ///< of the image itself in mixup
-  ImageBox cut;      ///< what cutmix takes from the partner
-  ImageBox erase;    ///< becomes 0 after normalization
+  std::int32_t partner = -1;  ///< the image of the batch that it is mixed with; -1: none
+  float weight = 1;           ///< of the image itself in mixup
+  ImageBox cut;               ///< what cutmix takes from the partner
+  ImageBox erase;             ///< becomes 0 after normalization, before it is mixed
 };
 static_assert(std::is_trivially_copyable_v<SourceImage> &&
               std::is_trivially_copyable_v<ImageAugmentation>);
@@ -89,14 +89,15 @@ struct ImageOutput {
 [[nodiscard]] std::size_t augment_scratch_bytes(Dim B, const ImageOutput& output);
 
 /// Decoded images to normalized patches: crop and antialiased resize to size x size (within a level
-/// of torchvision's; the bicubic filter has a = -0.5), shift, flip, operations, mixing with
-/// the partner, normalization (v / 255 - mean) / deviation, erasing, patches. Everything up to
-/// mixing has equal bits on every device, the rest the rounding of f32.
-/// sources, augmentations: (B * sizeof(SourceImage or ImageAugmentation)) u8, the structs in memory
-/// of the device; scratch: u8, at least augment_scratch_bytes, not kept; patches: (B, N, P) in f32,
-/// bf16 or f16 with N = (size / patch)^2 in rows of the image and P = channels * patch^2 in the
-/// order (channel, row, column). Throws an internal Error for shapes that disagree. Enqueues on
-/// ctx; the images must live until the stream has passed.
+/// of torchvision's; the bicubic filter has a = -0.5), shift, flip, operations, normalization
+/// (v / 255 - mean) / deviation, erasing, mixing with the partner, patches. Everything up to
+/// normalization has equal bits on every device, the rest the rounding of f32.
+/// sources, augmentations: (S * sizeof(SourceImage or ImageAugmentation)) u8, the structs in memory
+/// of the device; images b >= B, if S > B, are partners alone. scratch: u8, at least
+/// augment_scratch_bytes(S), not kept; patches: (B, N, P) in f32, bf16 or f16 with
+/// N = (size / patch)^2 in rows of the image and P = channels * patch^2 in the order (channel, row,
+/// column). Throws an internal Error for shapes that disagree. Enqueues on ctx; the images must
+/// live until the stream has passed.
 void augment_images(Context& ctx, CView sources, CView augmentations, const ImageOutput& output,
                     View scratch, View patches);
 

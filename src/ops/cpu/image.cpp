@@ -70,8 +70,7 @@ struct Levels {
     for (int v = 0; v < 256; ++v) {
       const auto level = static_cast<std::uint8_t>(v);
       float values[3];
-      const Rgb grey = {{level, level, level}};
-      finish_pixel(ImageAugmentation(), grey, grey, normalization, 3, 0, 0, values);
+      normalize_pixel({{level, level, level}}, false, normalization, 3, values);
       for (int c = 0; c < 3; ++c) table[c][v] = from_single<T>(values[c]);
     }
   }
@@ -84,22 +83,25 @@ void finish_image(const Images& images, Dim b, const Normalization& normalizatio
                   const Levels<T>& levels, T* patches) {
   const ImageAugmentation& augmentation = images.of(b);
   const SquareImage own = images.finished(b);
-  const SquareImage partner = images.finished(partner_of(b, images.count(), augmentation));
+  const Dim other = partner_of(b, images.count(), augmentation);
+  const SquareImage partner = images.finished(other);
+  const ImageBox partner_erase = images.of(other).erase;
   const int channels = static_cast<int>(images.output->channels);
   if (augmentation.mix == ImageMix::mixup) {
     return fill_patches(*images.output, patches, [&](int x, int y, T* out) {
       float values[3];
-      finish_pixel(augmentation, own.at(x, y), partner.at(x, y), normalization, channels, x, y,
-                   values);
+      finish_pixel(augmentation, partner_erase, own.at(x, y), partner.at(x, y), normalization,
+                   channels, x, y, values);
       for (int c = 0; c < channels; ++c) out[c] = from_single<T>(values[c]);
     });
   }
   const ImageBox cut = augmentation.mix == ImageMix::cutmix ? augmentation.cut : ImageBox();
   const ImageBox erase = augmentation.erase;
   fill_patches(*images.output, patches, [&](int x, int y, T* out) {
-    Rgb pixel = inside(cut, x, y) ? partner.at(x, y) : own.at(x, y);
+    const bool taken = inside(cut, x, y);
+    Rgb pixel = taken ? partner.at(x, y) : own.at(x, y);
     if (channels == 1) pixel.at[0] = static_cast<std::uint8_t>(luma(pixel));
-    const bool erased = inside(erase, x, y);
+    const bool erased = inside(taken ? partner_erase : erase, x, y);
     for (int c = 0; c < channels; ++c) out[c] = erased ? T() : levels.table[c][pixel.at[c]];
   });
 }
@@ -108,12 +110,13 @@ void finish_image(const Images& images, Dim b, const Normalization& normalizatio
 
 void augment_images(Context& ctx, CView sources, CView augmentations, const ImageOutput& output,
                     View scratch, View patches) {
-  const auto B = static_cast<std::size_t>(patches.shape()[0]);
-  const Images images = {{static_cast<const SourceImage*>(sources.raw()), B},
-                         {static_cast<const ImageAugmentation*>(augmentations.raw()), B},
+  const Dim B = patches.shape()[0];
+  const std::size_t S = sources.bytes() / sizeof(SourceImage);
+  const Images images = {{static_cast<const SourceImage*>(sources.raw()), S},
+                         {static_cast<const ImageAugmentation*>(augmentations.raw()), S},
                          &output,
                          scratch.data<std::uint8_t>()};
-  for (std::size_t b = 0; b < B; ++b) require_image(images.sources[b], images.augmentations[b]);
+  for (std::size_t b = 0; b < S; ++b) require_image(images.sources[b], images.augmentations[b]);
   const Dim work = image_bytes(output.size);
   parallel_chunks(ctx.threads(), images.count(), work, [&](int, Dim begin, Dim end) {
     for (Dim b = begin; b < end; ++b) change_image(images, b);
@@ -122,7 +125,7 @@ void augment_images(Context& ctx, CView sources, CView augmentations, const Imag
   with_floating(patches.dtype(), "augment_images", [&]<class T>(T) {
     const Dim values = patches.shape()[1] * patches.shape()[2];
     const Levels<T> levels(normalization);
-    parallel_chunks(ctx.threads(), images.count(), work, [&](int, Dim begin, Dim end) {
+    parallel_chunks(ctx.threads(), B, work, [&](int, Dim begin, Dim end) {
       for (Dim b = begin; b < end; ++b) {
         finish_image(images, b, normalization, levels, patches.data<T>() + b * values);
       }

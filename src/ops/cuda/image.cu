@@ -15,6 +15,7 @@ namespace {
 struct PatchLayout {
   int patch;
   int side;  ///< patches in a row of the image
+  Dim images;
   int channels;
 };
 
@@ -53,7 +54,7 @@ __global__ void __launch_bounds__(256)
   const Dim patch = row / layout.patch;  // of the whole batch
   const int patches_each = layout.side * layout.side;
   const Dim b = patch / patches_each;
-  if (b >= batch.count) return;
+  if (b >= layout.images) return;
   const int column_in_patch = static_cast<int>(run % runs) * V;
   const int row_in_patch = static_cast<int>(row % layout.patch);
   const int which = static_cast<int>(patch % patches_each);
@@ -63,14 +64,15 @@ __global__ void __launch_bounds__(256)
   const ImageAugmentation& augmentation = batch.augmentations[b];
   const Dim other = partner_of(b, batch.count, augmentation);
   const Run<V> own = load_run<V>(batch, b, x, y);
+  const ImageBox partner_erase = batch.augmentations[other].erase;
   Run<V> partner = own;
   if (other != b) partner = load_run<V>(batch, other, x, y);
   float values[3][V];
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     float pixel[3] = {};
-    finish_pixel(augmentation, own.at(i), partner.at(i), normalization, layout.channels, x + i, y,
-                 pixel);
+    finish_pixel(augmentation, partner_erase, own.at(i), partner.at(i), normalization,
+                 layout.channels, x + i, y, pixel);
 #pragma unroll
     for (int c = 0; c < 3; ++c) values[c][i] = pixel[c];
   }
@@ -83,11 +85,12 @@ __global__ void __launch_bounds__(256)
 }
 
 template <int V, class T>
-void finish_images(Context& ctx, const ImageBatch& batch, const ImageOutput& output, T* patches) {
+void finish_images(Context& ctx, const ImageBatch& batch, const ImageOutput& output, Dim images,
+                   T* patches) {
   const PatchLayout layout = {static_cast<int>(output.patch),
-                              static_cast<int>(output.size / output.patch),
+                              static_cast<int>(output.size / output.patch), images,
                               static_cast<int>(output.channels)};
-  const Dim runs = batch.count * output.size * (output.size / V);
+  const Dim runs = images * output.size * (output.size / V);
   finish_images_kernel<V>
       <<<static_cast<unsigned>(ceil_divide(runs, 256)), 256, 0, ctx.stream().cuda()>>>(
           batch, normalization_of(output), layout, patches);
@@ -101,21 +104,22 @@ void augment_images(Context& ctx, CView sources, CView augmentations, const Imag
   const ImageBatch batch = {static_cast<const SourceImage*>(sources.raw()),
                             static_cast<const ImageAugmentation*>(augmentations.raw()),
                             scratch.data<std::uint8_t>(),
-                            patches.shape()[0],
+                            static_cast<Dim>(sources.bytes() / sizeof(SourceImage)),
                             static_cast<int>(output.size),
                             output.bicubic};
-  if (batch.count == 0) return;
+  const Dim B = patches.shape()[0];
+  if (B == 0) return;
   resize_images(ctx, batch);
   operate_on_images(ctx, batch);
   with_element(patches.dtype(), "augment_images", [&]<class T>(T) {
     const bool wide = aligned(batch.scratch, patches.raw());
     if (wide && output.patch % 8 == 0) {
-      return finish_images<8>(ctx, batch, output, patches.data<T>());
+      return finish_images<8>(ctx, batch, output, B, patches.data<T>());
     }
     if (wide && output.patch % 4 == 0) {
-      return finish_images<4>(ctx, batch, output, patches.data<T>());
+      return finish_images<4>(ctx, batch, output, B, patches.data<T>());
     }
-    finish_images<1>(ctx, batch, output, patches.data<T>());
+    finish_images<1>(ctx, batch, output, B, patches.data<T>());
   });
 }
 

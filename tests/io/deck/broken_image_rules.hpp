@@ -101,6 +101,9 @@ inline const std::vector<BrokenImageRule>& broken_image_rules() {
        "the least value, 0.5, is above the largest, 0.25; swap them"},
       {"augment.ratio", "augment.ratio=[2, 1]", true,
        "the least value, 2, is above the largest, 1; swap them"},
+      {"augment.repeats", "augment.repeats=3", true,
+       "samples next to each other are one image, which would be mixed with itself: set "
+       "augment.mix_mode to batch, or repeats to 1"},
       {"train.microbatch", "augment.mixup=0.2", true,
        "mixup and cutmix mix the two samples of a pair, and a microbatch of 1 cuts pairs; nearest: "
        "2"},

@@ -15,6 +15,7 @@ TEST_P(ImageRules, ABrokenOneSaysWhatToDo) {
   const auto& [key, override, of_images, message] = GetParam();
   std::vector<std::string> overrides = {override};
   if (key == "train.microbatch") overrides.emplace_back("train.microbatch=1");
+  if (key == "augment.repeats") overrides.emplace_back("augment.mixup=0.2");
   if (key == "model.scale_residual_init") overrides.push_back(key + "=true");
   if (key == "model.position_std" && of_images) {
     overrides.insert(overrides.end(), {"model.position=sincos2d", "model.pooling=mean"});
@@ -94,6 +95,9 @@ TEST(Images, EveryKeyIsRead) {
                                      "augment.mixup=0.75",
                                      "augment.cutmix=1",
                                      "augment.mix=0.875",
+                                     "augment.mix_mode=batch",
+                                     "augment.repeats=3",
+                                     "model.unbiased_qkv=true",
                                      "augment.mix_switch=0.0625",
                                      "augment.erase=0.5",
                                      "augment.erase_area=[0.1, 0.4]",
@@ -113,7 +117,10 @@ TEST(Images, EveryKeyIsRead) {
   EXPECT_EQ(config.data.broken_images, io::BrokenImages::skip);
   EXPECT_EQ(config.data.decode, io::DecodeOn::cpu);
   EXPECT_EQ(config.data.threads, 3);
-  const image::AugmentConfig expected = {image::Crop::padded,
+  EXPECT_TRUE(config.model.bias);
+  EXPECT_FALSE(config.model.has_qkv_bias());
+  const image::AugmentConfig expected = {3,
+                                         image::Crop::padded,
                                          {0.25, 0.5},
                                          {0.5, 2},
                                          2,
@@ -130,6 +137,7 @@ TEST(Images, EveryKeyIsRead) {
                                          0.75,
                                          1,
                                          0.875,
+                                         image::MixMode::batch,
                                          0.0625,
                                          0.5,
                                          {0.1, 0.4},

@@ -136,6 +136,114 @@ TEST(ImageSamples, ASampleIsTheSameInWhateverBatch) {
   EXPECT_NE(later.image(0), whole.image(0));
 }
 
+TEST(ImageSamples, RepeatsOfAnImageFollowEachOtherAugmentedDifferently) {
+  const Set set(7);
+  io::ImageSampleOptions repeated = options();
+  repeated.augment.repeats = 3;
+  const io::ImageSamples samples(set, repeated);
+  const io::ImageSamples once(set, options());
+  OwnedBatch batch(21);
+  samples.read(0, io::kNoEnd, batch.views);
+
+  EXPECT_EQ(samples.size(), 7);  // of a pass
+  for (std::int64_t g = 0; g < 63; ++g) EXPECT_EQ(samples.image_of(g), once.image_of(g / 3));
+  for (Dim b = 0; b < 21; b += 3) {
+    const Dim label = batch.label(b);
+    for (Dim i = 1; i < 3; ++i) {
+      EXPECT_EQ(batch.label(b + i), label);
+      EXPECT_NE(batch.image(b + i), batch.image(b + i - 1));
+    }
+    EXPECT_NE(batch.image(b), batch.image(b + 2));
+  }
+}
+
+/// Whether patches of f32 are a mean of two others with the weight of the first.
+void expect_mixed(const std::vector<float>& found, const std::vector<float>& own,
+                  const std::vector<float>& partner, float weight) {
+  for (std::size_t k = 0; k < found.size(); ++k) {
+    ASSERT_NEAR(found[k], weight * own[k] + (1 - weight) * partner[k], 1e-5);
+  }
+}
+
+TEST(ImageSamples, ABatchIsMixedAsAWholeOnAnyLayout) {
+  constexpr Dim kBatch = 12;
+  const Set set(9);
+  io::ImageSampleOptions mixed = options();
+  mixed.global_batch = kBatch;
+  mixed.augment.mixup = 1;
+  mixed.augment.repeats = 2;
+  mixed.augment.mix_mode = image::MixMode::batch;
+  const io::ImageSamples samples(set, mixed);
+  io::ImageSampleOptions plain = mixed;
+  plain.augment.mixup = 0;
+  for (const std::int64_t first : {std::int64_t{0}, kBatch, 2 * kBatch}) {
+    OwnedBatch alone(kBatch);
+    io::ImageSamples(set, plain).read(first, io::kNoEnd, alone.views);
+    OwnedBatch whole(kBatch);
+    samples.read(first, io::kNoEnd, whole.views);
+
+    for (Dim b = 0; b < kBatch; ++b) {
+      const image::Mixing mixing =
+          image::draw_mixing(mixed.augment, mixed.seed, static_cast<std::uint64_t>(first + b),
+                             static_cast<std::uint64_t>(kBatch), kSize);
+      const Dim partner = static_cast<Dim>(mixing.partner) - first;
+      EXPECT_EQ(whole.label(b), alone.label(b));
+      EXPECT_EQ(whole.label(b, 1), alone.label(partner));
+      EXPECT_EQ(whole.weight(b), whole.weight(0));
+      expect_mixed(whole.image(b), alone.image(b), alone.image(partner), whole.weight(0));
+    }
+    for (const Dim microbatch : {1, 3, 4}) {  // partners are elsewhere
+      for (Dim at = 0; at < kBatch; at += microbatch) {
+        OwnedBatch part(microbatch);
+        samples.read(first + at, io::kNoEnd, part.views);
+        OwnedBatch labels(microbatch);  // of a stage without patches
+        labels.views.patches = View();
+        samples.read(first + at, io::kNoEnd, labels.views);
+        for (Dim b = 0; b < microbatch; ++b) {
+          EXPECT_EQ(part.image(b), whole.image(at + b));
+          EXPECT_EQ(part.weight(b), whole.weight(at + b));
+          EXPECT_EQ(labels.weight(b), whole.weight(at + b));
+          for (const int which : {0, 1}) {
+            EXPECT_EQ(part.label(b, which), whole.label(at + b, which));
+            EXPECT_EQ(labels.label(b, which), whole.label(at + b, which));
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(ImageSamples, WhoseBatchPartnerIsBrokenIsNotMixed) {
+  constexpr Dim kBatch = 6;
+  const Set set(kBatch, {1, 4});
+  io::ImageSampleOptions mixed = options();
+  mixed.global_batch = kBatch;
+  mixed.augment.mixup = 1;
+  mixed.augment.mix_mode = image::MixMode::batch;
+  mixed.broken = io::BrokenImages::skip;
+  const io::ImageSamples samples(set, mixed);
+  OwnedBatch whole(kBatch);
+  samples.read(0, io::kNoEnd, whole.views);
+
+  int broken_partners = 0;
+  for (Dim b = 0; b < kBatch; ++b) {
+    const image::Mixing mixing =
+        image::draw_mixing(mixed.augment, mixed.seed, static_cast<std::uint64_t>(b),
+                           static_cast<std::uint64_t>(kBatch), kSize);
+    const bool counts = whole.label(b) != ops::kIgnoredTarget;
+    const bool mixes =
+        counts && whole.label(static_cast<Dim>(mixing.partner)) != ops::kIgnoredTarget;
+    broken_partners += counts && !mixes ? 1 : 0;
+    EXPECT_EQ(whole.weight(b), mixes ? mixing.weight : 1);
+    OwnedBatch alone(1);
+    samples.read(b, io::kNoEnd, alone.views);
+    EXPECT_EQ(alone.weight(0), whole.weight(b));
+    EXPECT_EQ(alone.label(0, 1), whole.label(b, 1));
+    EXPECT_EQ(alone.image(0), whole.image(b));
+  }
+  EXPECT_GT(broken_partners, 0);
+}
+
 /// The image that a JPEG holds, undamaged and never scaled.
 std::string as_ppm(std::string_view jpeg, int width, int height) {
   const Pixels pixels = turbojpeg_decoded(jpeg, width, height);
