@@ -5,6 +5,14 @@ set(HYPERSLAB_TEST_ENVIRONMENT
   OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
   OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_btl_vader_single_copy_mechanism=none)
 
+# hyperslab_time_limit(VARIABLE seconds): what a test may take; a sanitizer slows it down.
+function(hyperslab_time_limit variable seconds)
+  if(HYPERSLAB_SANITIZE)
+    math(EXPR seconds "4 * ${seconds}")
+  endif()
+  set(${variable} ${seconds} PARENT_SCOPE)
+endfunction()
+
 # hyperslab_add_test(name SOURCES a.cpp LINK hyperslab_x [RANKS 1 2 4] [LABELS unit] [TIMEOUT s])
 #   Without RANKS every TEST becomes a CTest test. With RANKS the program runs once under mpirun for
 #   each number of ranks; a failed check on any rank fails the test.
@@ -13,9 +21,7 @@ function(hyperslab_add_test name)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 60)
   endif()
-  if(HYPERSLAB_SANITIZE)
-    math(EXPR ARG_TIMEOUT "4 * ${ARG_TIMEOUT}")
-  endif()
+  hyperslab_time_limit(ARG_TIMEOUT ${ARG_TIMEOUT})
   add_executable(${name} ${ARG_SOURCES})
   target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}/tests")
   # What is tested is optimized; the tests themselves compile a quarter faster so.

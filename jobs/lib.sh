@@ -205,8 +205,11 @@ hs_sources_hash() {
     [[ ! -f $file ]] || printf '%s\0' "$file"
   done | xargs -0 sha256sum | sha256sum | cut -d ' ' -f 1
 }
-# hs_commit: of the checkout, with "+" at its end if something is not committed.
-hs_commit() { git describe --always --abbrev=12 --dirty=+ 2>/dev/null || printf 'unknown\n'; }
+# hs_commit: of the checkout, with "+" at its end if something is not committed; HYPERSLAB_COMMIT says it of sources that
+# were copied without one.
+hs_commit() {
+  git describe --always --abbrev=12 --dirty=+ 2>/dev/null || printf '%s\n' "${HYPERSLAB_COMMIT:-unknown}"
+}
 # hs_check_record FILE HASH REMEDY: whether recorded results are of the sources with that hash.
 hs_check_record() {
   local found

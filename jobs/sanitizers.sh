@@ -4,7 +4,7 @@
 # Builds everything under AddressSanitizer and UndefinedBehaviorSanitizer (preset cpu-debug), and runs by CTest all tests of
 # modules, those under mpirun, the golden ones, the corpora of the parsers, and runs of the whole program. Writes what ran
 # to OUTPUT, analysis/results/sanitizers.txt if none is given; ends with 1 if a test fails, as one with a finding does.
-# CTest's words stay in build-debug/reports.
+# A test that runs out of time has one more try. OUTPUT grows by part after part; CTest's words are in build-debug/reports.
 source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
 
 hs_record_options jobs/sanitizers.sh 7 "$hs_root/analysis/results/sanitizers.txt" "$@"
@@ -24,14 +24,25 @@ mkdir -p "$reports"
 export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1
 commit=$(hs_commit)
 failed=0
-rows=()
+rows=("$(printf '%-44s %4d s' "configured and compiled" "$SECONDS")")
+
+# told END: what has run so far.
+told() {
+  {
+    printf 'AddressSanitizer and UndefinedBehaviorSanitizer, %s, commit %s, %s, %d cores\n' \
+      "$(c++ --version | head -n 1)" "$commit" "$(date -u +%Y-%m-%dT%H:%M:%SZ)" "$(hs_cores)"
+    printf 'command: jobs/sanitizers.sh; a test in which a sanitizer finds something fails; leaks are not looked for\n\n'
+    printf '%s\n' "${rows[@]}" "$@"
+  } >"$record"
+}
 
 # tested NAME OPTION...: the tests that CTest's options choose.
 tested() {
   local name=$1 junit=$reports/$1.xml before=$SECONDS
   shift
-  ctest --test-dir build-debug -j "$(hs_cores)" --output-on-failure --no-tests=error --output-junit "$junit" "$@" \
-    >"${junit%.xml}.log" 2>&1 || failed=1
+  told "$name: not done yet"
+  ctest --test-dir build-debug -j "$(hs_cores)" --output-on-failure --no-tests=error --repeat after-timeout:2 \
+    --output-junit "$junit" "$@" >"${junit%.xml}.log" 2>&1 || failed=1
   rows+=("$(printf '%-44s %4d s  %4d tests  %d failed  %d skipped' "$name" $((SECONDS - before)) \
     "$(hs_junit "$junit" tests)" "$(hs_junit "$junit" failures)" "$(hs_junit "$junit" skipped)")")
   hs_say "${rows[-1]}"
@@ -42,11 +53,5 @@ for label in unit mpi golden; do
   tested "$label" -L "^$label\$" -LE slow
 done
 tested runs -R "^($runs)\$" -LE slow
-
-{
-  printf 'AddressSanitizer and UndefinedBehaviorSanitizer, %s, commit %s, %s\n' "$(c++ --version | head -n 1)" "$commit" \
-    "$(date -u +%Y-%m-%dT%H:%M:%SZ)"
-  printf 'command: jobs/sanitizers.sh; a test in which a sanitizer finds something fails; leaks are not looked for\n\n'
-  printf '%s\n' "${rows[@]}"
-} >"$record"
+told
 exit "$failed"
