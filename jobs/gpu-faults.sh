@@ -3,7 +3,8 @@
 # jobs/gpu-faults.sh [--output FILE] BUNDLE [TEST...]
 # What happens on two GPUs of this machine when a rank or the network fails, layouts over sockets, and llama-1b resumed
 # in another layout (tests/gpu/faults_test.py), with a folder that jobs/bundle.sh made. Writes
-# analysis/results/faults-gpu.txt. llama-1b takes 40 GB of $TMPDIR for minutes; TEST names a class or a test.
+# analysis/results/faults-gpu.txt. llama-1b takes 40 GB of $TMPDIR for minutes; TEST names a class or a test. A link
+# between GPUs is cut (TwoHosts) where root may make network namespaces and there is ip (iproute2).
 source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
 
 output=$hs_root/analysis/results/faults-gpu.txt
@@ -17,7 +18,7 @@ while (($# > 0)); do
       shift
       ;;
     -h | --help)
-      sed -n '3,6s/^# //p' "$hs_root/jobs/gpu-faults.sh"
+      sed -n '3,7s/^# //p' "$hs_root/jobs/gpu-faults.sh"
       exit 0
       ;;
     -*) hs_die 2 "jobs/gpu-faults.sh: unknown option $1; see jobs/gpu-faults.sh --help" ;;

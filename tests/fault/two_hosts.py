@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two network namespaces as hosts, for tests of what a job does when the link between them or one of them fails."""
 
+import contextlib
 import os
 import pathlib
 import signal
 import subprocess
+import sys
 import time
 
 import fault_support
@@ -12,7 +14,7 @@ import support
 
 TIMEOUT = 4
 LIMIT = 15  # seconds
-NETWORK = "10.213.7"
+NETWORKS = ("10.213.7", "10.213.8")
 LAUNCHERS = ("mpirun", "mpiexec")  # names of one program
 HOSTS = ("hslab-a", "hslab-b")
 
@@ -27,10 +29,33 @@ def ip(*words, check=True):
     return subprocess.run(["ip", *words], capture_output=True, check=check)
 
 
+def make_link(name, spaces):
+    """An interface of this name in both namespaces; the process that joins them where the kernel has no veth."""
+    made = ip("-n", spaces[0], "link", "add", name, "type", "veth", "peer", "name", name, "netns", spaces[1], check=False)
+    if made.returncode == 0:
+        return None
+    script = pathlib.Path(__file__).with_name("tap_link.py")
+    joiner = subprocess.Popen([sys.executable, str(script), name, *spaces], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                              stderr=subprocess.DEVNULL)
+    if joiner.stdout.readline() != b"ready\n":
+        joiner.communicate()
+        raise OSError("the kernel has neither veth nor taps")
+    return joiner
+
+
+def remove_link(name, space, joiner):
+    """What make_link made."""
+    if joiner is None:
+        ip("-n", space, "link", "del", name, check=False)
+    else:
+        joiner.communicate()
+
+
 class Hosts(support.Case):
     """mpirun runs on the first host."""
 
     slots = 2  # ranks of a host
+    links = ("link0",)  # MPI takes the first
     settings = (*fault_support.PLAIN, f"run.hang_timeout_seconds={TIMEOUT}", "model.layers=1")
     exports = ("true", "true")  # a shell command before those of each host
 
@@ -54,17 +79,19 @@ class Hosts(support.Case):
 
     def setUp(self):
         self.stopped = []
-        ip("-n", self.spaces[0], "link", "add", "link0", "type", "veth", "peer", "name", "link0",
-           "netns", self.spaces[1])
+        self.gone = None
+        self.joiners = [make_link(link, self.spaces) for link in self.links]
         for number, space in enumerate(self.spaces, 1):
-            ip("-n", space, "addr", "add", f"{NETWORK}.{number}/24", "dev", "link0")
-            ip("-n", space, "link", "set", "link0", "up")
+            for link, network in zip(self.links, NETWORKS):
+                ip("-n", space, "addr", "add", f"{network}.{number}/24", "dev", link)
+                ip("-n", space, "link", "set", link, "up")
 
     def tearDown(self):
         for space in self.spaces:
             for process in self.processes(space):
                 os.kill(process, signal.SIGKILL)
-        ip("-n", self.spaces[0], "link", "del", "link0", check=False)
+        for link, joiner in zip(self.links, self.joiners):
+            remove_link(link, self.spaces[0], joiner)
 
     def processes(self, space, name=""):
         """Those in a namespace, with this name."""
@@ -85,11 +112,11 @@ class Hosts(support.Case):
         mpirun, _, _, program, *rest = support.command(
             "train", "deck.yaml", *support.overrides(
                 f"run.directory={run}", *self.settings, f"parallel.data={ranks}", *settings), ranks=ranks)
-        network = f"{NETWORK}.0/24"
+        network = f"{NETWORKS[0]}.0/24"
         words = ["exec", mpirun, "--mca", "mpi_yield_when_idle", "1", "--mca", "plm_rsh_agent",
                  str(self.folder / "agent"), "--mca", "btl", "self,vader,tcp", "--mca", "btl_tcp_if_include", network,
                  "--mca", "oob_tcp_if_include", network,
-                 "--host", f"{NETWORK}.1:{self.slots},{NETWORK}.2:{self.slots}", "-np", str(ranks), "-x", "OMP_NUM_THREADS", program, *rest]
+                 "--host", f"{NETWORKS[0]}.1:{self.slots},{NETWORKS[0]}.2:{self.slots}", "-np", str(ranks), "-x", "OMP_NUM_THREADS", program, *rest]
         quoted = " ".join(f"'{word}'" if word != "exec" else word for word in words)
         process = subprocess.Popen(
             ["ip", "netns", "exec", self.spaces[0], "unshare", "-u", "sh", "-c", f"hostname {HOSTS[0]}; {self.exports[0]}; {quoted}"],
@@ -104,7 +131,7 @@ class Hosts(support.Case):
         return process
 
     def end_of(self, process, begin):
-        """Exit code, messages and seconds; nothing is left on either host."""
+        """Exit code, messages and seconds; nothing is left on either host, after the seconds in `gone`."""
         ended = support.wait_until(lambda: process.poll() is not None, LIMIT + 15)
         seconds = time.monotonic() - begin
         if not ended:
@@ -115,32 +142,37 @@ class Hosts(support.Case):
         self.assertTrue(ended, err.decode())
         left = [name for space in self.spaces for name in ("hyperslab", *LAUNCHERS, "orted")
                 if not support.wait_until(lambda s=space, n=name: not self.processes(s, n), LIMIT - seconds)]
+        self.gone = time.monotonic() - begin
         err = err.decode("utf-8", "replace")
         self.assertEqual(left, [], err)
         return process.returncode, [line for line in err.splitlines() if line.startswith("hyperslab: ")], seconds, err
 
-    def end_after_cut(self, run):
-        """Exit code, messages and seconds of a job whose link is cut while it trains."""
+    def end_after_cut(self, run, *links):
+        """Exit code, messages and seconds of a job whose links are cut while it trains; no name: all of them."""
         process = self.start_on_both(run, *support.ENDLESS)
-        self.cut()
+        self.cut(*links)
         code, messages, seconds, err = self.end_of(process, time.monotonic())
         self.assertNotEqual(code, 0, err)
         self.assertLess(seconds, LIMIT, err)
         return code, messages, seconds
 
-    def cut(self):
-        """No packet comes through from now on."""
-        ip("-n", self.spaces[1], "link", "set", "link0", "down")
+    def cut(self, *links):
+        """No packet comes through these from now on; no name: through any."""
+        for link in links or self.links:
+            ip("-n", self.spaces[1], "link", "set", link, "down")
 
 
 def is_allowed():
-    """Whether this user may make a network namespace with a link."""
-    space = f"hslab-probe-{os.getpid()}"
+    """Whether this user may make two network namespaces with a link."""
+    spaces = [f"hslab-probe-{host}-{os.getpid()}" for host in "ab"]
     try:
-        made = ip("netns", "add", space, check=False).returncode == 0
-        linked = made and ip("-n", space, "link", "add", "link0", "type", "veth", "peer", "name", "link1",
-                             check=False).returncode == 0
-        ip("netns", "del", space, check=False)
-    except OSError:
+        for space in spaces:
+            ip("netns", "add", space)
+        remove_link("link0", spaces[0], make_link("link0", spaces))
+    except (OSError, subprocess.CalledProcessError):
         return False
-    return linked
+    finally:
+        for space in spaces:
+            with contextlib.suppress(OSError):
+                ip("netns", "del", space, check=False)
+    return True

@@ -81,22 +81,33 @@ class OverSockets(support.Case):
                 os.environ.pop(name)
 
 
-@unittest.skipUnless(two_hosts.is_allowed(), "no right to make network namespaces, or no ip (iproute2)")
+@unittest.skipUnless(two_hosts.is_allowed(), "no right to make network namespaces with a link, or no ip (iproute2)")
 class TwoHosts(two_hosts.Hosts):
-    """A GPU in each of two network namespaces."""
+    """A GPU in each of two network namespaces; MPI and the watchdog have one link, NCCL another."""
 
     slots = 1
+    links = ("link0", "link1")
     settings = SETTINGS
-    exports = tuple(f"export CUDA_VISIBLE_DEVICES={number} NCCL_HOSTID={host} NCCL_SOCKET_IFNAME=link0 "
+    exports = tuple(f"export CUDA_VISIBLE_DEVICES={number} NCCL_HOSTID={host} NCCL_SOCKET_IFNAME=link1 "
                     + " ".join(f"{name}={value}" for name, value in SOCKETS.items())
                     for number, host in enumerate(two_hosts.HOSTS))
+
+    def told(self, what, code, messages, seconds):
+        """Lines of the record."""
+        figure(f"{what}: code {code} after {seconds:.1f} s, nothing left on either host after {self.gone:.1f} s:")
+        figure(f"  {messages[0]}")
 
     def test_a_cut_link_ends_the_job(self):
         code, messages, seconds = self.end_after_cut("cut")
 
         self.assertRegex(messages[0], rf"rank 1 .* host {two_hosts.HOSTS[1]} does not answer")
-        figure(f"cut link: code {code} after {seconds:.1f} s:")
-        figure(f"  {messages[0]}")
+        self.told("all links cut", code, messages, seconds)
+
+    def test_a_cut_link_of_nccl_alone_ends_the_job(self):
+        code, messages, seconds = self.end_after_cut("cut_nccl", "link1")
+
+        self.assertRegex(messages[0], rf"no rank got anything done for {TIMEOUT} s: .*waits? for the device")
+        self.told("the link of NCCL cut", code, messages, seconds)
 
     def test_a_killed_rank_of_the_other_host_is_named(self):
         process = self.start_on_both("rank", *support.ENDLESS)
@@ -107,8 +118,7 @@ class TwoHosts(two_hosts.Hosts):
 
         self.assertEqual(code, 137, err)
         self.assertRegex(messages[0], rf"rank 1 .* host {two_hosts.HOSTS[1]} is gone")
-        figure(f"killed rank of the other host: code {code} after {seconds:.1f} s:")
-        figure(f"  {messages[0]}")
+        self.told("killed rank of the other host", code, messages, seconds)
 
 
 class OtherLayout(unittest.TestCase):
