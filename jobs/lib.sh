@@ -247,6 +247,7 @@ hs_record_options() {
         exit 0
         ;;
       -*) hs_die 2 "$script: unknown option $1; see $script --help" ;;
+      /*) record=$1 ;;
       *) record=$(realpath -m -- "$hs_started_in/$1") ;;
     esac
     shift
