@@ -113,7 +113,7 @@ class Hosts(support.Case):
             "train", "deck.yaml", *support.overrides(
                 f"run.directory={run}", *self.settings, f"parallel.data={ranks}", *settings), ranks=ranks)
         network = f"{NETWORKS[0]}.0/24"
-        words = ["exec", mpirun, "--mca", "mpi_yield_when_idle", "1", "--mca", "plm_rsh_agent",
+        words = ["exec", mpirun, "--mca", "mpi_yield_when_idle", "1", "--mca", "plm", "rsh", "--mca", "plm_rsh_agent",
                  str(self.folder / "agent"), "--mca", "btl", "self,vader,tcp", "--mca", "btl_tcp_if_include", network,
                  "--mca", "oob_tcp_if_include", network,
                  "--host", f"{NETWORKS[0]}.1:{self.slots},{NETWORKS[0]}.2:{self.slots}", "-np", str(ranks), "-x", "OMP_NUM_THREADS", program, *rest]
@@ -123,8 +123,12 @@ class Hosts(support.Case):
             cwd=self.folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             env=dict(os.environ))
         path = self.folder / run / "metrics.jsonl"
-        begun = lines == 0 or support.wait_until(
-            lambda: path.exists() and path.read_bytes().count(b"\n") >= lines, 40)
+
+        def has_begun():
+            return lines == 0 or (path.exists() and path.read_bytes().count(b"\n") >= lines)
+
+        support.wait_until(lambda: has_begun() or process.poll() is not None, 40)
+        begun = has_begun()
         if not begun:
             process.kill()
         self.assertTrue(begun, begun or process.communicate()[1].decode())

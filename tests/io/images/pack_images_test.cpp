@@ -99,7 +99,8 @@ TEST_F(PackImages, BeginsAShardWhenOneIsFull) {
 
   EXPECT_EQ(images(1).size(), 6U);
   EXPECT_EQ(images(1).back().second, make_ppm(20, 20));
-  for (const auto& shard : set_json()["shards"]) {
+  const nlohmann::json set = set_json();
+  for (const auto& shard : set["shards"]) {
     EXPECT_LE(shard["bytes"], two.shard_bytes);
     EXPECT_EQ(shard["images"], 2);
   }
