@@ -50,11 +50,12 @@ std::size_t last_cut(std::string_view text, std::size_t from) {
   return std::string_view::npos;
 }
 
-std::vector<std::string_view> cut_into_parts(std::string_view text, std::size_t bytes) {
+std::vector<std::string_view> cut_into_parts(std::string_view text, std::size_t bytes,
+                                             const LastCut& cut_of) {
   std::vector<std::string_view> parts;
   std::size_t width = bytes;
   while (text.size() > width) {
-    const std::size_t cut = last_cut(text.substr(0, width), std::max<std::size_t>(width / 2, 2));
+    const std::size_t cut = cut_of(text.substr(0, width), std::max<std::size_t>(width / 2, 2));
     if (cut == std::string_view::npos) {
       width *= 2;
       continue;

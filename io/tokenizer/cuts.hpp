@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <string_view>
 #include <vector>
 
@@ -14,8 +15,11 @@ namespace hyperslab::io {
 /// is at least 2.
 [[nodiscard]] std::size_t last_cut(std::string_view text, std::size_t from);
 
+/// last_cut(), or that of a tokenizer.
+using LastCut = std::function<std::size_t(std::string_view text, std::size_t from)>;
+
 /// `text` in parts of about `bytes`, longer ones if there is no such offset.
-[[nodiscard]] std::vector<std::string_view> cut_into_parts(std::string_view text,
-                                                           std::size_t bytes);
+[[nodiscard]] std::vector<std::string_view> cut_into_parts(std::string_view text, std::size_t bytes,
+                                                           const LastCut& cut_of = last_cut);
 
 }  // namespace hyperslab::io

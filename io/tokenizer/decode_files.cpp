@@ -40,13 +40,17 @@ class TextOutput {
 class Decoder {
  public:
   Decoder(const Tokenizer& tokenizer, const DocumentSeparator& separator)
-      : tokenizer_(tokenizer), separator_(separator), around_(tokenizer.text_template()) {}
+      : tokenizer_(tokenizer),
+        separator_(separator),
+        around_(tokenizer.text_template()),
+        document_(tokenizer) {}
 
   void append(std::span<const std::int32_t> ids, std::string& out) {
     for (const std::int32_t id : ids) {
       if (ended_) append_separator(out);
       ended_ = id == tokenizer_.end_of_text();
-      if (!ended_ && !is_added(id)) append_text(tokenizer_.decode(id), out);
+      if (ended_) document_ = TextDecoder(tokenizer_);
+      if (!ended_ && !is_added(id)) append_text(document_.next(id), out);
     }
   }
 
@@ -71,6 +75,7 @@ class Decoder {
   const Tokenizer& tokenizer_;
   const DocumentSeparator& separator_;
   TextTemplate around_;
+  TextDecoder document_;
   bool ended_ = false;       ///< an end-of-text id was last
   bool line_begins_ = true;  ///< at the end of the text
 };

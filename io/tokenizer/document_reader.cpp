@@ -13,7 +13,6 @@
 
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/log.hpp"
-#include "tokenizer/cuts.hpp"
 
 namespace hyperslab::io {
 namespace {
@@ -29,15 +28,6 @@ constexpr std::size_t kBufferBytes = 4 << 20;
 
 [[noreturn]] void fail_open(const std::string& path, const std::string& found) {
   fail_input(path, "a readable file", found, "correct --input");
-}
-
-/// Where to cut `text`, of which more follows.
-std::size_t cut_of(std::string_view text) {
-  const std::size_t after_line = last_cut(text, 2);
-  if (after_line != text.npos) return after_line;
-  std::size_t cut = text.size() - 1;
-  while (cut > 1 && (static_cast<unsigned char>(text[cut]) & 0xC0) == 0x80) --cut;
-  return cut;
 }
 
 }  // namespace
@@ -109,8 +99,8 @@ std::vector<std::string> without_empty_files(std::span<const std::string> inputs
   return kept;
 }
 
-DocumentReader::DocumentReader(const std::string& path, DocumentSeparator separator)
-    : file_(path), separator_(std::move(separator)) {}
+DocumentReader::DocumentReader(const std::string& path, DocumentSeparator separator, LastCut cut_of)
+    : file_(path), separator_(std::move(separator)), cut_of_(std::move(cut_of)) {}
 
 void DocumentReader::fill() {
   if (at_end_ || buffer_.size() - begin_ >= kBufferBytes) return;
@@ -159,6 +149,15 @@ std::size_t DocumentReader::safe_bytes() const {
   return buffer_.size() - begin_ - longest + 1;
 }
 
+/// Where to cut `text`, of which more follows.
+std::size_t DocumentReader::cut(std::string_view text) const {
+  const std::size_t unseen = cut_of_(text, 2);
+  if (unseen != text.npos) return unseen;
+  std::size_t at = text.size() - 1;
+  while (at > 1 && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80) --at;
+  return at;
+}
+
 void DocumentReader::skip_empty_lines() {
   while (true) {
     fill();
@@ -186,8 +185,8 @@ DocumentReader::Chunk DocumentReader::next() {
   if (found.begin != buffer_.npos) return take(found.begin - begin_, found.end - begin_, true);
   const std::size_t rest = buffer_.size() - begin_;
   if (at_end_) return take(rest, rest, false);
-  const std::size_t cut = cut_of(std::string_view(buffer_).substr(begin_, safe_bytes()));
-  return take(cut, cut, false);
+  const std::size_t bytes = cut(std::string_view(buffer_).substr(begin_, safe_bytes()));
+  return take(bytes, bytes, false);
 }
 
 }  // namespace hyperslab::io

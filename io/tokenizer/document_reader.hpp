@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "hyperslab/io/tokenizer.hpp"
+#include "tokenizer/cuts.hpp"
 
 namespace hyperslab::io {
 
@@ -41,13 +42,14 @@ class TextFile {
 [[nodiscard]] std::vector<std::string> without_empty_files(std::span<const std::string> inputs);
 
 /// Cuts a text file into chunks of at most a few MiB and into documents, in bounded memory. A chunk
-/// ends with a document or, in longer documents, where last_cut() (cuts.hpp) says that no
-/// vocabulary sees a difference; only text without such a cut in 4 MiB is cut between two UTF-8
+/// ends with a document or, in longer documents, where `cut_of` says that the vocabulary sees no
+/// difference; only text without such a cut in 4 MiB is cut between two UTF-8
 /// sequences.
 class DocumentReader {
  public:
   /// Throws Error(data) if `path` is not a readable file.
-  explicit DocumentReader(const std::string& path, DocumentSeparator separator = {});
+  explicit DocumentReader(const std::string& path, DocumentSeparator separator = {},
+                          LastCut cut_of = last_cut);
 
   struct Chunk {
     std::string_view text;  ///< valid until the next call
@@ -69,10 +71,12 @@ class DocumentReader {
   [[nodiscard]] Separator find_empty_line() const;
   [[nodiscard]] Separator find_separator() const;
   [[nodiscard]] std::size_t safe_bytes() const;
+  [[nodiscard]] std::size_t cut(std::string_view text) const;
   Chunk take(std::size_t text_bytes, std::size_t all_bytes, bool ends_document);
 
   TextFile file_;
   DocumentSeparator separator_;
+  LastCut cut_of_;
   std::string buffer_;
   std::size_t begin_ = 0;        ///< of what was not yet given out
   bool line_begins_ = true;      ///< at begin_

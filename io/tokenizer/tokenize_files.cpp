@@ -2,6 +2,7 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "dataset/token_writer.hpp"
 #include "hyperslab/core/error.hpp"
@@ -29,13 +30,19 @@ class Batch {
     if (end >= 0) around_.after.push_back(end);
   }
 
-  void add_text(std::string_view text) {
+  void add_text(std::string_view text, TextPlace place) {
     if (!text_.empty() && text_.size() + text.size() > kBatchBytes) write();
     text_ += text;
-    ends_.push_back({text_.size(), nullptr});
+    ends_.push_back({text_.size(), place, nullptr});
   }
-  void begin_document() { ends_.push_back({text_.size(), &around_.before}); }
-  void end_document() { ends_.push_back({text_.size(), &around_.after}); }
+  void begin_document() { ends_.push_back({text_.size(), {}, &around_.before}); }
+  void end_document() { ends_.push_back({text_.size(), {}, &around_.after}); }
+
+  /// Where the tokenizer may be given a text in two parts.
+  [[nodiscard]] LastCut cut_of() const {
+    return
+        [this](std::string_view text, std::size_t from) { return tokenizer_.last_cut(text, from); };
+  }
 
   void write() {
     const std::vector<Part> parts = cut();
@@ -51,11 +58,13 @@ class Batch {
   using Ids = std::vector<std::int32_t>;
   struct End {
     std::size_t at;
+    TextPlace place;    ///< of the text before it
     const Ids* follow;  ///< ids that come after it, or null
   };
   /// Text, or ids, for one thread.
   struct Item {
     std::string_view text;
+    TextPlace place;
     const Ids* ids;
   };
   using Part = std::vector<Item>;
@@ -67,15 +76,16 @@ class Batch {
     for (const End& end : ends_) {
       const auto text = std::string_view(text_).substr(begin, end.at - begin);
       begin = end.at;
-      for (const std::string_view range : cut_into_parts(text, kPartBytes)) {
+      TextPlace place = end.place;
+      for (const std::string_view range : cut_into_parts(text, kPartBytes, cut_of())) {
         if (bytes + range.size() > kPartBytes && !parts.back().empty()) {
           parts.emplace_back();
           bytes = 0;
         }
-        parts.back().push_back({range, nullptr});
+        parts.back().push_back({range, std::exchange(place, TextPlace::inside), nullptr});
         bytes += range.size();
       }
-      if (end.follow != nullptr) parts.back().push_back({{}, end.follow});
+      if (end.follow != nullptr) parts.back().push_back({{}, {}, end.follow});
     }
     return parts;
   }
@@ -83,7 +93,8 @@ class Batch {
   [[nodiscard]] Ids encode(const Part& part) const {
     Ids ids;
     for (const Item& item : part) {
-      const Ids more = item.ids != nullptr ? *item.ids : tokenizer_.encode(item.text);
+      const Ids more =
+          item.ids != nullptr ? *item.ids : tokenizer_.encode_part(item.text, item.place);
       ids.insert(ids.end(), more.begin(), more.end());
     }
     return ids;
@@ -98,14 +109,14 @@ class Batch {
 
 /// Documents without text are left out, but every file gives at least an end of text.
 void append_file(const std::string& path, const DocumentSeparator& separator, Batch& batch) {
-  DocumentReader reader(path, separator);
+  DocumentReader reader(path, separator, batch.cut_of());
   bool open = true;  // something is to be ended at the end of the file
   bool has_text = false;
   for (DocumentReader::Chunk chunk; !chunk.ends_file;) {
     chunk = reader.next();
     const bool ends_file = chunk.ends_file && open;
     if (!has_text && (!chunk.text.empty() || ends_file)) batch.begin_document();
-    batch.add_text(chunk.text);
+    batch.add_text(chunk.text, has_text ? TextPlace::inside : TextPlace::start);
     has_text = has_text || !chunk.text.empty();
     if (has_text) open = true;
     if (!(chunk.ends_document && has_text) && !(chunk.ends_file && open)) continue;
@@ -121,7 +132,7 @@ void append_json_lines(const std::string& path, const JsonLines& json, Batch& ba
   std::vector<std::string> texts;
   const auto add = [&](const std::string& text) {
     batch.begin_document();
-    batch.add_text(text);
+    batch.add_text(text, TextPlace::start);
     batch.end_document();
     open = false;
   };

@@ -8,6 +8,7 @@
 #include "hyperslab/core/error.hpp"
 #include "tokenizer/bpe_tokenizer.hpp"
 #include "tokenizer/bpe_vocabulary.hpp"
+#include "tokenizer/cuts.hpp"
 
 namespace hyperslab::io {
 namespace {
@@ -28,6 +29,16 @@ class ByteTokenizer final : public Tokenizer {
 };
 
 }  // namespace
+
+std::size_t Tokenizer::last_cut(std::string_view text, std::size_t from) const {
+  return io::last_cut(text, from);
+}
+
+std::string TextDecoder::next(std::int32_t id) {
+  if (!begins_ || tokenizer_->is_special(id)) return tokenizer_->decode(id);
+  begins_ = tokenizer_->decode(id).empty();
+  return tokenizer_->decode_first(id);
+}
 
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& vocabulary) {
   if (vocabulary == "bytes") return std::make_unique<ByteTokenizer>();

@@ -40,9 +40,18 @@ void add_log_probabilities(const std::vector<generate::TokenLogProbabilities>& f
 Completions::Completions(const io::Tokenizer& tokenizer, const std::vector<std::string>& prompts,
                          const std::vector<std::string>& stops, std::int64_t max_tokens,
                          std::optional<std::int64_t> logprobs)
-    : tokenizer_(tokenizer), max_tokens_(max_tokens), logprobs_(logprobs) {
+    : max_tokens_(max_tokens), logprobs_(logprobs) {
   for (const std::string& prompt : prompts) {
-    completions_.push_back({valid_utf8(prompt), io::StopSearch(stops), {}, {}, 0, {}, {}, false});
+    const auto place = prompt.empty() ? io::TextPlace::start : io::TextPlace::inside;
+    completions_.push_back({valid_utf8(prompt),
+                            io::TextDecoder(tokenizer, place),
+                            io::StopSearch(stops),
+                            {},
+                            {},
+                            0,
+                            {},
+                            {},
+                            false});
   }
 }
 
@@ -54,7 +63,8 @@ bool Completions::token(std::size_t prompt, const generate::NextToken& next) {
     completion.log_probabilities.push_back(
         generate::log_probabilities(next.logits, next.id, *logprobs_));
   }
-  completion.text += completion.stream.push(completion.search.push(tokenizer_.decode(next.id)));
+  completion.text +=
+      completion.stream.push(completion.search.push(completion.decoder.next(next.id)));
   if (prompt == current_) print();
   return !completion.search.found();
 }

@@ -37,6 +37,7 @@ class Completions final : public generate::TokenListener {
  private:
   struct Completion {
     std::string prompt;  ///< valid UTF-8
+    io::TextDecoder decoder;
     io::StopSearch search;
     io::Utf8Stream stream;
     std::string text;         ///< after the prompt, valid UTF-8
@@ -47,7 +48,6 @@ class Completions final : public generate::TokenListener {
   };
   void print();
 
-  const io::Tokenizer& tokenizer_;
   std::int64_t max_tokens_;
   std::optional<std::int64_t> logprobs_;
   std::vector<Completion> completions_;

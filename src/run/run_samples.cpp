@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
+#include <span>
 #include <utility>
 
 #include "hyperslab/core/error.hpp"
@@ -17,12 +18,18 @@ namespace {
 /// Gathers what follows the prompts, in valid UTF-8.
 class Texts final : public generate::TokenListener {
  public:
-  Texts(const Start& start, const io::Tokenizer& tokenizer, std::size_t prompts)
-      : start_(start), tokenizer_(tokenizer), streams_(prompts), texts_(prompts) {}
+  /// `prompts`: their texts.
+  Texts(const Start& start, const io::Tokenizer& tokenizer, std::span<const std::string> prompts)
+      : start_(start), streams_(prompts.size()), texts_(prompts.size()) {
+    for (const std::string& prompt : prompts) {
+      decoders_.emplace_back(tokenizer,
+                             prompt.empty() ? io::TextPlace::start : io::TextPlace::inside);
+    }
+  }
 
   bool token(std::size_t prompt, const generate::NextToken& next) override {
     start_.world.activity().beat();  // a text may take longer than any step
-    if (!next.is_stop) texts_[prompt] += streams_[prompt].push(tokenizer_.decode(next.id));
+    if (!next.is_stop) texts_[prompt] += streams_[prompt].push(decoders_[prompt].next(next.id));
     is_whole_ = is_whole_ && !start_.is_asked_to_stop();
     return is_whole_;
   }
@@ -34,7 +41,7 @@ class Texts final : public generate::TokenListener {
 
  private:
   const Start& start_;
-  const io::Tokenizer& tokenizer_;
+  std::vector<io::TextDecoder> decoders_;
   std::vector<io::Utf8Stream> streams_;
   std::vector<std::string> texts_;
   bool is_whole_ = true;
@@ -95,7 +102,9 @@ bool RunSamples::take(std::int64_t step, train::Trainer& trainer) {
   options.seed = start_.config.run.seed + first;
   options.stop_token = tokenizer_->end_of_text();
   trainer.wait_all();  // until the newest parameters are here
-  Texts mine(start_, *tokenizer_, generator_->leads() ? last - first : 0);
+  const auto mine_of_all =
+      std::span<const std::string>(texts_).subspan(first, generator_->leads() ? last - first : 0);
+  Texts mine(start_, *tokenizer_, mine_of_all);
   bool are_numbers = true;
   try {
     if (!generator_->leads()) {

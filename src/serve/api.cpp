@@ -163,12 +163,12 @@ HttpResponse Api::detokenize(const std::string& body) const {
   (void)fields.text("model");
   const auto ids = parse_ids(model_, fields.need("tokens"), "tokens");
   fields.finish();
+  io::TextDecoder decoder(*model_.tokenizer);
   io::Utf8Stream stream;
   std::string text;
   for (const std::int32_t id : ids) {
     const bool is_end = id == model_.tokenizer->end_of_text();
-    text +=
-        stream.push(is_end ? end_of_text_name(*model_.tokenizer) : model_.tokenizer->decode(id));
+    text += stream.push(is_end ? end_of_text_name(*model_.tokenizer) : decoder.next(id));
   }
   text += stream.finish();
   return json_response({{"prompt", text}});

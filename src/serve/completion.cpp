@@ -17,6 +17,7 @@ std::int64_t characters(std::string_view bytes) {
 
 /// One choice as it grows.
 struct Choice {
+  io::TextDecoder decoder;
   io::StopSearch search;
   io::Utf8Stream stream;
   std::int64_t characters = 0;  ///< of all tokens so far
@@ -35,7 +36,10 @@ class Answer final : public generate::TokenListener {
         listener_(std::move(listener)),
         end_(std::move(end)) {
     for (std::size_t i = 0; i < request_.choices(); ++i) {
-      choices_.push_back({io::StopSearch(request_.stops), {}, 0, 0});
+      const auto place =
+          has_text(request_.prompts[i / n()]) ? io::TextPlace::inside : io::TextPlace::start;
+      choices_.push_back(
+          {io::TextDecoder(tokenizer, place), io::StopSearch(request_.stops), {}, 0, 0});
     }
   }
 
@@ -48,8 +52,11 @@ class Answer final : public generate::TokenListener {
 
  private:
   [[nodiscard]] std::size_t n() const { return static_cast<std::size_t>(request_.n); }
-  [[nodiscard]] std::string text_of(std::int32_t id) const {
-    return tokenizer_.is_special(id) ? std::string() : tokenizer_.decode(id);
+  [[nodiscard]] bool has_text(const std::vector<std::int32_t>& ids) const {
+    return std::ranges::any_of(ids, [&](std::int32_t id) { return !tokenizer_.is_special(id); });
+  }
+  [[nodiscard]] std::string text_of(std::int32_t id, io::TextDecoder& decoder) const {
+    return tokenizer_.is_special(id) ? std::string() : decoder.next(id);
   }
   [[nodiscard]] AnswerToken counted(Choice& choice, std::int32_t id, const std::string& text) {
     AnswerToken token = {id, choice.characters, {}};
@@ -134,9 +141,10 @@ void Answer::give_prompt(std::size_t prompt,
   const auto& ids = request_.prompts[prompt];
   for (std::size_t i = prompt * n(); i < (prompt + 1) * n(); ++i) {
     AnswerPiece piece = {i, {}, {}, Finish::none};
+    io::TextDecoder decoder(tokenizer_);
     io::Utf8Stream stream;
     for (std::size_t t = 0; t < ids.size(); ++t) {
-      const std::string text = text_of(ids[t]);
+      const std::string text = text_of(ids[t], decoder);
       piece.text += stream.push(text);
       AnswerToken token = counted(choices_[i], ids[t], text);
       if (!request_.logprobs) continue;
@@ -191,7 +199,7 @@ bool Answer::token(std::size_t number, const generate::NextToken& next) {
   AnswerPiece piece = {number, {}, {}, Finish::none};
   ++usage_.completion_tokens;
   ++choice.generated;
-  const std::string text = next.is_stop ? std::string() : text_of(next.id);
+  const std::string text = next.is_stop ? std::string() : text_of(next.id, choice.decoder);
   AnswerToken token = counted(choice, next.id, text);
   if (request_.logprobs) {
     token.log_probabilities = generate::log_probabilities(next.logits, next.id, *request_.logprobs);

@@ -171,9 +171,11 @@ std::vector<std::int32_t> encode_text(const ServedModel& model, std::string_view
   const io::Tokenizer& tokenizer = *model.tokenizer;
   std::vector<std::int32_t> ids;
   if (special_tokens) ids = tokenizer.text_template().before;
+  auto place = io::TextPlace::start;
   const auto append = [&](std::string_view part) {
-    const auto found = tokenizer.encode(part);
+    const auto found = tokenizer.encode_part(part, place);
     ids.insert(ids.end(), found.begin(), found.end());
+    place = io::TextPlace::after_token;
   };
   const std::string end = end_of_text_name(tokenizer);
   for (;;) {

@@ -39,7 +39,10 @@ class TokenTexts {
  public:
   explicit TokenTexts(const io::Tokenizer& tokenizer) {
     for (std::int32_t id = 0; id < tokenizer.vocabulary(); ++id) {
-      texts_.push_back(tokenizer.is_special(id) ? TokenText() : TokenText(tokenizer.decode(id)));
+      const bool is_special = tokenizer.is_special(id);
+      texts_.push_back(is_special ? TokenText() : TokenText(tokenizer.decode(id)));
+      first_texts_.push_back(is_special ? TokenText() : TokenText(tokenizer.decode_first(id)));
+      is_special_.push_back(is_special);
     }
   }
 
@@ -50,7 +53,8 @@ class TokenTexts {
                               "ids; give the vocabulary that made them, or null",
                               target, texts_.size()));
     }
-    const TokenText& text = texts_[static_cast<std::size_t>(target)];
+    const bool begins = has(before) && is_special_[static_cast<std::size_t>(before)];
+    const TokenText& text = (begins ? first_texts_ : texts_)[static_cast<std::size_t>(target)];
     const bool goes_on =
         text.begins_in_word && has(before) && texts_[static_cast<std::size_t>(before)].ends_in_word;
     to.bytes += static_cast<double>(text.bytes);
@@ -62,6 +66,8 @@ class TokenTexts {
   [[nodiscard]] bool has(std::int32_t id) const { return id >= 0 && id < std::ssize(texts_); }
 
   std::vector<TokenText> texts_;
+  std::vector<TokenText> first_texts_;  ///< after a special token, where a text begins
+  std::vector<bool> is_special_;
 };
 
 }  // namespace

@@ -190,6 +190,10 @@ class FewTexts final : public io::Tokenizer {
   [[nodiscard]] std::string decode(std::int32_t id) const override {
     return texts_.at(static_cast<std::size_t>(id));
   }
+  [[nodiscard]] std::string decode_first(std::int32_t id) const override {
+    const std::string text = decode(id);
+    return text.starts_with(' ') ? text.substr(1) : text;
+  }
   [[nodiscard]] bool is_special(std::int32_t id) const override { return id == vocabulary() - 1; }
   [[nodiscard]] std::int32_t end_of_text() const override { return -1; }
 
@@ -228,7 +232,8 @@ train::TextAmount walk(const FewTexts& texts, const Ids& ids, std::int32_t ignor
       continue;
     }
     const double counts = i > 0 && ids[i] != ignored ? 1 : 0;
-    for (const char c : texts.decode(ids[i])) {
+    const bool begins = i > 0 && texts.is_special(ids[i - 1]);
+    for (const char c : begins ? texts.decode_first(ids[i]) : texts.decode(ids[i])) {
       const bool space = std::isspace(static_cast<unsigned char>(c)) != 0;
       out.bytes += counts;
       out.words += !space && !in_word ? counts : 0;

@@ -17,21 +17,54 @@ struct TextTemplate {
   std::vector<std::int32_t> after;
 };
 
+/// Where a part of a text stands.
+enum class TextPlace : std::uint8_t {
+  start,        ///< the text begins with it
+  after_token,  ///< a special token that the text names stands before it
+  inside,       ///< more text stands before it
+};
+
 /// Text to token ids and back. Threads may use one at the same time.
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
   [[nodiscard]] virtual std::int64_t vocabulary() const = 0;
-  /// Without the special tokens of text_template().
+  /// A whole text, without the special tokens of text_template().
   [[nodiscard]] virtual std::vector<std::int32_t> encode(std::string_view text) const = 0;
-  /// The bytes of one id; ids outside the vocabulary give nothing.
+  /// A part of a text: some vocabularies put a space before a text, or also after special tokens.
+  [[nodiscard]] virtual std::vector<std::int32_t> encode_part(std::string_view text,
+                                                              TextPlace /*place*/) const {
+    return encode(text);
+  }
+  /// The last offset in [from, text.size()) at which `text` may be cut: encode_part() of what is
+  /// before and, as TextPlace::inside, of what follows give the ids of the whole, whatever comes
+  /// after it. npos if there is none. `from` is at least 2.
+  [[nodiscard]] virtual std::size_t last_cut(std::string_view text, std::size_t from) const;
+  /// The bytes of one id inside a text; ids outside the vocabulary give nothing.
   [[nodiscard]] virtual std::string decode(std::int32_t id) const = 0;
+  /// The bytes of one id that begins a text, without the space that encode() puts before texts.
+  [[nodiscard]] virtual std::string decode_first(std::int32_t id) const { return decode(id); }
   /// Whether an id is no text: the one that ends a document, those of text_template(), and those
   /// that a tokenizer.json marks as special. decode() may give them a name.
   [[nodiscard]] virtual bool is_special(std::int32_t id) const = 0;
   /// The id that ends a document, or -1.
   [[nodiscard]] virtual std::int32_t end_of_text() const = 0;
   [[nodiscard]] virtual TextTemplate text_template() const { return {}; }
+};
+
+/// Decodes one text, id after id.
+class TextDecoder {
+ public:
+  /// `tokenizer` must outlive this.
+  explicit TextDecoder(const Tokenizer& tokenizer, TextPlace place = TextPlace::start)
+      : tokenizer_(&tokenizer), begins_(place == TextPlace::start) {}
+  /// The bytes of the next id. Special tokens have their names, and before text they do not count
+  /// as its beginning.
+  [[nodiscard]] std::string next(std::int32_t id);
+
+ private:
+  const Tokenizer* tokenizer_;
+  bool begins_;  ///< no text has come
 };
 
 /// The Unicode version whose letters and digits split patterns see.
