@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tokenizer/bpe_tokenizer.hpp"
 
-#include <algorithm>
 #include <utility>
 
 #include "tokenizer/markers.hpp"
@@ -11,10 +10,20 @@ namespace hyperslab::io {
 
 BpeTokenizer::BpeTokenizer(BpeVocabulary vocabulary)
     : vocabulary_(std::move(vocabulary)),
+      special_(vocabulary_.special_marks()),
       pattern_(vocabulary_.pattern, vocabulary_.pattern_source),
-      tables_(vocabulary_) {
+      bytes_(vocabulary_.byte_ids),
+      tables_(vocabulary_, bytes_, vocabulary_.whole_pieces) {
   for (const std::int32_t id : vocabulary_.added) {
     added_.push_back(vocabulary_.tokens[static_cast<std::size_t>(id)]);
+  }
+}
+
+void BpeTokenizer::Bytes::append(std::string_view piece, std::vector<std::int32_t>& ids) const {
+  const std::size_t begin = ids.size();
+  ids.resize(begin + piece.size());
+  for (std::size_t i = 0; i < piece.size(); ++i) {
+    ids[begin + i] = ids_[static_cast<unsigned char>(piece[i])];
   }
 }
 
@@ -75,11 +84,7 @@ std::string BpeTokenizer::decode(std::int32_t id) const {
 }
 
 bool BpeTokenizer::is_special(std::int32_t id) const {
-  const auto has = [id](const std::vector<std::int32_t>& ids) {
-    return std::ranges::find(ids, id) != ids.end();
-  };
-  return (id >= 0 && id == vocabulary_.end_of_text) || has(vocabulary_.special) ||
-         has(vocabulary_.text_template.before) || has(vocabulary_.text_template.after);
+  return id >= 0 && id < vocabulary() && special_[static_cast<std::size_t>(id)];
 }
 
 }  // namespace hyperslab::io

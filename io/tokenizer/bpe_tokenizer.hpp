@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -18,6 +19,11 @@ namespace hyperslab::io {
 class BpeTokenizer final : public Tokenizer {
  public:
   explicit BpeTokenizer(BpeVocabulary vocabulary);
+  ~BpeTokenizer() override = default;
+  BpeTokenizer(const BpeTokenizer&) = delete;  // the tables point to the vocabulary
+  BpeTokenizer& operator=(const BpeTokenizer&) = delete;
+  BpeTokenizer(BpeTokenizer&&) = delete;
+  BpeTokenizer& operator=(BpeTokenizer&&) = delete;
 
   [[nodiscard]] std::int64_t vocabulary() const override {
     return static_cast<std::int64_t>(vocabulary_.tokens.size());
@@ -38,8 +44,20 @@ class BpeTokenizer final : public Tokenizer {
   class Loan;
   void append(std::string_view text, Worker& worker, std::vector<std::int32_t>& ids) const;
 
+  /// A symbol for each byte.
+  class Bytes final : public Alphabet {
+   public:
+    explicit Bytes(const std::array<std::int32_t, 256>& ids) : ids_(ids) {}
+    void append(std::string_view piece, std::vector<std::int32_t>& ids) const override;
+
+   private:
+    const std::array<std::int32_t, 256>& ids_;
+  };
+
   BpeVocabulary vocabulary_;
+  std::vector<bool> special_;
   Pattern pattern_;
+  Bytes bytes_;
   BpeTables tables_;
   std::vector<std::string> added_;  ///< texts of vocabulary_.added
   mutable std::mutex mutex_;

@@ -10,30 +10,31 @@
 
 namespace hyperslab::io {
 
-/// A byte-level BPE vocabulary as read from files.
-struct BpeVocabulary {
+/// What every vocabulary of a BPE has.
+struct MergeVocabulary {
   struct Merge {
     std::int32_t left;
     std::int32_t right;
     std::int32_t result;
   };
-  std::vector<std::string> tokens;           ///< bytes by id
+  std::vector<std::string> tokens;    ///< by id: bytes, or of a BPE on characters their text
+  std::vector<Merge> merges;          ///< the first has the highest priority
+  bool whole_pieces = false;          ///< a piece that is a token is not merged
+  std::vector<std::int32_t> special;  ///< tokens marked as no text
+  std::int32_t end_of_text = -1;
+  TextTemplate text_template;
+
+  /// By id, whether it is no text (Tokenizer::is_special()).
+  [[nodiscard]] std::vector<bool> special_marks() const;
+};
+
+/// A byte-level BPE vocabulary as read from files.
+struct BpeVocabulary : MergeVocabulary {
   std::array<std::int32_t, 256> byte_ids{};  ///< id of each single byte
-  std::vector<Merge> merges;                 ///< the first has the highest priority
   std::string pattern;                       ///< what pieces match; merges stay within a piece
   std::string pattern_source;                ///< file and key that name it
   bool in_nfc = false;                       ///< text is brought to Unicode's form C first
-  bool whole_pieces = false;                 ///< a piece that is a token is not merged
   std::vector<std::int32_t> added;           ///< tokens found in text before it is split
-  std::vector<std::int32_t> special;         ///< tokens marked as no text
-  std::int32_t end_of_text = -1;
-  TextTemplate text_template;
 };
-
-/// Reads `path`: a folder with tokenizer.json or with vocab.json and merges.txt (or gpt2_vocab.json
-/// and gpt2_merges.txt), or one of the .json files; with the tokenizer_config.json of its folder,
-/// if there is one. Throws Error(data) that names the file, the
-/// line or key, what was expected and found.
-[[nodiscard]] BpeVocabulary read_vocabulary(const std::string& path);
 
 }  // namespace hyperslab::io

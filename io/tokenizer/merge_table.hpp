@@ -31,7 +31,7 @@ class MergeTable {
     std::int32_t result = -1;
   };
 
-  explicit MergeTable(std::span<const BpeVocabulary::Merge> merges)
+  explicit MergeTable(std::span<const MergeVocabulary::Merge> merges)
       : slots_(std::bit_ceil(2 * merges.size() + 2)), mask_(slots_.size() - 1) {
     for (std::uint32_t rank = 0; rank < merges.size(); ++rank) {
       const std::uint64_t key = pair_key(merges[rank].left, merges[rank].right);

@@ -13,9 +13,9 @@ constexpr std::size_t kLongPiece = 100;  ///< from here on a heap finds the next
 
 }  // namespace
 
-BpeTables::BpeTables(const BpeVocabulary& vocabulary)
-    : byte_ids(vocabulary.byte_ids), merges(vocabulary.merges) {
-  if (!vocabulary.whole_pieces) return;
+BpeTables::BpeTables(const MergeVocabulary& vocabulary, const Alphabet& symbols, bool whole_pieces)
+    : alphabet(symbols), merges(vocabulary.merges) {
+  if (!whole_pieces) return;
   for (std::size_t id = 0; id < vocabulary.tokens.size(); ++id) {
     whole.emplace(vocabulary.tokens[id], static_cast<std::int32_t>(id));
   }
@@ -53,10 +53,9 @@ void PieceEncoder::merge(std::string_view piece) {
     const auto found = tables_.whole.find(piece);
     if (found != tables_.whole.end()) return ids_.assign(1, found->second);
   }
-  ids_.resize(piece.size());
-  for (std::size_t i = 0; i < piece.size(); ++i) {
-    ids_[i] = tables_.byte_ids[static_cast<unsigned char>(piece[i])];
-  }
+  ids_.clear();
+  tables_.alphabet.append(piece, ids_);
+  if (ids_.empty()) return;
   ranks_.assign(ids_.size(), MergeTable::kNone);
   for (std::size_t i = 0; i + 1 < ids_.size(); ++i) {
     ranks_[i] = tables_.merges.find(ids_[i], ids_[i + 1]).rank;

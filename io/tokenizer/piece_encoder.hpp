@@ -13,12 +13,22 @@
 
 namespace hyperslab::io {
 
+/// The symbols that merging begins with.
+class Alphabet {
+ public:
+  virtual ~Alphabet() = default;
+  /// Appends the ids of the symbols of `piece`.
+  virtual void append(std::string_view piece, std::vector<std::int32_t>& ids) const = 0;
+};
+
 /// What all threads read.
 struct BpeTables {
-  explicit BpeTables(const BpeVocabulary& vocabulary);
-  std::array<std::int32_t, 256> byte_ids;
+  /// `vocabulary` and `symbols` must outlive this. `whole_pieces`: a piece that is a token is not
+  /// merged.
+  BpeTables(const MergeVocabulary& vocabulary, const Alphabet& symbols, bool whole_pieces);
+  const Alphabet& alphabet;
   MergeTable merges;
-  /// Ids by the bytes of the token, if a piece that is a token is not merged; else empty.
+  /// Ids by the bytes of the token, with `whole_pieces`; else empty.
   std::unordered_map<std::string_view, std::int32_t> whole;
 };
 

@@ -15,6 +15,11 @@ namespace {
 
 constexpr std::string_view kVocab = "vocab.json";
 constexpr std::string_view kMerges = "merges.txt";
+constexpr const char* kSentencePiece = "tokenizer.model";
+constexpr const char* kConvert =
+    "tokenizer.model (SentencePiece's own format); convert it: in a Python with transformers and "
+    "sentencepiece AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER) writes a "
+    "tokenizer.json";
 
 /// "LEFT RIGHT" a line; a first line "#version..." is left out.
 void add_merges(const std::string& path, VocabularyBuilder& builder) {
@@ -50,7 +55,9 @@ BpeVocabulary read_vocab_and_merges(const std::string& path, const nlohmann::jso
   VocabularyBuilder builder(path);
   builder.add_tokens(tokens);
   add_merges(merges_file(path), builder);
-  BpeVocabulary vocabulary = builder.finish();
+  BpeVocabulary vocabulary;
+  static_cast<MergeVocabulary&>(vocabulary) = builder.finish();
+  vocabulary.byte_ids = builder.byte_ids();
   vocabulary.pattern = kGpt2Pattern;
   vocabulary.pattern_source = fmt::format("vocabulary file '{}': the split pattern", path);
   return vocabulary;
@@ -62,17 +69,23 @@ bool is_byte_level_alone(const nlohmann::json& tokenizer) {
   return part.is_object() && part.value("type", nlohmann::json()) == "ByteLevel";
 }
 
+/// What ends every text ends documents if no token of a known name does.
+void add_end_of_text(MergeVocabulary& vocabulary) {
+  const std::vector<std::int32_t>& after = vocabulary.text_template.after;
+  if (vocabulary.end_of_text < 0 && !after.empty()) vocabulary.end_of_text = after.back();
+}
+
 std::string find_in_folder(const std::filesystem::path& folder) {
   constexpr std::array kNames = {"tokenizer.json", "vocab.json", "gpt2_vocab.json"};
+  std::error_code ignored;
   for (const char* name : kNames) {
-    std::error_code ignored;
     if (std::filesystem::exists(folder / name, ignored)) return (folder / name).string();
   }
+  const bool has_model = std::filesystem::exists(folder / kSentencePiece, ignored);
   throw Error(ExitCode::data,
               fmt::format("vocabulary '{}': expected a folder with tokenizer.json or "
-                          "with vocab.json and merges.txt, found neither; give "
-                          "another folder",
-                          folder.string()));
+                          "with vocab.json and merges.txt, found {}",
+                          folder.string(), has_model ? kConvert : "neither; give another folder"));
 }
 
 }  // namespace
@@ -90,24 +103,31 @@ std::string vocabulary_file(const std::string& path) {
   const bool is_folder = std::filesystem::is_directory(path, ignored);
   if (!is_folder && !path.ends_with(".json")) {
     fail_vocabulary(path,
-                    "expected a folder, a tokenizer.json or a vocab.json, found another file; "
-                    "give the folder that it is in");
+                    fmt::format("expected a folder, a tokenizer.json or a vocab.json, found {}",
+                                path.ends_with(kSentencePiece)
+                                    ? kConvert
+                                    : "another file; give the folder that it is in"));
   }
   return is_folder ? find_in_folder(path) : path;
 }
 
-BpeVocabulary read_vocabulary(const std::string& path) {
+Vocabulary read_vocabulary(const std::string& path) {
   const std::string file = vocabulary_file(path);
   const nlohmann::json content = read_json_file(file);
   const bool is_tokenizer = is_tokenizer_json(content);
   const TokenizerConfig config(file);
+  if (is_tokenizer && is_character_json(content)) {
+    CharacterVocabulary vocabulary = read_character_json(file, content);
+    if (vocabulary.puts_prefix()) config.require_prefix_space();
+    add_end_of_text(vocabulary);
+    return vocabulary;
+  }
   if (!is_tokenizer) config.require_gpt2();
   if (!is_tokenizer || is_byte_level_alone(content)) config.require_no_prefix_space();
   BpeVocabulary vocabulary =
       is_tokenizer ? read_tokenizer_json(file, content) : read_vocab_and_merges(file, content);
   if (!is_tokenizer) vocabulary.text_template = config.text_template(vocabulary);
-  const TextTemplate& text = vocabulary.text_template;
-  if (vocabulary.end_of_text < 0 && !text.after.empty()) vocabulary.end_of_text = text.after.back();
+  add_end_of_text(vocabulary);
   return vocabulary;
 }
 

@@ -4,11 +4,14 @@
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <utility>
+#include <variant>
 
 #include "hyperslab/core/error.hpp"
 #include "tokenizer/bpe_tokenizer.hpp"
-#include "tokenizer/bpe_vocabulary.hpp"
+#include "tokenizer/character_tokenizer.hpp"
 #include "tokenizer/cuts.hpp"
+#include "tokenizer/vocabulary_parts.hpp"
 
 namespace hyperslab::io {
 namespace {
@@ -50,7 +53,11 @@ std::unique_ptr<Tokenizer> open_tokenizer(const std::string& vocabulary) {
                     "found nothing under this path; correct it or train one with tokenize " +
                     "--train-vocab");
   }
-  return std::make_unique<BpeTokenizer>(read_vocabulary(vocabulary));
+  Vocabulary read = read_vocabulary(vocabulary);
+  if (auto* characters = std::get_if<CharacterVocabulary>(&read)) {
+    return std::make_unique<CharacterTokenizer>(std::move(*characters));
+  }
+  return std::make_unique<BpeTokenizer>(std::get<BpeVocabulary>(std::move(read)));
 }
 
 void require_fits_model(const Tokenizer& tokenizer, const std::string& vocabulary,

@@ -73,6 +73,13 @@ void TokenizerConfig::require_no_prefix_space() const {
   }
 }
 
+void TokenizerConfig::require_prefix_space() const {
+  if (file_.value("add_prefix_space", json()) == json(false)) {
+    refuse("add_prefix_space", "true or null, as tokenizer.json puts a space before a text", false,
+           "delete it if tokenizer.json is right, or save the tokenizer again");
+  }
+}
+
 /// The text of bos_token or eos_token: a string, or an object with `content`.
 json TokenizerConfig::named_token(const std::string& key) const {
   json token = file_.value(key, json());

@@ -19,6 +19,8 @@ class TokenizerConfig {
   void require_gpt2() const;
   /// Throws if a space is put before each text.
   void require_no_prefix_space() const;
+  /// Throws if none is, by the only setting that says so beside a tokenizer.json.
+  void require_prefix_space() const;
   /// The ids of bos_token and eos_token (<|endoftext|> if the file does not name them) if
   /// add_bos_token and add_eos_token ask for them. Beside a tokenizer.json its post_processor says
   /// that instead.

@@ -67,6 +67,52 @@ std::size_t valid_utf8_prefix(std::string_view text) {
   return i;
 }
 
+Character wide_character_at(std::string_view text, std::size_t at) {
+  const auto lead = static_cast<unsigned char>(text[at]);
+  const std::size_t length = length_of(lead);
+  if (length < 2 || sequence_bytes(text, at, length) < length) return {kNoCharacter + lead, 1};
+  std::uint32_t code = lead & (0x7FU >> length);
+  for (std::size_t i = 1; i < length; ++i) {
+    code = code << 6 | (static_cast<unsigned char>(text[at + i]) & 0x3FU);
+  }
+  return {code, length};
+}
+
+Character character_before(std::string_view text, std::size_t at) {
+  constexpr std::size_t kMostBytes = 4;
+  for (std::size_t back = 1; back <= std::min(at, kMostBytes); ++back) {
+    const Character found = character_at(text.substr(0, at), at - back);
+    if (found.bytes == back && found.code < kNoCharacter) return found;
+  }
+  return {kNoCharacter + static_cast<unsigned char>(text[at - 1]), 1};
+}
+
+bool is_white_space(std::uint32_t code) {
+  if (code < 0x80) return code == ' ' || (code >= '\t' && code <= '\r');
+  return code == 0x85 || code == 0xA0 || code == 0x1680 || (code >= 0x2000 && code <= 0x200A) ||
+         code == 0x2028 || code == 0x2029 || code == 0x202F || code == 0x205F || code == 0x3000;
+}
+
+std::size_t bytes_of_first_spaces(std::string_view text) {
+  std::size_t at = 0;
+  while (at < text.size()) {
+    const Character next = character_at(text, at);
+    if (!is_white_space(next.code)) break;
+    at += next.bytes;
+  }
+  return at;
+}
+
+std::size_t begin_of_last_spaces(std::string_view text) {
+  std::size_t at = text.size();
+  while (at > 0) {
+    const Character last = character_before(text, at);
+    if (!is_white_space(last.code)) break;
+    at -= last.bytes;
+  }
+  return at;
+}
+
 std::string Utf8Stream::push(std::string_view bytes) {
   pending_ += bytes;
   std::string out;

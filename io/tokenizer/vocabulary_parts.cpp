@@ -53,7 +53,7 @@ json read_json_file(const std::string& path) {
   const std::string text = read_vocabulary_text(path);
   if (is_too_deep(text)) {
     fail_vocabulary(path, fmt::format("expected JSON of at most {} levels, found more; give the "
-                                      "file of a byte-level BPE",
+                                      "file of a BPE",
                                       kDeepestJson));
   }
   try {
@@ -79,13 +79,15 @@ void VocabularyBuilder::add(const std::string& text, const json& id, std::string
   entries_.push_back({id.get<std::int64_t>(), text, std::move(bytes)});
 }
 
-void VocabularyBuilder::add_tokens(const json& tokens) {
+void VocabularyBuilder::add_tokens(const json& tokens, Writing writing) {
   if (!tokens.is_object()) {
     fail_vocabulary(path_, fmt::format("expected an object of tokens and ids, found {}; give a "
-                                       "vocab.json or tokenizer.json of a byte-level BPE",
+                                       "vocab.json or tokenizer.json of a BPE",
                                        tokens.type_name()));
   }
-  for (const auto& [text, id] : tokens.items()) add(text, id, text_to_bytes(text).value_or(text));
+  for (const auto& [text, id] : tokens.items()) {
+    add(text, id, writing == Writing::gpt2 ? text_to_bytes(text).value_or(text) : text);
+  }
 }
 
 void VocabularyBuilder::add_literal(const std::string& text, const json& id) {
@@ -113,8 +115,8 @@ std::int32_t VocabularyBuilder::find(const std::string& text, const std::string&
 
 void VocabularyBuilder::add_merge(const std::string& left, const std::string& right,
                                   const std::string& file, const std::string& mark) {
-  const BpeVocabulary::Merge merge{find(left, file, mark), find(right, file, mark),
-                                   find(left + right, file, mark)};
+  const MergeVocabulary::Merge merge{find(left, file, mark), find(right, file, mark),
+                                     find(left + right, file, mark)};
   const auto key = (std::uint64_t{static_cast<std::uint32_t>(merge.left)} << 32) |
                    static_cast<std::uint32_t>(merge.right);
   const auto [known, is_new] = merge_index_.emplace(key, merges_.size());
@@ -149,28 +151,45 @@ std::vector<std::string> VocabularyBuilder::take_tokens() {
   return tokens;
 }
 
+std::int32_t VocabularyBuilder::id_of(const std::string& text) const {
+  const auto found = index_.find(text);
+  return found == index_.end() ? -1 : static_cast<std::int32_t>(entries_[found->second].id);
+}
+
 std::int32_t VocabularyBuilder::id_of_byte(std::uint8_t byte) const {
   const std::string text = bytes_to_text(std::string(1, static_cast<char>(byte)));
-  const auto found = index_.find(text);
-  if (found == index_.end()) {
+  const std::int32_t id = id_of(text);
+  if (id < 0) {
     fail_vocabulary(path_,
                     fmt::format("expected a token for each byte, found none for byte 0x{:02x} "
                                 "('{}'); give a byte-level vocabulary with all bytes",
                                 byte, text));
   }
-  return static_cast<std::int32_t>(entries_[found->second].id);
+  return id;
 }
 
-BpeVocabulary VocabularyBuilder::finish() {
-  BpeVocabulary out;
-  out.tokens = take_tokens();
-  for (std::size_t byte = 0; byte < out.byte_ids.size(); ++byte) {
-    out.byte_ids[byte] = id_of_byte(static_cast<std::uint8_t>(byte));
+std::array<std::int32_t, 256> VocabularyBuilder::byte_ids() const {
+  std::array<std::int32_t, 256> ids{};
+  for (std::size_t byte = 0; byte < ids.size(); ++byte) {
+    ids[byte] = id_of_byte(static_cast<std::uint8_t>(byte));
   }
-  for (const char* name : {"<|endoftext|>", "<|end_of_text|>", "</s>"}) {
-    const auto found = index_.find(name);
-    if (found == index_.end() || out.end_of_text >= 0) continue;
-    out.end_of_text = static_cast<std::int32_t>(entries_[found->second].id);
+  return ids;
+}
+
+std::vector<bool> MergeVocabulary::special_marks() const {
+  std::vector<bool> marks(tokens.size());
+  if (end_of_text >= 0) marks.at(static_cast<std::size_t>(end_of_text)) = true;
+  for (const auto* ids : {&special, &text_template.before, &text_template.after}) {
+    for (const std::int32_t id : *ids) marks.at(static_cast<std::size_t>(id)) = true;
+  }
+  return marks;
+}
+
+MergeVocabulary VocabularyBuilder::finish() {
+  MergeVocabulary out;
+  out.tokens = take_tokens();
+  for (const char* name : {"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>"}) {
+    if (out.end_of_text < 0) out.end_of_text = id_of(name);
   }
   out.merges = std::move(merges_);
   return out;

@@ -2,14 +2,17 @@
 // What the readers of vocab.json with merges.txt and of tokenizer.json share.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <variant>
 #include <vector>
 
 #include "tokenizer/bpe_vocabulary.hpp"
+#include "tokenizer/character_vocabulary.hpp"
 
 namespace hyperslab::io {
 
@@ -35,15 +38,23 @@ namespace hyperslab::io {
 class VocabularyBuilder {
  public:
   explicit VocabularyBuilder(std::string path) : path_(std::move(path)) {}
-  /// All entries of {"token": id}, in GPT-2's writing of bytes.
-  void add_tokens(const nlohmann::json& tokens);
+  enum class Writing : std::uint8_t {
+    gpt2,     ///< a character for each byte
+    literal,  ///< as they are
+  };
+  /// All entries of {"token": id}.
+  void add_tokens(const nlohmann::json& tokens, Writing writing = Writing::gpt2);
   /// A token whose text is meant literally; it may be known already, under the same id.
   void add_literal(const std::string& text, const nlohmann::json& id);
   /// `file` and `mark` ("line 7") say which merge it is.
   void add_merge(const std::string& left, const std::string& right, const std::string& file,
                  const std::string& mark);
-  /// Checks that ids have no gaps and that each byte has one. Ends the collection.
-  [[nodiscard]] BpeVocabulary finish();
+  /// The id of a token, or -1.
+  [[nodiscard]] std::int32_t id_of(const std::string& text) const;
+  /// Ids of the bytes in GPT-2's writing. Throws Error(data) if a byte has none.
+  [[nodiscard]] std::array<std::int32_t, 256> byte_ids() const;
+  /// Checks that ids have no gaps. Ends the collection.
+  [[nodiscard]] MergeVocabulary finish();
 
  private:
   struct Entry {
@@ -61,11 +72,24 @@ class VocabularyBuilder {
   std::vector<Entry> entries_;
   std::unordered_map<std::string, std::size_t> index_;  ///< of entries_ by text
   std::unordered_map<std::uint64_t, std::size_t> merge_index_;
-  std::vector<BpeVocabulary::Merge> merges_;
+  std::vector<MergeVocabulary::Merge> merges_;
 };
 
-/// Hugging Face's file of one tokenizer, read from `path`.
+using Vocabulary = std::variant<BpeVocabulary, CharacterVocabulary>;
+
+/// Reads `path`: a folder with tokenizer.json or with vocab.json and merges.txt (or gpt2_vocab.json
+/// and gpt2_merges.txt), or one of the .json files; with the tokenizer_config.json of its folder,
+/// if there is one. Throws Error(data) that names the file, the line or key, what was expected and
+/// found.
+[[nodiscard]] Vocabulary read_vocabulary(const std::string& path);
+
+/// Hugging Face's file of one tokenizer of a byte-level BPE, read from `path`.
 [[nodiscard]] BpeVocabulary read_tokenizer_json(const std::string& path,
                                                 const nlohmann::json& file);
+/// Whether a tokenizer.json splits no text into bytes, as those do that came from SentencePiece.
+[[nodiscard]] bool is_character_json(const nlohmann::json& file);
+/// That of a BPE on characters.
+[[nodiscard]] CharacterVocabulary read_character_json(const std::string& path,
+                                                      const nlohmann::json& file);
 
 }  // namespace hyperslab::io

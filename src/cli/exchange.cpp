@@ -43,8 +43,10 @@ std::string vocabulary_of(const std::string& folder, Dim model_vocabulary) {
   const auto has = [&](const char* name) { return std::filesystem::exists(folder + name); };
   if (!has("/tokenizer.json") && !has("/vocab.json")) {
     warn_of_tokenizer(folder + (has("/tokenizer.model")
-                                    ? ": tokenizer.model (SentencePiece) is not read, expected "
-                                      "tokenizer.json or vocab.json and merges.txt"
+                                    ? ": tokenizer.model (SentencePiece's own format) is not "
+                                      "read, expected tokenizer.json or vocab.json and merges.txt; "
+                                      "transformers writes a tokenizer.json: "
+                                      "AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)"
                                     : ": there is no tokenizer.json or vocab.json"));
     return "";
   }

@@ -98,6 +98,40 @@ def write_vocabulary(folder, size):
     (pathlib.Path(folder) / "merges.txt").write_text("".join(f"{a} {b}\n" for a, b in pairs))
 
 
+def character_tokenizer():
+    """A tokenizer.json in Llama 2's form: letters, a few words, and bytes for line breaks and a dog."""
+    mark = "\u2581"
+    words = ["The", "cat", "dog", "red", "sat", "on", "line"]
+    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in (0x0A, 0xF0, 0x9F, 0x90, 0x95)), mark,
+              *(chr(code) for code in range(33, 127))]
+    merges = []
+    for word in words:
+        for i in range(len(word)):
+            pair = (word[:i], word[i]) if i else (mark, word[0])
+            pair = (mark + pair[0], pair[1]) if i else pair
+            if pair not in merges:
+                merges.append(pair)
+                tokens.append("".join(pair))
+    vocab = {token: i for i, token in enumerate(tokens)}
+    special = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    to_space = {"type": "Replace", "pattern": {"String": mark}, "content": " "}
+    return {
+        "version": "1.0", "truncation": None, "padding": None,
+        "added_tokens": [{"id": i, "content": tokens[i], **special} for i in range(3)],
+        "normalizer": {"type": "Sequence", "normalizers": [
+            {"type": "Prepend", "prepend": mark}, {"type": "Replace", "pattern": {"String": " "}, "content": mark}]},
+        "pre_tokenizer": None,
+        "post_processor": {
+            "type": "TemplateProcessing", "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+            "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+            "special_tokens": {"<s>": {"id": "<s>", "ids": [1], "tokens": ["<s>"]}}},
+        "decoder": {"type": "Sequence", "decoders": [
+            to_space, {"type": "ByteFallback"}, {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]},
+        "model": {"type": "BPE", "dropout": None, "unk_token": "<unk>", "continuing_subword_prefix": None,
+                  "end_of_word_suffix": None, "fuse_unk": True, "byte_fallback": True, "ignore_merges": False,
+                  "vocab": vocab, "merges": [list(pair) for pair in merges]}}
+
+
 def write_tokens(path, ids):
     """A token file with llm.c's header, uint16."""
     header = struct.pack("<256i", 20240520, 1, len(ids), *([0] * 253))

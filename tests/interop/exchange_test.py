@@ -141,8 +141,28 @@ class Exchange(support.Case):
         self.assertIn("  dropout: 0.25\n", (self.folder / "drops/deck.yaml").read_text(encoding="utf-8"))
         self.assert_refused(result, 2, "--dropout", "below 1")
 
+    def test_a_tokenizer_on_characters_goes_along(self):
+        shutil.copytree(self.folder / "llama_hf", self.folder / "characters_hf")
+        tokenizer = json.dumps(support.character_tokenizer())
+        settings = json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>"})
+        (self.folder / "characters_hf" / "tokenizer.json").write_text(tokenizer, encoding="utf-8")
+        (self.folder / "characters_hf" / "tokenizer_config.json").write_text(settings, encoding="utf-8")
+
+        self.imported("characters_hf", "--output", "characters")
+        generated = self.run_program("generate", "--checkpoint", "characters", "--prompt", "The dog", "--prompt", "", "--temperature",
+                                     0, "--max-tokens", 5, "--stop-token", "-1", "--json", "characters.json")
+        exported = self.run_program("checkpoint", "export", "characters", "--output", "characters_back")
+
+        self.assertEqual((generated.code, exported.code), (0, 0), generated.err + exported.err)
+        vocab = json.loads(tokenizer)["model"]["vocab"]
+        completions = json.loads((self.folder / "characters.json").read_text(encoding="utf-8"))["completions"]
+        self.assertEqual(completions[0]["prompt_ids"], [1, vocab["\u2581The"], vocab["\u2581dog"]])
+        self.assertEqual(completions[1]["prompt_ids"], [1])
+        for name, content in (("tokenizer.json", tokenizer), ("tokenizer_config.json", settings)):
+            self.assertEqual((self.folder / "characters_back" / name).read_text(encoding="utf-8"), content)
+
     def test_a_tokenizer_that_is_not_used_is_named(self):
-        for name, words in (("none", ["no tokenizer.json"]), ("sentencepiece", ["tokenizer.model (SentencePiece)"]),
+        for name, words in (("none", ["no tokenizer.json"]), ("sentencepiece", ["tokenizer.model (SentencePiece", "save_pretrained"]),
                             ("large", ["at most 257", "found 300"])):
             folder = self.folder / f"{name}_hf"
             shutil.copytree(self.folder / "llama_hf", folder)

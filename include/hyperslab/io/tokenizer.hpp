@@ -70,17 +70,19 @@ class TextDecoder {
 /// The Unicode version whose letters and digits split patterns see.
 [[nodiscard]] std::string_view unicode_version();
 
-/// `bytes`: ids 0-255 are the bytes and 256 ends a document. Else the path of a byte-level BPE: a
-/// folder with Hugging Face's tokenizer.json or with vocab.json and merges.txt (also
-/// gpt2_vocab.json and gpt2_merges.txt), or one of the .json files. vocab.json has GPT-2's split
-/// pattern; tokenizer.json names its own (matched by PCRE2). encode() takes all text as plain:
-/// special tokens in it are not found. text_template() is that of tokenizer.json's post_processor,
-/// without a tokenizer.json that of add_bos_token and add_eos_token in tokenizer_config.json, as in
-/// transformers. <|endoftext|>, <|end_of_text|> or </s> ends documents, the first of these that the
-/// vocabulary has, else the last token of text_template().after. Throws Error(data) with file and
-/// position for what is missing, broken, more than byte-level BPE, or a setting of the folder's
-/// tokenizer_config.json that gives other ids (add_prefix_space; without a tokenizer.json
-/// tokenizer_class and added tokens).
+/// `bytes`: ids 0-255 are the bytes and 256 ends a document. Else the path of a BPE: a folder with
+/// Hugging Face's tokenizer.json or with vocab.json and merges.txt (also gpt2_vocab.json and
+/// gpt2_merges.txt), or one of the .json files. vocab.json is byte-level with GPT-2's split
+/// pattern; tokenizer.json is byte-level with a pattern of its own (matched by PCRE2), or on
+/// characters with those that it does not know as bytes, which came from SentencePiece (Llama 2,
+/// Mistral, Gemma, Phi-3). encode() takes all text as plain: special tokens in it are not found.
+/// text_template() is that of tokenizer.json's post_processor, without a tokenizer.json that of
+/// add_bos_token and add_eos_token in tokenizer_config.json, as in transformers. <|endoftext|>,
+/// <|end_of_text|>, </s> or <eos> ends documents, the first of these that the vocabulary has, else
+/// the last token of text_template().after. Throws Error(data) with file and position for what is
+/// missing, broken, another kind of tokenizer, or a setting of the folder's tokenizer_config.json
+/// that gives other ids (add_prefix_space; without a tokenizer.json tokenizer_class and added
+/// tokens).
 [[nodiscard]] std::unique_ptr<Tokenizer> open_tokenizer(const std::string& vocabulary);
 
 /// Throws Error(data) with the path `vocabulary`, which gave `tokenizer`, if it has more tokens

@@ -9,6 +9,7 @@
 #include "tokenizer/bpe_vocabulary.hpp"
 #include "tokenizer/cuts.hpp"
 #include "tokenizer/pattern.hpp"
+#include "tokenizer/vocabulary_parts.hpp"
 
 namespace hyperslab::test {
 namespace {
@@ -82,7 +83,7 @@ TEST_F(BpeTokenizer, GivesNothingForOtherIds) {
 }
 
 TEST_F(BpeTokenizer, PiecesOfEveryLengthMergeAsDefined) {
-  const auto vocabulary = io::read_vocabulary(path("vocab"));
+  const auto vocabulary = std::get<io::BpeVocabulary>(io::read_vocabulary(path("vocab")));
   const auto tokenizer = io::open_tokenizer(path("vocab"));
   std::mt19937 random(3);
 

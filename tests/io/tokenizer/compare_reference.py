@@ -25,30 +25,16 @@ except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
 
+import character_tokenizers
+from golden_text import TEXT
+from nasty_text import mixed_text, nasty_text
+
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
           r"|\s*[\r\n]+|\s+(?!\S)|\s+")
 END = "<|endoftext|>"
 SLOW_BYTES = 4 << 20  # the largest file that the slower reference reads as well
-
-# What random text is made of, one kind a word.
-KINDS = ["abcdefgh", "ABC", "0123456789", " ", "  ", "\n", "\r\n", "\t", "'", "'s't're've'm'll'd'S'RE",
-         ".,;:!?-_()[]{}<>|/\\\"#", "\u00a0\u2003\u3000\u1680\u202f\u205f\u2028\u2029\u0085\u000b\u000c",
-         "\u180e\u200b\u200d\ufeff\u2060", "\x00\x01\x1c\x1f\x7f", "\u0301\u0308\u20dd\u0902",
-         "e\u0301q\u0323\u0307\u1112\u1161\u11ab\u212b\u0958", "äöüßéñçΑΩжЯ", "שלום مرحبا",
-         "中文字符。，", "かなカナ", "한국어", "👨‍👩‍👧👍🏽🇩🇪😀", "½²٣४Ⅷ①", "\U00031350\U0002ebf0\ua7cb\U00010d40\U0001fae8\U00038000", "ſKÅǅʰ", "\U0001d4d0\U0001f1e6\U000e0041", "\ue000\uffff\ufffd"]
-
-
-def nasty_text(rng, words):
-    """Random text of all kinds, with runs."""
-    out = []
-    for _ in range(words):
-        kind = rng.choice(KINDS)
-        if rng.random() < 0.02:
-            out.append(rng.choice(kind) * rng.randrange(1, 400))
-        else:
-            out.append("".join(rng.choice(kind) for _ in range(rng.randrange(1, 6))))
-    return "".join(out)
+SLOWEST_BYTES = 1 << 20  # and those of which a document is one word
 
 
 def documents(text):
@@ -104,8 +90,8 @@ class Comparison:
         """One text file under every reference."""
         text = pathlib.Path(path).read_bytes().decode()
         parts = documents(text) if lines_only(text) else [text]
-        for what, (vocabulary, encode, end, slow) in references.items():
-            if slow and len(text) > SLOW_BYTES:
+        for what, (vocabulary, encode, end, most) in references.items():
+            if len(text) > most:
                 continue
             expected = [i for ids in encode(parts) for i in (*ids, end)]
             self.compare(f"{name} by {what}", self.ours(vocabulary, path), expected)
@@ -146,7 +132,7 @@ def byte_characters():
 
 
 def references(data, folder):
-    """name -> (vocabulary for us, encoder of many texts, id of END, slow)."""
+    """name -> (vocabulary for us, encoder of many texts, id that ends a document, longest text)."""
     vocab_file, merges_file = (str(data / "gpt2" / name) for name in ("gpt2_vocab.json", "gpt2_merges.txt"))
     table = byte_characters()
     vocab = json.loads(pathlib.Path(vocab_file).read_text(encoding="utf-8"))
@@ -181,11 +167,41 @@ def references(data, folder):
         encoding = tiktoken.Encoding(name="gpt2_local", pat_str=pattern, mergeable_ranks=ranks, special_tokens={END: end})
         return encoding.encode_ordinary_batch
 
-    return {"tiktoken": (data / "gpt2", tik(GPT2), end, False),
-            "tokenizers": (data / "gpt2", hugging_face(plain), end, True),
-            "tokenizers, Llama 3's pattern": (folder / "llama.json", hugging_face(llama), end, True),
-            "tokenizers, in NFC": (folder / "composing.json", hugging_face(composing), end, True),
-            "tokenizers, Llama 3's template": (folder / "framed.json", hugging_face(framed, special=True), end, True)}
+    return {"tiktoken": (data / "gpt2", tik(GPT2), end, sys.maxsize),
+            "tokenizers": (data / "gpt2", hugging_face(plain), end, SLOW_BYTES),
+            "tokenizers, Llama 3's pattern": (folder / "llama.json", hugging_face(llama), end, SLOW_BYTES),
+            "tokenizers, in NFC": (folder / "composing.json", hugging_face(composing), end, SLOW_BYTES),
+            "tokenizers, Llama 3's template": (folder / "framed.json", hugging_face(framed, special=True), end, SLOW_BYTES)}
+
+
+def character_references(data, folder):
+    """The same of tokenizers on characters, of every form; texts with their template."""
+    text = (data / "gpt2" / "corpus.en").read_text(encoding="utf-8") + TEXT
+    kinds = character_tokenizers.kinds(*character_tokenizers.trained(text, 2000, 150))
+    out = {}
+    for name, tokenizer in kinds.items():
+        path = folder / f"{name}.json"
+        tokenizer.save(str(path))
+        tokenizer.encode_special_tokens = True  # special tokens in text are text here
+
+        def encode(texts, tokenizer=tokenizer):
+            return (encoding.ids for encoding in tokenizer.encode_batch(texts))
+
+        out[f"tokenizers, {name}"] = (path, encode, tokenizer.token_to_id("</s>"), SLOWEST_BYTES)
+    return out
+
+
+def compare_characters(comparison):
+    """Short texts full of added tokens, each a document; the text files follow with the others."""
+    against = character_references(comparison.data, comparison.folder)
+    rng = random.Random(21)
+    lines = [mixed_text(rng, rng.randrange(1, 40)) for _ in range(2000)]
+    path = comparison.folder / "lines.jsonl"
+    path.write_text("".join(json.dumps({"text": line}) + "\n" for line in lines), encoding="utf-8")
+    for what, (vocabulary, encode, end, _) in against.items():
+        expected = [i for ids in encode(lines) for i in (*ids, end)]
+        comparison.compare(f"{len(lines)} documents by {what}", comparison.ours(vocabulary, path), expected)
+    return against
 
 
 def compare_training(comparison):
@@ -220,6 +236,7 @@ def main():
         comparison = Comparison(arguments.binary, data, folder)
         against = references(comparison.data, comparison.folder)
         compare_training(comparison)
+        against |= compare_characters(comparison)
         rng = random.Random(20)
         for words in (1, 100, 5000, 50000):
             path = comparison.folder / "nasty.txt"

@@ -9,23 +9,8 @@ import sys
 import tokenizers
 
 import compare_reference as reference
-
-TEXT = """The quick brown fox jumps over the lazy dog. The dog doesn't mind; it's used to the fox's jumps, and it'll
-sleep until 12:30 or 2024, whichever comes first. "We've seen 100 foxes," they'd say, "and you're the 101st!"
-
-    if (tokens > 0) {
-        return tokens / seconds;   // tokens per second
-    }
-
-Der schnelle braune Fuchs springt über den faulen Hund. Größe, Übermut, Äpfel: 3,14159.
-Le renard brun et rapide saute par-dessus le chien paresseux; où étiez-vous, garçon ?
-Быстрая коричневая лиса прыгает через ленивую собаку. Лиса прыгает через собаку.
-السلام عليكم ورحمة الله שלום עולם שלום
-敏捷的棕色狐狸跳过懒狗。狐狸跳过懒狗。　速い茶色の狐。
-😀😀😀 👨‍👩‍👧 👍🏽 e\u0301e\u0301 aaaaaaaaaaaaaaaa                hello hello hello hello
-<|endoftext|>
-The fox and the dog sleep. The fox and the dog eat. The end of the text is not the end of the fox.
-"""
+from golden_text import TEXT
+from nasty_text import nasty_text
 
 SPECIALS = [reference.END, "<|pad|>"]
 
@@ -55,7 +40,7 @@ def main():
         tokenizers.pre_tokenizers.Split(tokenizers.Regex(reference.LLAMA3), "isolated"),
         tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
     rng = random.Random(7)
-    cases = CASES + [reference.nasty_text(rng, 30) for _ in range(20)]
+    cases = CASES + [nasty_text(rng, 30) for _ in range(20)]
     json.dump({"text": text, "specials": SPECIALS, "merges": [" ".join(pair) for pair in shown], "llama3": reference.LLAMA3,
                "cases": [{"text": case, "gpt2": gpt2.encode(case).ids, "llama3": llama3.encode(case).ids}
                          for case in cases]}, sys.stdout, separators=(",", ":"))
