@@ -26,7 +26,7 @@ GROUPS: dict[str, str] = {"data": "#D55E00", "tensor": "#E69F00", "pipeline": "#
 COMPUTE_HEIGHT, GROUP_HEIGHT = 0.46, 0.30
 MOST_RANKS = 64
 MOST_ARROWS = 400
-SEEN_GAP = 1e-3  # of the width of a plot
+SEEN_GAP = 1e-3  # of the width of a plot; what is smaller is not seen
 
 
 def phase_spans(rank: RankTrace, step: int, begin: float) -> list[tuple[str, float, float]]:
@@ -77,7 +77,8 @@ def drawn_spans(rank: RankTrace, step: int, begin: float) -> list[tuple[str, flo
     kernels = kernel_spans(rank, step, begin)
     if not kernels:
         return phase_spans(rank, step, begin)
-    return joined(kernels, SEEN_GAP * (kernels[-1][2] - kernels[0][1]))
+    least = SEEN_GAP * (kernels[-1][2] - kernels[0][1])
+    return [span for span in joined(kernels, least) if span[2] - span[1] >= least]
 
 
 def draw_rank(axes: Axes, rank: RankTrace, row: int, trace: Trace, step: int) -> set[str]:
@@ -181,11 +182,11 @@ def own_times(spans: list[tuple[str, float, float]]) -> dict[str, float]:
     return own
 
 
-def kernel_times(spans: list[tuple[str, float, float]], begin_ms: float) -> dict[str, float]:
-    """Time of each phase with a kernel of it on a GPU, and time since `begin_ms` without any, in ms. What several
-    streams compute at once counts for the kernel that began first."""
+def kernel_times(spans: list[tuple[str, float, float]]) -> dict[str, float]:
+    """Time of each phase with a kernel of it on a GPU, and time without any from the first to the last, in ms. What
+    several streams compute at once counts for the kernel that began first."""
     own = dict.fromkeys(LABELS, 0.0)
-    until = begin_ms
+    until = spans[0][1]  # before it the GPU may be at earlier steps, which the host is ahead of
     for label, start, end in spans:
         own["idle"] += max(0.0, start - until)
         own[label] += max(0.0, end - max(start, until))
@@ -199,8 +200,7 @@ def phase_table(trace: Trace, step: int) -> str:
     begin = trace.begin(step)
     for rank in trace.ranks:
         kernels = kernel_spans(rank, step, begin)
-        own = (kernel_times(kernels, 1e3 * (rank.begins[step] - begin)) if kernels
-               else own_times(phase_spans(rank, step, begin)))
+        own = kernel_times(kernels) if kernels else own_times(phase_spans(rank, step, begin))
         rows.append([rank.name, rank.host, *(f"{own[label]:.2f}" for label in LABELS)])
     used = [0, 1, *(2 + i for i, _ in enumerate(LABELS) if any(row[2 + i] != "0.00"
                                                                for row in rows))]
@@ -214,7 +214,7 @@ def note_on_gpus(trace: Trace, step: int) -> list[str]:
         return []
     if all(rank.of_step("kernels", step) for rank in gpus):
         return ["times are those of kernels on the GPUs, by the phase in which the host enqueued them; idle: without "
-                "a kernel, such as while a stream waits for a group or for the host, which runs these steps without "
+                "a kernel between the first and the last, such as while a stream waits for a group or for the host, which runs these steps without "
                 "CUDA graphs"]
     return ["on GPUs these are the times at which the host enqueued work: CUPTI was not there"]
 
