@@ -16,6 +16,15 @@
 #include "hyperslab/train/trainer.hpp"
 
 namespace hyperslab::train {
+namespace {
+
+/// Of a token, that adapters spare: the gradients of the base.
+double flops_of_frozen(const Config& config) {
+  if (!config.adapter) return 0;
+  return 2.0 * static_cast<double>(model::matmul_parameter_count(config.model));
+}
+
+}  // namespace
 
 comm::Watchdog watch(comm::World& world, const Config& config) {
   const mesh::Coordinates at = mesh::coordinates_of(config.parallel, world.rank());
@@ -66,12 +75,6 @@ void report_threads(const comm::World& world) {
   log::info(comm::describe(world.threads()));
   const std::string warning = comm::warning_of(world.threads());
   if (!warning.empty()) log::warn(warning);
-}
-
-/// Of a token, that adapters spare: the gradients of the base.
-static double flops_of_frozen(const Config& config) {
-  if (!config.adapter) return 0;
-  return 2.0 * static_cast<double>(model::matmul_parameter_count(config.model));
 }
 
 double flops_per_token(const Config& config, Dim T, bool causal) {
