@@ -21,7 +21,8 @@ FREE_SECTIONS = ("run", "data", "parallel", "schedule", "train", "checkpoint", "
 FREE_KEYS = ("model.init", "model.init_std", "model.position_std", "model.scale_residual_init", "model.embedding_scale",
              "model.bos_token", "model.eos_tokens", "optimizer.lr", "optimizer.betas",
              "optimizer.eps", "optimizer.momentum", "optimizer.weight_decay",
-             "optimizer.decay_embeddings", "optimizer.decay_norms_and_biases", "optimizer.clip_norm")
+             "optimizer.decay_embeddings", "optimizer.decay_norms_and_biases", "optimizer.cautious_decay",
+             "optimizer.clip_norm")
 # Keys of free sections that decide about time and memory all the same.
 BOUND_KEYS = ("run.deterministic", "train.trainable")
 # Keys that earlier programs did not write, with what they did: such a deck is equal to one without them.
@@ -42,7 +43,8 @@ EARLIER = {"train.trainable": "[]", "data.weights": "[]", "data.weight_steps": "
            "model.window": "0", "model.window_full_every": "0", "model.window_first_layer": "0",
            "model.attention_scale": "0", "model.attention_softcap": "0", "model.attention_sinks": "false",
            "model.logit_softcap": "0", "model.parallel_block": "false",
-           "model.pooling": "token", "model.drop_path": "0", "model.drop_path_rule": "linear", "model.init": "normal", "model.position_std": "0", "optimizer.decay_norms_and_biases": "false", "model.label_smoothing": "0",
+           "model.pooling": "token", "model.drop_path": "0", "model.drop_path_rule": "linear", "model.init": "normal", "model.position_std": "0", "optimizer.decay_norms_and_biases": "false",
+           "optimizer.cautious_decay": "false", "optimizer.state": "fp32", "model.label_smoothing": "0",
            "train.tasks": "[]", "train.tasks_every": "0",
            "train.z_loss": "0", "train.sample_every": "0", "train.sample_prompts": "[]", "train.sample_tokens": "64",
            "train.sample_temperature": "1", "data.broken_images": "refuse", "data.decode": "auto",

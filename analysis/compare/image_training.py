@@ -36,6 +36,7 @@ ONLY = {
     "augment.crop": ("center",), "augment.validation_crop": ("1",), "augment.flip": ("0",), "augment.policy": ("none",),
     "augment.brightness": ("0",), "augment.contrast": ("0",), "augment.saturation": ("0",), "augment.mixup": ("0",),
     "augment.cutmix": ("0",), "augment.erase": ("0",), "augment.repeats": ("1",), "optimizer.name": ("adamw",), "optimizer.decay_norms_and_biases": ("false",),
+    "optimizer.cautious_decay": ("false",), "optimizer.state": ("fp32",),
     "precision.compute": ("fp32", "tf32", "bf16"),
     "train.overfit_one_batch": ("false",), "data.sampling": ("blocks",),
 }

@@ -247,7 +247,7 @@ constexpr auto kSentences = std::to_array<KeySentence>({
 
     {"precision", "In what the model is computed."},
     {"precision.compute",
-     "Type of activations and matrix products; masters and the optimizer stay "
+     "Type of activations and matrix products; masters stay "
      "fp32."},
     {"precision.gemm",
      "In what the blocks' linear layers multiply: as the rest, or in 8-bit floats "
@@ -280,8 +280,8 @@ constexpr auto kSentences = std::to_array<KeySentence>({
      "Whether weight decay also takes token and position tables, and the patch matrix of images."},
     {"optimizer.decay_norms_and_biases", "Whether weight decay also takes norms and biases."},
     {"optimizer.cautious_decay",
-     "Whether decoupled weight decay leaves weights alone that the update brings towards zero "
-     "already (Chen et al. 2025, \"Cautious weight decay\")."},
+     "Whether decoupled weight decay acts only on weights that the update moves towards zero, too "
+     "(Chen et al. 2025, \"Cautious weight decay\")."},
     {"optimizer.state",
      "How AdamW keeps its two moments: bf16, rounded stochastically, takes 4 bytes less a "
      "parameter than fp32; checkpoints hold fp32 either way, so that a run can change it."},

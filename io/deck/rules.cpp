@@ -317,6 +317,14 @@ constexpr std::array kTrainingRules = {
                "to 0",
                c.train.tasks_every);
          }},
+    Rule{"model.unbiased_qkv", "model.bias", "false unless model.bias is true and qkv_bias false",
+         [](const Config& c, const Surroundings&) {
+           return !c.model.unbiased_qkv || (c.model.bias && !c.model.qkv_bias);
+         },
+         [](const Config&, const Surroundings&) -> std::string {
+           return "it leaves out biases that model.bias gives and model.qkv_bias does not ask for; "
+                  "set it to false, or model.bias to true and model.qkv_bias to false";
+         }},
     Rule{"optimizer.state", "optimizer.name", "fp32 unless adamw",
          [](const Config& c, const Surroundings&) {
            return c.optimizer.state == optim::StateKind::fp32 ||

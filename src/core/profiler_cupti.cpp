@@ -312,7 +312,7 @@ void Watcher::stop() {
     check(library().dropped_records(nullptr, 0, &dropped), "cuptiActivityGetNumDroppedRecords");
     if (dropped > 0) {
       throw Error(ExitCode::device, "CUPTI lost " + std::to_string(dropped) +
-                                        " records of kernels; measure fewer steps");
+                                        " records of kernels: its buffers were full");
     }
   }
   running_ = false;
@@ -488,7 +488,7 @@ std::vector<DeviceEvent> Watcher::events() const {
   out.reserve(events_.size());
   for (const Event& each : events_) {
     const double begin = monotonic_seconds(each.begin_ns, stopped_);
-    if (begin < started_seconds_ || each.end_ns < each.begin_ns) continue;  // or is under way
+    if (begin < started_seconds_ || each.end_ns < each.begin_ns) continue;  // or it is under way
     DeviceEvent& event = out.emplace_back(each.event);
     const auto named = names.find(each.stream);
     event.stream = named == names.end() ? "stream " + std::to_string(each.stream) : named->second;

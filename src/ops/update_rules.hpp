@@ -10,18 +10,20 @@
 namespace hyperslab::ops {
 
 /// What decoupled weight decay takes off a weight `x` at a learning rate of 1. A cautious decay
-/// leaves weights alone that the update brings towards zero already, by a `direction` of the other
-/// sign (Chen et al. 2025, "Cautious weight decay", algorithm 1).
+/// acts only on weights that the update, which subtracts `direction`, moves towards zero, too:
+/// where both have one sign (Chen et al. 2025, "Cautious weight decay", algorithm 1).
 template <class T>
 HS_HOST_DEVICE constexpr T decay_of(T x, T direction, T decay, bool cautious) {
   return cautious && direction * x < T(0) ? T(0) : decay * x;
 }
 
 /// Random bits of an element in one update: the lower and the upper half are for its two moments.
-/// A function of the weight before the update, so that every layout draws the same. The mixing is
-/// that of MurmurHash3 (Appleby 2011), fmix32.
-HS_HOST_DEVICE inline std::uint32_t rounding_bits(std::uint32_t weight_bits, std::uint32_t update) {
-  std::uint32_t h = weight_bits ^ (update * 0x9E3779B9U);
+/// A function of the weight before the update and of the first moment after it, unrounded: ranks
+/// that hold equal bits round alike, wherever the element lies. The first moment tells weights of
+/// equal values apart. The mixing is that of MurmurHash3 (Appleby 2011), fmix32.
+HS_HOST_DEVICE inline std::uint32_t rounding_bits(std::uint32_t weight_bits,
+                                                  std::uint32_t moment_bits, std::uint32_t update) {
+  std::uint32_t h = weight_bits ^ (moment_bits * 0xCC9E2D51U) ^ (update * 0x9E3779B9U);
   h ^= h >> 16U;
   h *= 0x85EBCA6BU;
   h ^= h >> 13U;

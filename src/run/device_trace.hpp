@@ -10,16 +10,16 @@
 
 namespace hyperslab::run {
 
-/// Watches the device from start() to finish(). CUPTI is held in between alone: it slows down the
-/// host's calls, and other profilers may be there in other steps.
+/// Watches the device from start() to finish(). It holds CUPTI only in between, which slows down
+/// the host's calls.
 class DeviceTrace {
  public:
   /// The context must outlive it.
   explicit DeviceTrace(Context& ctx) : ctx_(ctx) {}
 
-  /// If CUPTI is missing or refuses, a warning says so, once, and nothing is watched.
+  /// If CUPTI is missing or refuses, a warning says so, and nothing is watched from then on.
   void start();
-  /// What the device did since start(), which has to be done by now; empty if it was not watched.
+  /// What the device did since start(), once it has done it all; empty if it was not watched.
   [[nodiscard]] std::vector<DeviceEvent> finish();
 
  private:

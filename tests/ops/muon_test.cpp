@@ -229,7 +229,7 @@ TEST_F(Muon, DirectionAndUpdateByHand) {
   expect_values(value.view(), {2 - 0.25 * (1.4375 + 0.125 * 2)}, 1e-14);
 }
 
-TEST_F(Muon, ACautiousDecayLeavesWeightsThatShrinkAlone) {
+TEST_F(Muon, ACautiousDecayLeavesWeightsAloneThatGrow) {
   Tensor master = tensor_of(DType::f64, {2}, {2, -2});
   const Tensor direction = tensor_of(DType::f64, {2}, {1, 1});
 

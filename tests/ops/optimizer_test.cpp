@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hyperslab/ops/optimizer.hpp"
 
+#include <bit>
+#include <cmath>
+
 #include "ops_test.hpp"
 
 namespace hyperslab::ops {
@@ -130,7 +133,7 @@ TEST_F(Optimizer, FloatMatchesTheOracleAndRepeatsItsBits) {
   EXPECT_TRUE(same_bits(single.master.view(), again.master.view()));
 }
 
-TEST_F(Optimizer, ACautiousDecayLeavesWeightsThatShrinkAlone) {
+TEST_F(Optimizer, ACautiousDecayLeavesWeightsAloneThatGrow) {
   const std::vector<double> weights = {2, 2, -2, -2, 0};
   const std::vector<double> gradients = {4, -4, 4, -4, 4};
   Tensor master = tensor_of(DType::f64, {5}, weights);
@@ -203,6 +206,29 @@ TEST_F(Optimizer, MomentsInBf16FollowSmallChanges) {
   double mean = 0;
   for (const double v : to_doubles(flat.exp_avg_sq.view())) mean += v / kSize;
   EXPECT_NEAR(mean, std::pow(0.999, kUpdates), 0.01);
+}
+
+/// As gains of norms before the first update.
+TEST_F(Optimizer, MomentsInBf16OfEqualWeightsAreRoundedEachForItself) {
+  constexpr Dim kSize = 20000;
+  Flat flat(DType::f32, kSize);
+  flat.master = filled_tensor(DType::f32, {kSize}, 1);
+  flat.exp_avg = filled_tensor(DType::bf16, {kSize}, 0);
+  flat.exp_avg_sq = filled_tensor(DType::bf16, {kSize}, 0);
+  const std::vector<double> gradients = to_doubles(flat.gradient.view());
+
+  flat.update(ctx, constants, state);
+
+  double up = 0;
+  double expected = 0;
+  const std::vector<double> moments = to_doubles(flat.exp_avg.view());
+  for (std::size_t i = 0; i < moments.size(); ++i) {
+    const auto exact = static_cast<float>(0.5 * 0.5 * gradients[i]);  // 1 - beta1, clip_scale
+    const auto bits = std::bit_cast<std::uint32_t>(exact);
+    expected += static_cast<double>(bits & 0xFFFFU) / 0x1p16;
+    up += std::fabs(moments[i]) > std::fabs(exact) ? 1 : 0;
+  }
+  EXPECT_NEAR(up / kSize, expected / kSize, 0.02);
 }
 
 TEST_F(Optimizer, RefusesMomentsOfUnequalDtypes) {

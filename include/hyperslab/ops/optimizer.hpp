@@ -18,8 +18,8 @@ struct UpdateOperands {
   CView decay;     ///< f32, one weight decay for every kDecayGranule elements
 };
 
-/// Which weights decoupled weight decay acts on: all, or those alone that the update does not bring
-/// towards zero already (Chen et al. 2025, "Cautious weight decay").
+/// Which weights decoupled weight decay acts on: all, or those alone that the update moves towards
+/// zero, too (Chen et al. 2025, "Cautious weight decay").
 enum class DecayRule : std::uint8_t { all, cautious };
 
 struct AdamWConstants {

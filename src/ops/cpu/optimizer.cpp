@@ -91,8 +91,9 @@ void update(const Spans<T, M>& spans, const Scalars<T>& s, T decay, Dim begin, D
     const T v = k.beta2 * widened(exp_avg_sq[i]) + (T(1) - k.beta2) * g * g;
     const T direction = m * k.inverse_correction1 / (std::sqrt(v * k.inverse_correction2) + k.eps);
     if constexpr (std::is_same_v<M, bf16>) {
-      const std::uint32_t random = rounding_bits(std::bit_cast<std::uint32_t>(x), k.update);
-      exp_avg[i].bits = bf16_rounded_stochastically(std::bit_cast<std::uint32_t>(m), random);
+      const auto m_bits = std::bit_cast<std::uint32_t>(m);
+      const std::uint32_t random = rounding_bits(std::bit_cast<std::uint32_t>(x), m_bits, k.update);
+      exp_avg[i].bits = bf16_rounded_stochastically(m_bits, random);
       exp_avg_sq[i].bits =
           bf16_rounded_stochastically(std::bit_cast<std::uint32_t>(v), random >> 16U);
     } else {

@@ -23,7 +23,8 @@ __device__ void store_moments(Dim i, const float (&m)[N], const float (&v)[N], c
   Vec<bf16, N> second;
 #pragma unroll
   for (int k = 0; k < N; ++k) {
-    const std::uint32_t random = rounding_bits(__float_as_uint(x[k]), update);
+    const std::uint32_t random =
+        rounding_bits(__float_as_uint(x[k]), __float_as_uint(m[k]), update);
     first.at[k].bits = bf16_rounded_stochastically(__float_as_uint(m[k]), random);
     second.at[k].bits = bf16_rounded_stochastically(__float_as_uint(v[k]), random >> 16U);
   }

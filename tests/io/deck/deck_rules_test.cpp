@@ -75,6 +75,10 @@ const std::vector<BrokenRule>& broken_layout_rules() {
       {"optimizer.evaluate_ema", "data:", "optimizer: {evaluate_ema: true}\ndata:", kCpu,
        "10:13|no average of the weights is kept: set optimizer.ema_decay to 0.999, say, or "
        "optimizer.evaluate_ema to false"},
+      {"model.unbiased_qkv", "heads: 4\n", "heads: 4\n  bias: false\n  unbiased_qkv: true\n", kCpu,
+       "9:3|it leaves out biases that model.bias gives and model.qkv_bias does not ask for; set "
+       "it "
+       "to false, or model.bias to true and model.qkv_bias to false"},
       {"optimizer.state", "data:", "optimizer: {name: muon, state: bf16}\ndata:", kCpu,
        "10:25|moments in bf16 are of adamw alone; set optimizer.state to fp32, or optimizer.name "
        "to "
