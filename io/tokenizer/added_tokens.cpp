@@ -69,6 +69,8 @@ void AddedTokenSearch::split(std::string_view text, std::vector<Part>& parts) co
       std::size_t end = match.end;
       if (token.takes_before) begin = std::max(begin_of_last_spaces(text.substr(0, begin)), done);
       if (token.takes_after) end += bytes_of_first_spaces(text.substr(end));
+      if (begin >= end)
+        continue;  // spaces that an earlier token took: none is left, as in tokenizers
       if (done < begin) parts.push_back({text.substr(done, begin - done)});
       parts.push_back({{}, token.id});
       done = end;

@@ -158,7 +158,8 @@ void check_gemma_counterpart(const ModelSpec& spec, Complaints& complaints) {
 
 void add_gemma_config(const ModelSpec& spec, ordered_json& config) {
   const bool third = is_of_gemma3(spec);
-  config["hidden_activation"] =
+  // Some programs read the older of the two keys.
+  config["hidden_act"] = config["hidden_activation"] =
       spec.activation == ops::Activation::geglu_tanh ? "gelu_pytorch_tanh" : "gelu";
   config["query_pre_attn_scalar"] = std::llround(scalar_of(spec));
   const auto cap = [](double value) { return value > 0 ? ordered_json(value) : ordered_json(); };

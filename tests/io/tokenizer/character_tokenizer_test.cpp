@@ -285,5 +285,25 @@ TEST_F(CharacterTokenizer, SentencePiecesOwnFileIsNamed) {
                [&] { (void)io::open_tokenizer(path("v/tokenizer.model")); });
 }
 
+/// As `tokenizers`: a token of spaces that an earlier one took is not there.
+TEST_F(CharacterTokenizer, AnAddedTokenThatTakesSpacesTakesWholeTokensToo) {
+  nlohmann::json file = file_of("gemma");
+  nlohmann::json* longest = nullptr;  // of line breaks alone
+  for (auto& token : file["added_tokens"]) {
+    const std::string content = token["content"];
+    if (content.find_first_not_of('\n') != std::string::npos) continue;
+    if (longest == nullptr || content > (*longest)["content"]) longest = &token;
+  }
+  ASSERT_NE(longest, nullptr);
+  (*longest)["lstrip"] = (*longest)["rstrip"] = true;
+  const std::string lines = (*longest)["content"];
+  const std::int32_t id = (*longest)["id"];
+  const auto tokenizer = io::open_tokenizer(write("lines.json", file.dump()));
+
+  const auto once = tokenizer->encode("a" + lines + "b");
+  EXPECT_EQ(std::ranges::count(once, id), 1);
+  EXPECT_EQ(tokenizer->encode("a" + lines + lines + "b"), once);
+}
+
 }  // namespace
 }  // namespace hyperslab::test
