@@ -129,7 +129,7 @@ Arguments tokenize_arguments() {
       "leave out the special tokens that the vocabulary puts around each text (post_processor of "
       "tokenizer.json, or add_bos_token and add_eos_token of tokenizer_config.json); the "
       "end-of-text "
-      "id stays")("decode", "token files back to text, byte for byte")(
+      "id stays")("decode", "token files back to text; what a normalizer made of it stays")(
       "train-vocab", po::value<std::int64_t>(),
       "train a byte-level BPE of so many ids: 256 bytes, merges, special tokens")(
       "special", po::value<std::vector<std::string>>()->multitoken()->composing(),
