@@ -27,36 +27,6 @@ void BpeTokenizer::Bytes::append(std::string_view piece, std::vector<std::int32_
   }
 }
 
-/// A worker for the time of one call.
-class BpeTokenizer::Loan {
- public:
-  explicit Loan(const BpeTokenizer& owner) : owner_(owner) {
-    {
-      const std::lock_guard lock(owner_.mutex_);
-      if (!owner_.idle_.empty()) {
-        worker_ = std::move(owner_.idle_.back());
-        owner_.idle_.pop_back();
-      }
-    }
-    if (worker_) return;
-    worker_ = std::make_unique<Worker>(
-        Worker{Splitter(owner_.pattern_), PieceEncoder(owner_.tables_), {}});
-  }
-  ~Loan() {
-    const std::lock_guard lock(owner_.mutex_);
-    owner_.idle_.push_back(std::move(worker_));
-  }
-  Loan(const Loan&) = delete;
-  Loan& operator=(const Loan&) = delete;
-  Loan(Loan&&) = delete;
-  Loan& operator=(Loan&&) = delete;
-  Worker& worker() { return *worker_; }
-
- private:
-  const BpeTokenizer& owner_;
-  std::unique_ptr<Worker> worker_;
-};
-
 void BpeTokenizer::append(std::string_view text, Worker& worker,
                           std::vector<std::int32_t>& ids) const {
   worker.splitter.start(vocabulary_.in_nfc ? in_nfc(text, worker.composed) : text);
@@ -68,7 +38,9 @@ void BpeTokenizer::append(std::string_view text, Worker& worker,
 std::vector<std::int32_t> BpeTokenizer::encode(std::string_view text) const {
   std::vector<std::int32_t> ids;
   ids.reserve(text.size() / 3);
-  Loan loan(*this);
+  auto loan = workers_.lend([this] {
+    return std::make_unique<Worker>(Worker{Splitter(pattern_), PieceEncoder(tables_), {}});
+  });
   MarkerSearch search(added_, text);
   while (true) {
     const MarkerSearch::Part part = search.next();

@@ -3,13 +3,13 @@
 
 #include <array>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "hyperslab/io/tokenizer.hpp"
 #include "tokenizer/bpe_vocabulary.hpp"
+#include "tokenizer/idle_workers.hpp"
 #include "tokenizer/pattern.hpp"
 #include "tokenizer/piece_encoder.hpp"
 
@@ -41,7 +41,6 @@ class BpeTokenizer final : public Tokenizer {
     PieceEncoder encoder;
     std::string composed;
   };
-  class Loan;
   void append(std::string_view text, Worker& worker, std::vector<std::int32_t>& ids) const;
 
   /// A symbol for each byte.
@@ -60,8 +59,7 @@ class BpeTokenizer final : public Tokenizer {
   Bytes bytes_;
   BpeTables tables_;
   std::vector<std::string> added_;  ///< texts of vocabulary_.added
-  mutable std::mutex mutex_;
-  mutable std::vector<std::unique_ptr<Worker>> idle_;
+  mutable IdleWorkers<Worker> workers_;
 };
 
 }  // namespace hyperslab::io

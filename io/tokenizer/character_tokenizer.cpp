@@ -9,34 +9,6 @@
 
 namespace hyperslab::io {
 
-/// A worker for the time of one call.
-class CharacterTokenizer::Loan {
- public:
-  explicit Loan(const CharacterTokenizer& owner) : owner_(owner) {
-    {
-      const std::lock_guard lock(owner_.mutex_);
-      if (!owner_.idle_.empty()) {
-        worker_ = std::move(owner_.idle_.back());
-        owner_.idle_.pop_back();
-      }
-    }
-    if (!worker_) worker_ = std::make_unique<Worker>(owner_.tables_);
-  }
-  ~Loan() {
-    const std::lock_guard lock(owner_.mutex_);
-    owner_.idle_.push_back(std::move(worker_));
-  }
-  Loan(const Loan&) = delete;
-  Loan& operator=(const Loan&) = delete;
-  Loan(Loan&&) = delete;
-  Loan& operator=(Loan&&) = delete;
-  Worker& worker() { return *worker_; }
-
- private:
-  const CharacterTokenizer& owner_;
-  std::unique_ptr<Worker> worker_;
-};
-
 CharacterTokenizer::CharacterTokenizer(CharacterVocabulary vocabulary)
     : vocabulary_(std::move(vocabulary)),
       special_(vocabulary_.special_marks()),
@@ -65,7 +37,7 @@ std::vector<std::int32_t> CharacterTokenizer::encode_part(std::string_view text,
                                                           TextPlace place) const {
   std::vector<std::int32_t> ids;
   ids.reserve(text.size() / 3);
-  Loan loan(*this);
+  auto loan = workers_.lend([this] { return std::make_unique<Worker>(tables_); });
   Worker& worker = loan.worker();
   added_.split(text, worker.parts);
   for (const AddedTokenSearch::Part& part : worker.parts) {

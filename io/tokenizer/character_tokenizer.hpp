@@ -2,7 +2,6 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -14,6 +13,7 @@
 #include "tokenizer/character_cuts.hpp"
 #include "tokenizer/character_texts.hpp"
 #include "tokenizer/character_vocabulary.hpp"
+#include "tokenizer/idle_workers.hpp"
 #include "tokenizer/piece_encoder.hpp"
 
 namespace hyperslab::io {
@@ -57,7 +57,6 @@ class CharacterTokenizer final : public Tokenizer {
     std::vector<AddedTokenSearch::Part> parts;
     std::vector<AddedTokenSearch::Part> normal_parts;
   };
-  class Loan;
 
   void append_piece(std::string_view text, TextPlace place, Worker& worker,
                     std::vector<std::int32_t>& ids) const;
@@ -76,8 +75,7 @@ class CharacterTokenizer final : public Tokenizer {
   AddedTokenSearch normal_added_;                             ///< in normalized text
   std::unordered_map<std::string_view, std::int32_t> whole_;  ///< words that are not merged
 
-  mutable std::mutex mutex_;
-  mutable std::vector<std::unique_ptr<Worker>> idle_;
+  mutable IdleWorkers<Worker> workers_;
 };
 
 }  // namespace hyperslab::io

@@ -6,12 +6,12 @@
 #include <cstring>
 #include <limits>
 #include <memory>
-#include <mutex>
 
 #include "hyperslab/core/error.hpp"
 #include "run_jobs.hpp"
 #include "tokenizer/cuts.hpp"
 #include "tokenizer/document_reader.hpp"
+#include "tokenizer/idle_workers.hpp"
 #include "tokenizer/json_lines.hpp"
 #include "tokenizer/markers.hpp"
 #include "tokenizer/merge_table.hpp"
@@ -60,37 +60,26 @@ struct Counter {
 class Counters {
  public:
   void count(std::string_view text, const std::vector<std::string>& specials) {
-    std::unique_ptr<Counter> counter;
-    {
-      const std::lock_guard lock(mutex_);
-      if (!idle_.empty()) {
-        counter = std::move(idle_.back());
-        idle_.pop_back();
-      }
-    }
-    if (!counter) counter = std::make_unique<Counter>(pattern_);
-    counter->count(text, specials);
-    const std::lock_guard lock(mutex_);
-    idle_.push_back(std::move(counter));
+    auto loan = counters_.lend([this] { return std::make_unique<Counter>(pattern_); });
+    loan.worker().count(text, specials);
   }
 
   PieceCounts total() {
     PieceCounts all;
-    for (auto& counter : idle_) {
+    for (const auto& counter : counters_.idle()) {
       if (all.entries().empty()) {
         all = std::move(counter->counts);
       } else {
         all.add_all(counter->counts);
       }
-      counter.reset();
+      counter->counts = {};
     }
     return all;
   }
 
  private:
   Pattern pattern_{std::string(kGpt2Pattern), "vocabulary to train"};
-  std::mutex mutex_;
-  std::vector<std::unique_ptr<Counter>> idle_;
+  IdleWorkers<Counter> counters_;
 };
 
 /// What is counted together ends at white space, so no special is cut.

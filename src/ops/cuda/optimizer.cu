@@ -136,8 +136,6 @@ __global__ void add_squares_kernel(const SquareSum* partial, int parts, float* s
   sums[kSumNonFinite] += static_cast<float>(non_finite);
 }
 
-}  // namespace
-
 template <class M>
 void adamw_of(Context& ctx, const AdamWConstants& constants, const StepState* state,
               const UpdateOperands& operands, View exp_avg, View exp_avg_sq) {
@@ -156,6 +154,8 @@ void adamw_of(Context& ctx, const AdamWConstants& constants, const StepState* st
     for_each(ctx, "adamw", operands.master.numel(), vectors, op);
   });
 }
+
+}  // namespace
 
 void adamw(Context& ctx, const AdamWConstants& constants, const StepState* state,
            const UpdateOperands& operands, View exp_avg, View exp_avg_sq) {
