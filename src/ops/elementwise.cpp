@@ -24,6 +24,14 @@ void add(Context& ctx, CView a, CView b, View y) {
   dispatch<cuda::add, cpu::add>(ctx, a, b, y);
 }
 
+void scale(Context& ctx, float scale, CView x, View y) {
+  require_here(ctx, x, "scale x");
+  const DType dtype = y.dtype() == x.dtype() ? x.dtype() : statistic_dtype(x.dtype());
+  require_operand(ctx, y, x.shape(), dtype, "scale y");
+  if (on_meta(ctx, "scale", static_cast<double>(x.numel()), {x, y})) return;
+  dispatch<cuda::scale, cpu::scale>(ctx, scale, x, y);
+}
+
 void softcap(Context& ctx, float cap, CView x, View y) {
   require(cap > 0, "softcap cap: expected more than 0");
   require_here(ctx, x, "softcap x");

@@ -53,13 +53,6 @@ void muon_update(Context& ctx, float decay, DecayRule rule, const StepState* sta
   dispatch<cuda::muon_update, cpu::muon_update>(ctx, decay, rule, state, operands);
 }
 
-void scale(Context& ctx, float scale, CView x, View y) {
-  require_here(ctx, x, "scale x");
-  require_operand(ctx, y, x.shape(), statistic_dtype(x.dtype()), "scale y");
-  if (on_meta(ctx, "scale", static_cast<double>(x.numel()), {x, y})) return;
-  dispatch<cuda::scale, cpu::scale>(ctx, scale, x, y);
-}
-
 void normalize_matrices(Context& ctx, CView x, View y) {
   require_here(ctx, x, "normalize_matrices x");
   const auto [batch, rows, columns] = x.dims<3>("normalize_matrices x");

@@ -6,6 +6,7 @@
 
 #include "adamw.hpp"
 #include "hyperslab/core/round_up.hpp"
+#include "hyperslab/ops/elementwise.hpp"
 #include "hyperslab/optim/component.hpp"
 
 namespace hyperslab::optim {

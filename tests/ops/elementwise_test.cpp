@@ -31,6 +31,24 @@ TEST_F(Elementwise, AddsAlsoInPlace) {
   }
 }
 
+TEST_F(Elementwise, ScalesIntoItsOwnDtypeAndIntoF32) {
+  for (const DType dtype : {DType::f32, DType::f64, DType::bf16}) {
+    Tensor x = tensor_of(dtype, {3}, {1.5, -4, 0});
+    for (const DType out : {dtype, dtype == DType::bf16 ? DType::f32 : dtype}) {
+      Tensor y = poisoned(out, {3});
+
+      scale(ctx, 0.5F, x.view(), y.view());
+
+      expect_values(y.view(), {0.75, -2, 0}, 0);
+    }
+    scale(ctx, -2, x.view(), x.view());
+    expect_values(x.view(), {-3, 8, 0}, 0);
+  }
+  Tensor narrow = filled_tensor(DType::bf16, {3}, 0);
+  const Tensor wide = filled_tensor(DType::f32, {3}, 0);
+  expect_error_naming("scale y", [&] { scale(ctx, 2, wide.view(), narrow.view()); });
+}
+
 TEST_F(Elementwise, CapsSoftlyWithTheSlopeOfItsCurve) {
   for (const DType dtype : {DType::f32, DType::f64}) {
     const Tensor x = random_tensor(dtype, {3, 17}, 1);

@@ -200,17 +200,6 @@ TEST_F(Muon, ProductsByHand) {
   expect_values(sum.view(), {0.5 * 25 + 3 * 2}, 0);
 }
 
-TEST_F(Muon, ScalesAndWidens) {
-  for (const DType dtype : {DType::f32, DType::bf16}) {
-    const Tensor x = tensor_of(dtype, {2}, {1.5, -4});
-    Tensor y(Device::cpu, DType::f32, {2});
-
-    scale(ctx, 0.5F, x.view(), y.view());
-
-    expect_values(y.view(), {0.75, -2}, 0);
-  }
-}
-
 TEST_F(Muon, DirectionAndUpdateByHand) {
   const Tensor gradient = tensor_of(DType::f64, {1}, {4});
   Tensor average = tensor_of(DType::f64, {1}, {1});

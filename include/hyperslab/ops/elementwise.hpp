@@ -7,6 +7,9 @@ namespace hyperslab::ops {
 
 /// y = a + b, equal shapes; y may alias a or b.
 void add(Context& ctx, CView a, CView b, View y);
+/// y = scale * x; equal shapes; x: f32, f64, bf16 or f16; y: the same dtype, or f32 of 16 bits; y
+/// may alias an x of its dtype.
+void scale(Context& ctx, float scale, CView x, View y);
 /// y = value everywhere; f32 or f64 (zero in any dtype).
 void fill(Context& ctx, float value, View y);
 /// y = x, converting between f64, f32, bf16 and f16 with rounding to nearest even.

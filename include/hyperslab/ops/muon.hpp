@@ -27,10 +27,6 @@ void muon_direction(Context& ctx, float momentum, const StepState* state, CView 
 void muon_update(Context& ctx, float decay, DecayRule rule, const StepState* state,
                  const UpdateOperands& operands);
 
-/// y = scale * x; equal shapes; x: f32, f64, bf16 or f16, y: f32 (f64 for f64); y may alias an x of
-/// its dtype.
-void scale(Context& ctx, float scale, CView x, View y);
-
 // Batches of matrices: (B, M, N), one matrix after the other.
 
 /// y[i] = x[i] / max(|x[i]|, kLeastNorm) with the Frobenius norm, summed in double. x: f32 or f64;

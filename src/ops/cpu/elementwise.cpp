@@ -44,6 +44,17 @@ void add(Context& ctx, CView a, CView b, View y) {
   });
 }
 
+void scale(Context& ctx, float scale, CView x, View y) {
+  with_real(x.dtype(), "scale", [&]<class T>(T) {
+    const T* in = x.data<T>();
+    T* out = y.data<T>();
+    parallel_chunks(ctx.threads(), x.numel(), 1, [=](int, Dim begin, Dim end) {
+#pragma omp simd
+      for (Dim i = begin; i < end; ++i) out[i] = T(scale) * in[i];
+    });
+  });
+}
+
 void softcap(Context& ctx, float cap, CView x, View y) {
   with_real(x.dtype(), "softcap", [&]<class T>(T) {
     const T* in = x.data<T>();

@@ -51,17 +51,6 @@ void muon_update(Context& ctx, float decay, DecayRule rule, const StepState* sta
   if (operands.value) cast(ctx, master, operands.value);
 }
 
-void scale(Context& ctx, float scale, CView x, View y) {
-  with_real(x.dtype(), "scale", [&]<class T>(T) {
-    const T* in = x.data<T>();
-    T* out = y.data<T>();
-    parallel_chunks(ctx.threads(), x.numel(), 1, [=](int, Dim begin, Dim end) {
-#pragma omp simd
-      for (Dim i = begin; i < end; ++i) out[i] = T(scale) * in[i];
-    });
-  });
-}
-
 void normalize_matrices(Context& ctx, CView x, View y) {
   with_real(x.dtype(), "normalize_matrices", [&]<class T>(T) {
     for (Dim matrix = 0; matrix < x.shape()[0]; ++matrix) {

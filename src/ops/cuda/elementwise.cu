@@ -23,6 +23,22 @@ struct Add {
   }
 };
 
+template <class T, class Y>
+struct Scale {
+  static constexpr int kWidth = std::max(kVector<T>, kVector<Y>);
+  float scale;
+  const T* x;
+  Y* y;
+  template <int N>
+  __device__ void at(Dim i) const {
+    float values[N];
+    load<N>(x + i, values);
+#pragma unroll
+    for (int k = 0; k < N; ++k) values[k] *= scale;
+    store<N>(y + i, values);
+  }
+};
+
 template <class T>
 struct SoftCap {
   static constexpr int kWidth = kVector<T>;
@@ -109,6 +125,17 @@ void add(Context& ctx, CView a, CView b, View y) {
   with_element(a.dtype(), "add", [&]<class T>(T) {
     const Add<T> op = {a.data<T>(), b.data<T>(), y.data<T>()};
     for_each(ctx, "add", y.numel(), aligned(op.a, op.b, op.y), op);
+  });
+}
+
+void scale(Context& ctx, float scale, CView x, View y) {
+  const auto run = [&]<class T, class Y>(T, Y) {
+    const Scale<T, Y> op = {scale, x.data<T>(), y.data<Y>()};
+    for_each(ctx, "scale", x.numel(), aligned(op.x, op.y), op);
+  };
+  with_element(x.dtype(), "scale", [&]<class T>(T element) {
+    if (y.dtype() == x.dtype()) return run(element, element);
+    run(element, 0.0F);
   });
 }
 

@@ -64,23 +64,6 @@ struct MuonUpdate {
   }
 };
 
-template <class T>
-struct Scale {
-  static constexpr int kWidth = 4;
-  float scale;
-  const T* x;
-  float* y;
-
-  template <int N>
-  __device__ void at(Dim i) const {
-    float values[N];
-    load<N>(x + i, values);
-#pragma unroll
-    for (int k = 0; k < N; ++k) values[k] *= scale;
-    store<N>(y + i, values);
-  }
-};
-
 /// Block (x, y) sums the x-th part of the squares of matrix y, which has `count` elements.
 template <int N>
 __global__ void __launch_bounds__(256)
@@ -166,15 +149,6 @@ void muon_update(Context& ctx, float decay, DecayRule rule, const StepState* sta
     const bool vectors = aligned(op.master, op.direction) &&
                          reinterpret_cast<std::uintptr_t>(op.value) % (4 * sizeof(V)) == 0;
     for_each(ctx, "muon_update", operands.master.numel(), vectors, op);
-  });
-}
-
-void scale(Context& ctx, float scale, CView x, View y) {
-  with_element(x.dtype(), "scale", [&]<class T>(T) {
-    const Scale<T> op = {scale, x.data<T>(), y.data<float>()};
-    const bool vectors =
-        aligned(op.y) && reinterpret_cast<std::uintptr_t>(op.x) % (4 * sizeof(T)) == 0;
-    for_each(ctx, "scale", x.numel(), vectors, op);
   });
 }
 
