@@ -45,6 +45,7 @@ void muon_update(Context& ctx, float decay, DecayRule rule, const StepState* sta
   if (operands.value) {
     require_operand(ctx, operands.value, {size}, operands.value.dtype(), "muon value");
   }
+  require(!operands.rate, "muon rate: every parameter has the same");
   if (on_meta(ctx, "muon_update", 4.0 * static_cast<double>(size),
               {operands.master, operands.master, operands.gradient, operands.value})) {
     return;

@@ -15,18 +15,20 @@ struct UpdateOp {
   const char* gradient;
   const char* value;
   const char* decay;
+  const char* rate;
   const char* no_state;
   double flops_per_element;
 };
-constexpr UpdateOp kAdamW = {"adamw",
-                             "adamw master",
-                             "adamw gradient",
-                             "adamw value",
-                             "adamw decay",
-                             "adamw state: is absent",
-                             15};
-constexpr UpdateOp kSgd = {
-    "sgd", "sgd master", "sgd gradient", "sgd value", "sgd decay", "sgd state: is absent", 7};
+constexpr UpdateOp kAdamW = {"adamw",       "adamw master", "adamw gradient",         "adamw value",
+                             "adamw decay", "adamw rate",   "adamw state: is absent", 15};
+constexpr UpdateOp kSgd = {"sgd",
+                           "sgd master",
+                           "sgd gradient",
+                           "sgd value",
+                           "sgd decay",
+                           "sgd rate: every parameter has the same",
+                           "sgd state: is absent",
+                           7};
 
 void check_update(Context& ctx, const UpdateOp& op, const StepState* state,
                   const UpdateOperands& operands) {
@@ -41,6 +43,7 @@ void check_update(Context& ctx, const UpdateOp& op, const StepState* state,
   require(state != nullptr || ctx.device() == Device::meta, op.no_state);
   const Dim granules = (size + kDecayGranule - 1) / kDecayGranule;
   require_operand(ctx, operands.decay, {granules}, DType::f32, op.decay);
+  if (operands.rate) require_operand(ctx, operands.rate, {granules}, DType::f32, op.rate);
 }
 
 void check_moment(Context& ctx, const UpdateOperands& operands, CView moment, DType dtype,
@@ -56,10 +59,10 @@ void add_update_work(Context& ctx, const UpdateOp& op, const UpdateOperands& ope
   const double value = operands.value ? static_cast<double>(size_of(operands.value.dtype())) : 0.0;
   const auto moment = static_cast<double>(size_of(moment_dtype));
   const double bytes = 3.0 * wide + 2.0 * moments * moment + value;
-  add_work(
-      ctx, op.name,
-      {op.flops_per_element * size, bytes * size + static_cast<double>(operands.decay.bytes())},
-      {operands.master, operands.gradient, operands.value});
+  add_work(ctx, op.name,
+           {op.flops_per_element * size,
+            bytes * size + static_cast<double>(operands.decay.bytes() + operands.rate.bytes())},
+           {operands.master, operands.gradient, operands.value});
 }
 
 }  // namespace
@@ -80,6 +83,7 @@ void adamw(Context& ctx, const AdamWConstants& constants, const StepState* state
 void sgd(Context& ctx, float momentum, const StepState* state, const UpdateOperands& operands,
          View momentum_buffer) {
   check_update(ctx, kSgd, state, operands);
+  require(!operands.rate, kSgd.rate);
   const DType moment = statistic_dtype(operands.master.dtype());
   check_moment(ctx, operands, momentum_buffer, moment, "sgd momentum_buffer");
   if (ctx.device() == Device::meta) return add_update_work(ctx, kSgd, operands, 1, moment);

@@ -55,6 +55,23 @@ TEST_F(GpuOptimizer, AdamW) {
   }
 }
 
+TEST_F(GpuOptimizer, AdamWWithRates) {
+  for (const DType moment : {DType::f32, DType::bf16}) {
+    for (const Dim size : {1, 31, 64, 4097, 100000}) {
+      const Dim granules = (size + kDecayGranule - 1) / kDecayGranule;
+      std::vector<double> rates(static_cast<std::size_t>(granules));
+      for (std::size_t i = 0; i < rates.size(); ++i) rates[i] = i % 4 == 0 ? 0.3 : 1.0;
+      Problem problem = update(size, DType::bf16, moment);
+      problem.fixed(tensor_of(DType::f32, {granules}, rates));
+      problem.expect_match(
+          [](Context& ctx, const Problem::Views& v) {
+            adamw(ctx, {}, struct_at<StepState>(v[1]), {v[2], v[3], v[6], v[0], v[7]}, v[4], v[5]);
+          },
+          "adamw with rates, moments in " + std::string(name_of(moment)));
+    }
+  }
+}
+
 TEST_F(GpuOptimizer, AverageOfWeights) {
   const auto call = [](Context& ctx, const Problem::Views& v) {
     average_weights(ctx, {0.25F, 1}, struct_at<StepState>(v[0]), v[1], v[2]);
@@ -139,13 +156,20 @@ TEST_F(GpuOptimizer, NormalizeMatrices) {
   }
 }
 
-TEST_F(GpuOptimizer, ScaleWidens) {
-  const auto call = [](Context& ctx, const Problem::Views& v) { scale(ctx, 0.3F, v[0], v[1]); };
+TEST_F(GpuOptimizer, ScaleKeepsTheDtypeOrWidens) {
+  const auto call = [](Context& ctx, const Problem::Views& v) {
+    scale(ctx, 0.3F, v[0], v[1]);
+    scale(ctx, 0.3F, v[2], v[2]);
+  };
   for (const DType dtype : kGpuTypes) {
-    for (const Dim size : {1, 31, 4096, 70001}) {
-      Problem problem(DType::f32);
-      problem.input(random_tensor(dtype, {size}, 1)).output(DType::f32, {size});
-      problem.expect_match(call, "scale of " + std::string(name_of(dtype)));
+    for (const DType out : {DType::f32, dtype}) {
+      for (const Dim size : {1, 31, 4096, 70001}) {
+        Problem problem(out);
+        problem.input(random_tensor(dtype, {size}, 1))
+            .output(out, {size})
+            .in_out(random_tensor(dtype, {size}, 2));
+        problem.expect_match(call, "scale of " + std::string(name_of(dtype)));
+      }
     }
   }
 }

@@ -251,5 +251,15 @@ TEST_F(Muon, RefusesViewsOfOtherSizes) {
   });
 }
 
+TEST_F(Muon, RefusesRatesByParameter) {
+  Tensor master = filled_tensor(DType::f32, {4}, 0);
+  const Tensor direction = filled_tensor(DType::f32, {4}, 0);
+  const Tensor rate = filled_tensor(DType::f32, {1}, 1);
+  expect_error_naming("muon rate", [&] {
+    muon_update(ctx, 0.125F, DecayRule::all, &state,
+                {master.view(), direction.view(), {}, {}, rate.view()});
+  });
+}
+
 }  // namespace
 }  // namespace hyperslab::ops

@@ -23,6 +23,7 @@ class Optimizer : public OpsTest {
 /// The four flat spans of an update.
 struct Flat {
   Tensor decay, master, gradient, exp_avg, exp_avg_sq;
+  Tensor rate;  ///< absent
 
   Flat(DType dtype, Dim size)
       : decay(filled_tensor(DType::f32, {(size + kDecayGranule - 1) / kDecayGranule}, 0)),
@@ -37,8 +38,9 @@ struct Flat {
 
   void update(Context& ctx, const AdamWConstants& constants, const StepState& state,
               View value = {}) {
-    adamw(ctx, constants, &state, {master.view(), gradient.view(), value, decay.view()},
-          exp_avg.view(), exp_avg_sq.view());
+    adamw(ctx, constants, &state,
+          {master.view(), gradient.view(), value, decay.view(), rate.view()}, exp_avg.view(),
+          exp_avg_sq.view());
   }
 };
 
@@ -113,14 +115,60 @@ TEST_F(Optimizer, EveryGranuleHasItsDecay) {
   }
 }
 
+TEST_F(Optimizer, EveryGranuleHasItsRate) {
+  const std::vector<double> decays = {0.0, 0.5, 0.5, 0.25, 0.125};
+  const std::vector<double> rates = {1, 0.25, 2, 2, 0};
+  for (const DType dtype : {DType::f32, DType::f64}) {
+    Flat flat(dtype, 150);
+    const Flat before(dtype, 150);
+    flat.decay = tensor_of(DType::f32, {5}, decays);
+    flat.rate = tensor_of(DType::f32, {5}, rates);
+
+    flat.update(ctx, constants, state);
+
+    const auto was = to_doubles(before.master.view());
+    const auto is = to_doubles(flat.master.view());
+    const auto m = to_doubles(flat.exp_avg.view());
+    const auto v = to_doubles(flat.exp_avg_sq.view());
+    for (std::size_t i = 0; i < 150; ++i) {
+      const double decay = decays[i / kDecayGranule];
+      const double rate = rates[i / kDecayGranule];
+      const double direction = m[i] / 0.75 / (std::sqrt(v[i] / 0.4375) + 0.125);
+      EXPECT_NEAR(is[i], was[i] - 0.25 * rate * (direction + decay * was[i]),
+                  dtype == DType::f32 ? 4e-6 : 1e-12)
+          << i;
+    }
+    EXPECT_EQ(is.back(), was.back()) << "a rate of zero leaves weights alone";
+    EXPECT_NE(m.back(), to_doubles(before.exp_avg.view()).back()) << "and no moments";
+  }
+}
+
+TEST_F(Optimizer, RatesOfOneChangeNoBit) {
+  for (const DType moment : {DType::f32, DType::bf16}) {
+    Flat without(DType::f32, 20011);
+    Flat with(DType::f32, 20011);
+    with.rate = filled_tensor(DType::f32, {with.decay.view().numel()}, 1);
+    for (Flat* flat : {&without, &with}) {
+      flat->exp_avg = converted(flat->exp_avg.view(), moment);
+      flat->exp_avg_sq = converted(flat->exp_avg_sq.view(), moment);
+      flat->update(ctx, constants, state);
+    }
+
+    EXPECT_TRUE(same_bits(with.master.view(), without.master.view()));
+    EXPECT_TRUE(same_bits(with.exp_avg.view(), without.exp_avg.view()));
+  }
+}
+
 TEST_F(Optimizer, FloatMatchesTheOracleAndRepeatsItsBits) {
   const Dim size = 20011;
   Flat single(DType::f32, size);
   Flat again(DType::f32, size);
   Flat oracle(DType::f64, size);
   for (Flat* flat : {&single, &again, &oracle}) {
-    for (Dim i = 0; i < flat->decay.view().numel(); i += 3)
-      flat->decay.view().data<float>()[i] = 0.1F;
+    const Dim granules = flat->decay.view().numel();
+    flat->rate = filled_tensor(DType::f32, {granules}, 1);
+    for (Dim i = 0; i < granules; i += 3) flat->decay.view().data<float>()[i] = 0.1F;
+    for (Dim i = 0; i < granules; i += 5) flat->rate.view().data<float>()[i] = 0.3F;
   }
 
   single.update(ctx, constants, state);
@@ -307,6 +355,15 @@ TEST_F(Optimizer, WrongOperandsAreNamed) {
   Flat short_table(DType::f32, 40);
   short_table.decay = filled_tensor(DType::f32, {1}, 0);
   expect_error_naming("adamw decay", [&] { short_table.update(ctx, constants, state); });
+  Flat short_rates(DType::f32, 40);
+  short_rates.rate = filled_tensor(DType::f32, {1}, 1);
+  expect_error_naming("adamw rate", [&] { short_rates.update(ctx, constants, state); });
+  const Tensor rate = filled_tensor(DType::f32, {1}, 1);
+  expect_error_naming("sgd rate", [&] {
+    sgd(ctx, 0.5F, &state,
+        {flat.master.view(), flat.gradient.view(), {}, flat.decay.view(), rate.view()},
+        flat.exp_avg.view());
+  });
   Tensor value = filled_tensor(DType::bf16, {5}, 0);
   expect_error_naming("adamw value", [&] { flat.update(ctx, constants, state, value.view()); });
   flat.exp_avg = filled_tensor(DType::f64, {6}, 0);

@@ -6,16 +6,18 @@
 
 namespace hyperslab::ops {
 
-/// Elements of a flat span that share one entry of its table of weight decays; tensors start at
-/// multiples of it.
+/// Elements of a flat span that share one entry of its tables of weight decays and of rates;
+/// tensors start at multiples of it.
 inline constexpr Dim kDecayGranule = 32;
 
-/// What every update reads and writes. All flat and of equal size, but for `decay`.
+/// What every update reads and writes. All flat and of equal size, but for `decay` and `rate`.
 struct UpdateOperands {
   View master;     ///< f32 (f64 for f64)
   CView gradient;  ///< likewise
   View value;      ///< copy in the compute dtype; absent if ops read the masters
   CView decay;     ///< f32, one weight decay for every kDecayGranule elements
+  /// f32, one factor of the learning rate for every kDecayGranule elements; absent: 1. Of adamw.
+  CView rate = {};
 };
 
 /// Which weights decoupled weight decay acts on: all, or those alone that the update moves towards
@@ -31,8 +33,8 @@ struct AdamWConstants {
 
 /// One AdamW update (Loshchilov & Hutter 2019, algorithm 2, decay decoupled and scaled by the
 /// learning rate) of every element:
-///   g = gradient * clip_scale; m, v as Adam; master -= lr * (m_hat / (sqrt(v_hat) + eps) + decay *
-///   master)
+///   g = gradient * clip_scale; m, v as Adam; master -= lr * rate * (m_hat / (sqrt(v_hat) + eps) +
+///   decay * master)
 /// All scalars come from `state`; if state->skip is 1 nothing changes. exp_avg, exp_avg_sq: as
 /// master, or both bf16 beside f32: then m and v are rounded stochastically when they are stored,
 /// for what is far smaller than a moment would be lost by rounding to nearest.

@@ -39,15 +39,27 @@ struct Spans {
   M* exp_avg_sq;
 };
 
-/// Calls update(decay, begin, end) for elements [begin, end) that share one weight decay.
+/// What granules share.
+struct Granule {
+  float decay;
+  float rate;
+  friend bool operator==(const Granule&, const Granule&) = default;
+};
+
+/// Calls update(granule, begin, end) for elements [begin, end) that share one weight decay and
+/// rate.
 template <class Update>
-void for_equal_decays(Context& ctx, CView decay, Dim size, Update update) {
-  const float* decays = decay.data<float>();
-  parallel_chunks(ctx.threads(), decay.numel(), 4 * kDecayGranule, [&](int, Dim begin, Dim end) {
+void for_equal_granules(Context& ctx, const UpdateOperands& operands, Update update) {
+  const Dim size = operands.master.numel();
+  const float* decays = operands.decay.data<float>();
+  const float* rates = operands.rate ? operands.rate.data<float>() : nullptr;
+  const auto at = [=](Dim i) { return Granule{decays[i], rates == nullptr ? 1.0F : rates[i]}; };
+  const Dim granules = operands.decay.numel();
+  parallel_chunks(ctx.threads(), granules, 4 * kDecayGranule, [&](int, Dim begin, Dim end) {
     while (begin < end) {
       Dim next = begin + 1;
-      while (next < end && decays[next] == decays[begin]) ++next;
-      update(decays[begin], begin * kDecayGranule, std::min(next * kDecayGranule, size));
+      while (next < end && at(next) == at(begin)) ++next;
+      update(at(begin), begin * kDecayGranule, std::min(next * kDecayGranule, size));
       begin = next;
     }
   });
@@ -75,7 +87,7 @@ Scalars<T> scalars_of(const AdamWConstants& constants, const StepState& state) {
           static_cast<std::uint32_t>(state.adam_step)};
 }
 
-/// Elements [begin, end), which share one weight decay.
+/// Elements [begin, end), which share one weight decay and rate.
 template <class T, class M>
 void update(const Spans<T, M>& spans, const Scalars<T>& s, T decay, Dim begin, Dim end) {
   T* master = spans.master;
@@ -110,9 +122,11 @@ void adamw_of(Context& ctx, const AdamWConstants& constants, const StepState& st
   const View master = operands.master;
   const Spans<T, M> spans = {master.data<T>(), operands.gradient.data<T>(), exp_avg.data<M>(),
                              exp_avg_sq.data<M>()};
-  const Scalars<T> scalars = scalars_of<T>(constants, state);
-  for_equal_decays(ctx, operands.decay, master.numel(), [&](float decay, Dim begin, Dim end) {
-    update(spans, scalars, T(decay), begin, end);
+  const Scalars<T> all = scalars_of<T>(constants, state);
+  for_equal_granules(ctx, operands, [&](const Granule& granule, Dim begin, Dim end) {
+    Scalars<T> scalars = all;
+    scalars.learning_rate *= T(granule.rate);
+    update(spans, scalars, T(granule.decay), begin, end);
   });
 }
 
@@ -172,10 +186,11 @@ void sgd(Context& ctx, float momentum, const StepState* state, const UpdateOpera
     const T* gradient = operands.gradient.data<T>();
     const T clip_scale = T(state->clip_scale);
     const T learning_rate = T(state->input.learning_rate);
-    for_equal_decays(ctx, operands.decay, master.numel(), [&](float decay, Dim begin, Dim end) {
+    for_equal_granules(ctx, operands, [&](const Granule& granule, Dim begin, Dim end) {
+      const T decay = T(granule.decay);
 #pragma omp simd
       for (Dim i = begin; i < end; ++i) {
-        const T g = gradient[i] * clip_scale + T(decay) * x[i];
+        const T g = gradient[i] * clip_scale + decay * x[i];
         buffer[i] = T(momentum) * buffer[i] + g;
         x[i] -= learning_rate * buffer[i];
       }

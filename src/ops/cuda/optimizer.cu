@@ -6,7 +6,7 @@
 namespace hyperslab::ops::cuda {
 namespace {
 
-static_assert(kDecayGranule % 4 == 0, "four elements share a weight decay");
+static_assert(kDecayGranule % 4 == 0, "four elements share a weight decay and a rate");
 
 /// Stores the moments, in bf16 rounded stochastically by random bits of the weights before the
 /// update, `x`, and its number.
@@ -39,6 +39,7 @@ struct AdamWUpdate {
   static constexpr int kWidth = 4;
   AdamWConstants constants;
   const float* decay;
+  const float* rate;  // may be null
   const StepState* state;
   float* master;
   const float* gradient;
@@ -58,7 +59,8 @@ struct AdamWUpdate {
     load<N>(exp_avg_sq + i, v);
     load<N>(master + i, x);
     const float clip_scale = state->clip_scale;
-    const float learning_rate = state->input.learning_rate;
+    float learning_rate = state->input.learning_rate;
+    if (rate != nullptr) learning_rate *= rate[i / kDecayGranule];
     const float inverse1 = 1.0F / state->bias_correction1;
     const float inverse2 = 1.0F / state->bias_correction2;
     const float weight_decay = decay[i / kDecayGranule];
@@ -143,6 +145,7 @@ void adamw_of(Context& ctx, const AdamWConstants& constants, const StepState* st
   with_element(value ? value.dtype() : DType::f32, "adamw", [&]<class V>(V) {
     const AdamWUpdate<V, M> op = {constants,
                                   operands.decay.data<float>(),
+                                  optional_data<float>(operands.rate),
                                   state,
                                   operands.master.data<float>(),
                                   operands.gradient.data<float>(),
