@@ -30,6 +30,11 @@ bool decays(const OptimizerConfig& config, param::Role role) {
   return false;
 }
 
+float weight_decay_of(const OptimizerConfig& config, const param::Param& param) {
+  if (!decays(config, param.role)) return 0;
+  return static_cast<float>(config.weight_decay / param.rate);
+}
+
 namespace {
 
 std::unique_ptr<Optimizer> optimizer_of(const OptimizerConfig& config,
@@ -49,6 +54,7 @@ std::unique_ptr<Optimizer> make_optimizer(const OptimizerConfig& config,
                                           const param::ParamGroup& group, bool sharded,
                                           Arena& arena, const UpdateGroups& groups) {
   std::unique_ptr<Optimizer> made = optimizer_of(config, group, sharded, arena, groups);
+  made->take_rate(arena);
   if (config.averages()) {
     made->average_ = made->take_state(arena, Optimizer::kAverage, made->master_dtype());
   }
@@ -71,9 +77,18 @@ void Optimizer::exchange_average(Context& ctx, const param::ElementRange& range)
   if (group_.has_own_values()) ops::cast(ctx, master, group_.value().at(range));
 }
 
-void Optimizer::take_decay(Arena& arena) {
+param::StateView Optimizer::take_table(Arena& arena, const std::string& name) const {
   const Dim size = sharded_ ? group_.shard_size() : group_.flat_size();
-  decay_ = {arena.take(DType::f32, {size / ops::kDecayGranule}, "weight decay"), sharded_};
+  return {arena.take(DType::f32, {size / ops::kDecayGranule}, name), sharded_};
+}
+
+void Optimizer::take_decay(Arena& arena) { decay_ = take_table(arena, "weight decay"); }
+
+void Optimizer::take_rate(Arena& arena) {
+  const auto has_its_own = [](const param::Param* param) { return param->rate != 1; };
+  if (std::ranges::none_of(group_.params(), has_its_own)) return;
+  require(config_.name == OptimizerKind::adamw, "only adamw has learning rates by parameter");
+  rate_ = take_table(arena, "learning rates");
 }
 
 param::StateView Optimizer::take_state(Arena& arena, const std::string& name, DType dtype) const {
@@ -84,34 +99,43 @@ param::StateView Optimizer::take_state(Arena& arena, const std::string& name, DT
 void Optimizer::initialize(Context& ctx) const {
   for (const State& buffer : state()) ops::fill(ctx, 0, buffer.values.data);
   ops::fill(ctx, 0, decay_.data);
+  if (rate_) ops::fill(ctx, 1, rate_.data);
   for (const param::Param* param : group_.params()) {
-    if (decays(config_, param->role) && param->numel() > 0) fill_decay(ctx, *param);
+    if (param->numel() == 0) continue;
+    const float decay = weight_decay_of(config_, *param);
+    if (decay != 0) fill_granules(ctx, decay_, *param, decay);
+    if (param->rate != 1) fill_granules(ctx, rate_, *param, param->rate);
   }
 }
 
-void Optimizer::fill_decay(Context& ctx, const param::Param& param) const {
-  const Dim end = param.flat_begin + param.numel();
-  if (!sharded_) return fill_decay(ctx, param.flat_begin, end);
-  const param::ElementRange mine = group_.shard(group_.bucket_of(param));
-  const Dim from = std::max(mine.in_flat, param.flat_begin) - mine.in_flat;
-  const Dim to = std::min(mine.in_flat + mine.size, end) - mine.in_flat;
-  if (from < to) fill_decay(ctx, mine.in_shards + from, mine.in_shards + to);
-}
-
-/// Fused parameters have one role, so no granule is shared by different decays.
-void Optimizer::fill_decay(Context& ctx, Dim begin, Dim end) const {
+/// Fused parameters have one role, so no granule is shared by different values.
+void Optimizer::fill_granules(Context& ctx, const param::StateView& table,
+                              const param::Param& param, float value) const {
+  Dim begin = param.flat_begin;
+  Dim end = begin + param.numel();
+  if (sharded_) {
+    const param::ElementRange mine = group_.shard(group_.bucket_of(param));
+    const Dim from = std::max(mine.in_flat, begin) - mine.in_flat;
+    const Dim to = std::min(mine.in_flat + mine.size, end) - mine.in_flat;
+    if (from >= to) return;
+    begin = mine.in_shards + from;
+    end = mine.in_shards + to;
+  }
   const Dim first = begin / ops::kDecayGranule;
   const Dim last = (end - 1) / ops::kDecayGranule;
-  ops::fill(ctx, static_cast<float>(config_.weight_decay),
-            decay_.data.slice(first, last - first + 1));
+  ops::fill(ctx, value, table.data.slice(first, last - first + 1));
+}
+
+View Optimizer::part_of(const param::StateView& table, const param::ElementRange& range) const {
+  return table.data.slice(table.index(range) / ops::kDecayGranule, range.size / ops::kDecayGranule);
 }
 
 void Optimizer::update(Context& ctx, const ops::StepState* state, const param::StateView& gradients,
                        const param::ElementRange& range) const {
   const Scope scope(ctx.recorder(), kOptimizerComponent);
   ops::UpdateOperands operands = operands_of(gradients, range);
-  operands.decay =
-      decay_.data.slice(decay_.index(range) / ops::kDecayGranule, range.size / ops::kDecayGranule);
+  operands.decay = part_of(decay_, range);
+  if (rate_) operands.rate = part_of(rate_, range);
   update_range(ctx, state, operands, range);
   if (!average_) return;
   const ops::AverageConstants constants = {static_cast<float>(1 - config_.ema_decay),

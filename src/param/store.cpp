@@ -86,8 +86,12 @@ void ParamGroup::bind(Memory memory) {
 }
 
 ParamStore::ParamStore(const HolderRanks& ranks, const std::function<bool(Role)>& trains,
-                       const MatrixStorage& storage)
-    : ranks_(ranks), trains_(trains), storage_(storage), groups_(kGroups, ParamGroup(false)) {
+                       const MatrixStorage& storage, const Parametrization& parametrization)
+    : ranks_(ranks),
+      trains_(trains),
+      storage_(storage),
+      parametrization_(parametrization),
+      groups_(kGroups, ParamGroup(false)) {
   groups_[kTrained] = ParamGroup(true);
   for (ParamGroup& group : groups_) group.ranks_ = ranks;
 }
@@ -100,7 +104,8 @@ Param& ParamStore::add(const ParamSpec& spec) {
   param.stored_rows = spec.stored_rows > 0 ? spec.stored_rows : param.part.count[0];
   param.role = spec.role;
   param.init = spec.init;
-  param.init_std = spec.init_std;
+  param.init_std = static_cast<float>(spec.init_std * parametrization_.init_factor(spec.role));
+  param.rate = static_cast<float>(parametrization_.rate_factor(spec.role));
   param.placement = spec.placement;
   param.replicas = spec.replicas;
   param.replica = spec.replica;

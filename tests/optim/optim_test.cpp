@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "hyperslab/core/error.hpp"
 #include "hyperslab/ops/elementwise.hpp"
 #include "hyperslab/optim/optimizer.hpp"
 #include "hyperslab/optim/schedule.hpp"
@@ -71,7 +72,8 @@ TEST(Decay, ActsOnMatricesAndByChoiceOnTables) {
 /// A small group with its optimizer.
 class Optimized {
  public:
-  explicit Optimized(OptimizerKind name) {
+  explicit Optimized(OptimizerKind name, double width_ratio = 1)
+      : store_({}, [](param::Role) { return true; }, {}, {.width_ratio = width_ratio}) {
     store_.begin_unit();
     store_.declare({"matrix", {5, 7}, param::Role::matrix, param::Init::normal, 0.1F});
     store_.declare({"norm", {7}, param::Role::norm, param::Init::ones, 0});
@@ -118,6 +120,45 @@ TEST(Optimizer, TableOfDecaysFollowsTheParameters) {
   const std::vector<float> expected = {0.1F, 0.1F, 0.0F, 0.1F};
   EXPECT_EQ(std::vector<float>(decay.begin(), decay.begin() + 4), expected);
   for (std::size_t i = 4; i < decay.size(); ++i) EXPECT_EQ(decay[i], 0.0F);
+}
+
+TEST(Optimizer, TableOfRatesFollowsTheParametrization) {
+  EXPECT_FALSE(Optimized(OptimizerKind::adamw).optimizer->rate());
+  EXPECT_FALSE(Optimized(OptimizerKind::muon).optimizer->rate());
+  const Optimized wide(OptimizerKind::adamw, 4);
+
+  const auto rate = wide.optimizer->rate().data.span<float>();
+  const auto decay = wide.optimizer->decay().data.span<float>();
+  EXPECT_EQ(std::vector<float>(rate.begin(), rate.begin() + 4),
+            (std::vector<float>{0.25F, 0.25F, 1, 0.25F}));
+  EXPECT_EQ(std::vector<float>(decay.begin(), decay.begin() + 4),
+            (std::vector<float>{0.4F, 0.4F, 0, 0.4F}));
+  for (std::size_t i = 4; i < rate.size(); ++i) EXPECT_EQ(rate[i], 1.0F);
+}
+
+/// Their direction is another's quarter, while the share that a step takes of a weight stays.
+TEST(Optimizer, MatricesOfAWideModelMoveLessAndDecayAlike) {
+  Optimized narrow(OptimizerKind::adamw);
+  Optimized wide(OptimizerKind::adamw, 4);
+  const std::vector<float> of_narrow = narrow.updated();
+  const std::vector<float> of_wide = wide.updated();
+
+  for (const std::size_t index : {0, 1, 2}) {
+    const param::Param& param = wide.param(index);
+    const float decayed = param.role == param::Role::norm ? 1.0F : 1 - 0.5F * 0.1F;
+    const float share = param.role == param::Role::norm ? 1.0F : 0.25F;
+    for (Dim i = param.flat_begin; i < param.flat_begin + param.numel(); ++i) {
+      const auto at = static_cast<std::size_t>(i);
+      EXPECT_NEAR(of_wide[at] - decayed, share * (of_narrow[at] - decayed), 1e-6) << param.name;
+      EXPECT_EQ(of_wide[at] < decayed - 0.05F, i % 11 != 0) << param.name;
+    }
+  }
+}
+
+TEST(Optimizer, OnlyAdamwHasRatesByParameter) {
+  for (const OptimizerKind kind : {OptimizerKind::sgd, OptimizerKind::muon}) {
+    EXPECT_THROW(Optimized(kind, 4), Error);
+  }
 }
 
 TEST(Optimizer, NamesItsStateAsPyTorchDoes) {

@@ -38,11 +38,18 @@ ops::StepState state_of(int step) {
   return state;
 }
 
+/// Matrices have a learning rate of their own if the optimizer can have that.
+TableCase with_rates(TableCase c, const Chosen& chosen) {
+  c.width_ratio = chosen.optimizer == OptimizerKind::adamw ? 3 : 1;
+  return c;
+}
+
 /// A table with its optimizer, on the CPU.
 class Optimized {
  public:
   Optimized(const TableCase& c, const Chosen& chosen, int zero, int rank)
-      : bound_(c, chosen.compute, zero, rank), arena_("optimizer", Device::cpu, 1 << 18) {
+      : bound_(with_rates(c, chosen), chosen.compute, zero, rank),
+        arena_("optimizer", Device::cpu, 1 << 18) {
     OptimizerConfig config;
     config.name = chosen.optimizer;
     config.state = chosen.state;
@@ -110,10 +117,14 @@ void expect_part_of(Optimized& part, Optimized& whole, const param::ElementRange
     expect(found[i].values, expected[i].values, found[i].name);
   }
   const Dim granule = ops::kDecayGranule;
-  const auto decay = [&](const param::StateView& table) {
+  const auto of_range = [&](const param::StateView& table) {
     return table.data.slice(table.index(range) / granule, range.size / granule);
   };
-  expect_equal_bits(decay(part.optimizer().decay()), decay(whole.optimizer().decay()), "decay");
+  const Optimizer& mine = part.optimizer();
+  const Optimizer& all = whole.optimizer();
+  expect_equal_bits(of_range(mine.decay()), of_range(all.decay()), "decay");
+  ASSERT_EQ(static_cast<bool>(mine.rate()), static_cast<bool>(all.rate()));
+  if (mine.rate()) expect_equal_bits(of_range(mine.rate()), of_range(all.rate()), "rate");
 }
 
 class ShardedOptimizer : public testing::TestWithParam<Chosen> {};

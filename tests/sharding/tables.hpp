@@ -25,6 +25,7 @@ struct TableCase {
   bool first = true;  ///< has the embedding
   bool last = true;   ///< has the head
   std::size_t bucket_bytes = 1;
+  double width_ratio = 1;  ///< of the parametrization
 };
 
 namespace detail {
@@ -96,7 +97,8 @@ inline void declare_block(param::ParamStore& table, const TableCase& c, const st
 
 /// Embedding, two blocks and head, as far as the stage has them, laid out. `data`, `tensor`: 1-4.
 inline param::ParamStore make_table(const TableCase& c, int data_rank = 0) {
-  param::ParamStore table({data_rank, c.data, c.tensor_rank == 0, c.first});
+  param::ParamStore table({data_rank, c.data, c.tensor_rank == 0, c.first},
+                          [](param::Role) { return true; }, {}, {.width_ratio = c.width_ratio});
   param::FusedParam shared;
   if (c.first) {
     table.begin_unit();

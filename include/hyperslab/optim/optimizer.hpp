@@ -40,7 +40,7 @@ class Optimizer {
 
   /// The moments, and the average of the weights if there is one.
   [[nodiscard]] std::vector<State> state() const;
-  /// Clears the state and fills the table of weight decays.
+  /// Clears the state and fills the tables of weight decays and rates.
   void initialize(Context& ctx) const;
   static constexpr const char* kAverage = "ema";  ///< its name in state()
   /// The exponential moving average of the masters; absent unless OptimizerConfig::averages().
@@ -61,6 +61,8 @@ class Optimizer {
   [[nodiscard]] virtual ops::FinalizeConstants finalize_constants() const;
   /// One weight decay for every ops::kDecayGranule elements, laid out as the state is.
   [[nodiscard]] const param::StateView& decay() const { return decay_; }
+  /// One factor of the learning rate likewise; absent if that is 1 for all parameters.
+  [[nodiscard]] const param::StateView& rate() const { return rate_; }
 
  protected:
   /// `sharded`: whether state has entries for this rank's shards alone. A subclass takes its state
@@ -73,7 +75,7 @@ class Optimizer {
   [[nodiscard]] DType master_dtype() const { return group_.master().data.dtype(); }
   [[nodiscard]] const OptimizerConfig& config() const { return config_; }
   [[nodiscard]] const param::ParamGroup& group() const { return group_; }
-  /// Of masters, values and gradients of a range, without its decays.
+  /// Of masters, values and gradients of a range, without its decays and rates.
   [[nodiscard]] ops::UpdateOperands operands_of(const param::StateView& gradients,
                                                 const param::ElementRange& range) const;
 
@@ -85,13 +87,17 @@ class Optimizer {
   virtual void update_range(Context& ctx, const ops::StepState* state,
                             const ops::UpdateOperands& operands,
                             const param::ElementRange& range) const = 0;
-  void fill_decay(Context& ctx, const param::Param& param) const;
-  void fill_decay(Context& ctx, Dim begin, Dim end) const;
+  void take_rate(Arena& arena);
+  [[nodiscard]] param::StateView take_table(Arena& arena, const std::string& name) const;
+  [[nodiscard]] View part_of(const param::StateView& table, const param::ElementRange& range) const;
+  void fill_granules(Context& ctx, const param::StateView& table, const param::Param& param,
+                     float value) const;
 
   OptimizerConfig config_;
   const param::ParamGroup& group_;
   bool sharded_;
   param::StateView decay_;
+  param::StateView rate_;
   param::StateView average_;
 };
 
@@ -107,5 +113,9 @@ class Optimizer {
 /// Whether weight decay acts on parameters of a role: matrices and the head; embeddings, norms and
 /// biases by choice.
 [[nodiscard]] bool decays(const OptimizerConfig& config, param::Role role);
+
+/// The weight decay of a parameter. Updates multiply it by the parameter's learning rate, so it is
+/// divided by the factor of that: what a step takes of a weight is one share for all.
+[[nodiscard]] float weight_decay_of(const OptimizerConfig& config, const param::Param& param);
 
 }  // namespace hyperslab::optim

@@ -10,6 +10,7 @@
 #include "hyperslab/core/arena.hpp"
 #include "hyperslab/core/context.hpp"
 #include "hyperslab/param/expansion.hpp"
+#include "hyperslab/param/parametrization.hpp"
 #include "hyperslab/param/spec.hpp"
 
 namespace hyperslab::param {
@@ -24,6 +25,7 @@ struct Param {
   Role role = Role::matrix;
   Init init = Init::zeros;
   float init_std = 0;
+  float rate = 1;  ///< factor of the learning rate
   Placements placement;
   int replicas = 1;
   int replica = 0;
@@ -158,11 +160,12 @@ class ParamGroup {
 class ParamStore {
  public:
   /// `trains`: whether parameters of a role are trained; the others are frozen: they have no
-  /// gradient, no master copy and no optimizer state.
+  /// gradient, no master copy and no optimizer state. `parametrization`: what it makes of the
+  /// standard deviations that layers ask for.
   explicit ParamStore(
       const HolderRanks& ranks = {},
       const std::function<bool(Role)>& trains = [](Role) { return true; },
-      const MatrixStorage& storage = {});
+      const MatrixStorage& storage = {}, const Parametrization& parametrization = {});
   ParamStore(ParamStore&&) = default;  // parameters keep their addresses
   ParamStore& operator=(ParamStore&&) = delete;
   ParamStore(const ParamStore&) = delete;
@@ -223,6 +226,7 @@ class ParamStore {
   HolderRanks ranks_;
   std::function<bool(Role)> trains_;
   MatrixStorage storage_;
+  Parametrization parametrization_;
   std::deque<Param> params_;  // addresses are stable
   std::deque<Expansion> expansions_;
   std::vector<Fused> fused_;

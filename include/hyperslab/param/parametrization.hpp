@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cmath>
+
+#include "hyperslab/param/spec.hpp"
+
+namespace hyperslab::param {
+
+/// How initial values, learning rates, logits and attention's scores follow from the width, so that
+/// a learning rate that was tuned on a narrow model serves a wide one: the maximal update
+/// parametrization for Adam (Yang et al. 2022, "Tensor Programs V", table 8). As default
+/// constructed, the standard one, in which every factor is 1.
+struct Parametrization {
+  double width_ratio = 1;   ///< width over that of the model on which rates are tuned, m
+  Dim base_head_width = 0;  ///< head width of that model; 0: the same as here
+
+  /// Of the standard deviation of initial values. Inputs of the blocks' matrices alone grow.
+  [[nodiscard]] double init_factor(Role role) const {
+    return role == Role::matrix ? 1 / std::sqrt(width_ratio) : 1;
+  }
+  /// Of the learning rate.
+  [[nodiscard]] double rate_factor(Role role) const {
+    return role == Role::matrix ? 1 / width_ratio : 1;
+  }
+  /// Of the head's products, with a tied table as with a matrix of its own.
+  [[nodiscard]] double logit_factor() const { return 1 / width_ratio; }
+  /// Of the products of queries and keys: 1 / head width, times what makes it the usual one over
+  /// the root at the base's head width; 0: the usual one.
+  [[nodiscard]] double attention_scale(Dim head_width) const {
+    if (base_head_width == 0 || base_head_width == head_width) return 0;
+    return std::sqrt(static_cast<double>(base_head_width)) / static_cast<double>(head_width);
+  }
+};
+
+}  // namespace hyperslab::param
