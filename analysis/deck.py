@@ -19,6 +19,7 @@ LAYOUT = ("parallel.data", "parallel.tensor", "parallel.pipeline")
 # be compared. The batch is compared by the tokens of a step.
 FREE_SECTIONS = ("run", "data", "parallel", "schedule", "train", "checkpoint", "timing")
 FREE_KEYS = ("model.init", "model.init_std", "model.position_std", "model.scale_residual_init", "model.embedding_scale",
+             "model.mup_base_width", "model.mup_base_head_width",
              "model.bos_token", "model.eos_tokens", "optimizer.lr", "optimizer.betas",
              "optimizer.eps", "optimizer.momentum", "optimizer.weight_decay",
              "optimizer.decay_embeddings", "optimizer.decay_norms_and_biases", "optimizer.cautious_decay",
@@ -43,6 +44,7 @@ EARLIER = {"train.trainable": "[]", "data.weights": "[]", "data.weight_steps": "
            "model.window": "0", "model.window_full_every": "0", "model.window_first_layer": "0",
            "model.attention_scale": "0", "model.attention_softcap": "0", "model.attention_sinks": "false",
            "model.logit_softcap": "0", "model.parallel_block": "false",
+           "model.mup_base_width": "0", "model.mup_base_head_width": "0",
            "model.pooling": "token", "model.drop_path": "0", "model.drop_path_rule": "linear", "model.init": "normal", "model.position_std": "0", "optimizer.decay_norms_and_biases": "false",
            "optimizer.cautious_decay": "false", "optimizer.state": "fp32", "model.label_smoothing": "0",
            "train.tasks": "[]", "train.tasks_every": "0",

@@ -20,7 +20,7 @@ COUNTED = {"family", "layers", "width", "heads", "kv_heads", "ffn_width", "vocab
            "head_width", "qkv_bias", "unbiased_qkv", "qk_norm", "rotary_fraction", "rope_scaling", "rope_factor", "rope_original_context",
            "rope_low_factor", "rope_high_factor", "rope_beta_fast", "rope_beta_slow", "rope_attention_factor", "rope_local_theta",
            "window", "window_full_every", "window_first_layer", "attention_scale", "attention_softcap", "attention_sinks", "logit_softcap",
-           "parallel_block"}
+           "parallel_block", "mup_base_width", "mup_base_head_width"}
 SIZES = ("layers", "width", "heads", "kv_heads", "ffn_width", "vocabulary", "context")
 
 

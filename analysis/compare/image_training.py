@@ -32,7 +32,7 @@ from analysis.tables import number, text_table
 # Keys that the PyTorch side knows in one way only; without augmentation an image is what its file holds.
 ONLY = {
     "model.family": ("vit",), "model.norm": ("layernorm",), "model.norm_place": ("pre",), "model.bias": ("true",), "model.unbiased_qkv": ("false",),
-    "model.activation": ("gelu",), "model.dropout": ("0",), "model.drop_path": ("0",), "model.channels": ("3",),
+    "model.activation": ("gelu",), "model.dropout": ("0",), "model.drop_path": ("0",), "model.channels": ("3",), "model.mup_base_width": ("0",),
     "augment.crop": ("center",), "augment.validation_crop": ("1",), "augment.flip": ("0",), "augment.policy": ("none",),
     "augment.brightness": ("0",), "augment.contrast": ("0",), "augment.saturation": ("0",), "augment.mixup": ("0",),
     "augment.cutmix": ("0",), "augment.erase": ("0",), "augment.repeats": ("1",), "optimizer.name": ("adamw",), "optimizer.decay_norms_and_biases": ("false",),

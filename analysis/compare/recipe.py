@@ -32,6 +32,7 @@ ONLY: Choices = {
     "train.overfit_one_batch": ("false",), "train.z_loss": ("0",),
     "model.head_width": ("0",), "model.qkv_bias": ("false",), "model.unbiased_qkv": ("false",), "model.qk_norm": ("none",), "model.rotary_fraction": ("1",), "model.rope_scaling": ("none",),
     "model.window": ("0",), "model.attention_scale": ("0",), "model.attention_softcap": ("0",), "model.attention_sinks": ("false",), "model.logit_softcap": ("0",),
+    "model.mup_base_width": ("0",),
 }
 
 

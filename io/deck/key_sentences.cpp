@@ -141,9 +141,16 @@ constexpr auto kSentences = std::to_array<KeySentence>({
     {"model.scale_residual_init",
      "Whether matrices that add to the residual stream begin smaller, "
      "with init_std / sqrt(2 x layers)."},
+    {"model.mup_base_width",
+     "Width of the model on which the learning rate is tuned: those of this one's parameters, its "
+     "initial values and logits follow from width / mup_base_width (muP, Yang et al. 2022); 0: "
+     "off."},
+    {"model.mup_base_head_width",
+     "Head width of that model, with mup_base_width; 0: the same as here, as more heads make a "
+     "wider model."},
     {"model.embedding_scale",
      "Factor of a token's vector before positions are added; 0: sqrt(width) with sinusoidal "
-     "positions (Vaswani et al. 2017), else 1."},
+     "positions (Vaswani et al. 2017), of mup_base_width if there is one, else 1."},
     {"model.frozen_format",
      "How the blocks' matrices are stored below adapters; compute: in the dtype of "
      "precision.compute; nf4: 4.13 bits an element (QLoRA)."},

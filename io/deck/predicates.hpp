@@ -57,6 +57,8 @@ namespace hyperslab::deck {
 [[nodiscard]] std::span<const Rule> document_rules();
 /// Those of texts that a model generates while it trains.
 [[nodiscard]] std::span<const Rule> sample_rules();
+/// Those of the maximal update parametrization.
+[[nodiscard]] std::span<const Rule> mup_rules();
 /// Those of windows and scores of attention.
 [[nodiscard]] std::span<const Rule> score_rules();
 

@@ -316,6 +316,8 @@ void visit_model(Visitor& v, Config& config) {
   v.real("init_std", spec.init_std, kPositive);
   v.real("position_std", spec.position_std, kNotNegative);
   v.flag("scale_residual_init", spec.scale_residual_init);
+  v.integer("mup_base_width", spec.mup_base_width, kSizeOrDefault);
+  v.integer("mup_base_head_width", spec.mup_base_head_width, kSizeOrDefault);
   v.named("frozen_format", spec.frozen_format, kStorageFormats);
   v.integer("bos_token", spec.bos_token, kIdOrNone);
   v.integers("eos_tokens", spec.eos_tokens, kId);

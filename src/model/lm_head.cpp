@@ -77,7 +77,7 @@ void LmHead::decode(Context& ctx, const UnitCall& call, nn::ResidualStream in,
 /// rank that has any pads them, so the vocabulary lies in the first columns.
 void LmHead::all_logits(Context& ctx, CView rows, View logits) const {
   const nn::TensorGroup& group = parts_.options.tensor;
-  if (group.is_alone()) return head_.logits(ctx, rows, logits);
+  if (group.is_alone()) return head_.logits(ctx, rows, memory_, logits);
   const Dim N = rows.shape()[0];
   const Dim columns = head_.columns();
   const Dim most = rank_logits_.shape()[1];
@@ -88,7 +88,7 @@ void LmHead::all_logits(Context& ctx, CView rows, View logits) const {
       return rank_logits_.flat().slice(rank * size, size).reshaped({count, columns});
     };
     const View all = rank_logits_.flat().slice(0, group.size() * count * columns);
-    head_.logits(ctx, rows.slice(row, count), of_rank(group.rank()));
+    head_.logits(ctx, rows.slice(row, count), memory_, of_rank(group.rank()));
     group.all_gather(ctx, of_rank(group.rank()), all);
     for (Dim rank = 0; rank < group.size(); ++rank) {
       ops::put_columns(ctx, of_rank(rank), rank * columns, logits.slice(row, count));

@@ -53,7 +53,8 @@ std::int64_t norm_parameters(const ModelSpec& spec) {
 }
 
 double default_scale_of_embeddings(const ModelSpec& spec) {
-  return spec.position == Position::sinusoidal ? std::sqrt(static_cast<double>(spec.width)) : 1;
+  const Dim width = spec.mup_base_width > 0 ? spec.mup_base_width : spec.width;
+  return spec.position == Position::sinusoidal ? std::sqrt(static_cast<double>(width)) : 1;
 }
 
 /// Share of all pairs of T tokens that a layer's attention computes.
@@ -166,6 +167,15 @@ double ModelSpec::scale_of_embeddings() const {
   return embedding_scale > 0 ? embedding_scale : default_scale_of_embeddings(*this);
 }
 
+param::Parametrization ModelSpec::parametrization() const {
+  if (mup_base_width == 0) return {};
+  return {static_cast<double>(width) / static_cast<double>(mup_base_width), mup_base_head_width};
+}
+
+double ModelSpec::scale_of_scores() const {
+  return scores.scale > 0 ? scores.scale : parametrization().attention_scale(head_width());
+}
+
 namespace {
 
 std::string number(double value) {
@@ -208,6 +218,13 @@ void add_scores(const ModelSpec& spec, Choices& choices) {
   if (scores.softcap > 0) choices.emplace_back("attention_softcap", number(scores.softcap));
   if (scores.sinks) choices.emplace_back("attention_sinks", "true");
   if (spec.logit_softcap > 0) choices.emplace_back("logit_softcap", number(spec.logit_softcap));
+  const param::Parametrization scaled = spec.parametrization();
+  if (scaled.logit_factor() != 1) {
+    choices.emplace_back("mup_base_width", std::to_string(spec.mup_base_width));
+  }
+  if (scaled.attention_scale(spec.head_width()) > 0) {
+    choices.emplace_back("mup_base_head_width", std::to_string(spec.mup_base_head_width));
+  }
 }
 
 }  // namespace

@@ -25,6 +25,7 @@ nn::EmbeddingConfig embedding_config(const ModelSpec& spec, const StageOptions& 
   config.context = spec.context;
   config.positions = position_table(spec.position);
   config.scale = static_cast<float>(spec.scale_of_embeddings());
+  config.logit_scale = static_cast<float>(spec.parametrization().logit_factor());
   config.logit_softcap = static_cast<float>(spec.logit_softcap);
   config.z_loss = options.z_loss;
   config.dropout = static_cast<float>(spec.dropout);
@@ -45,7 +46,7 @@ nn::BlockConfig block_config(const ModelSpec& spec, const StageOptions& options,
   config.width = spec.width;
   config.heads = {spec.heads, spec.kv_heads, spec.head_width()};
   config.scores.mask = mask;
-  config.scores.scale = spec.scores.scale;
+  config.scores.scale = spec.scale_of_scores();
   config.scores.softcap = spec.scores.softcap;
   config.ffn_width = spec.ffn_width;
   config.activation = spec.activation;
@@ -93,6 +94,10 @@ Transformer::Transformer(const ModelSpec& spec, const StageOptions& options,
 Transformer::~Transformer() = default;
 
 int Transformer::units() const { return static_cast<int>(parts_->spec.layers) + 2; }
+
+param::Parametrization Transformer::parametrization() const {
+  return parts_->spec.parametrization();
+}
 
 Shape Transformer::stream() const { return parts_->stream(); }
 

@@ -19,6 +19,10 @@ VisionTransformer::~VisionTransformer() = default;
 
 int VisionTransformer::units() const { return static_cast<int>(parts_->spec.layers) + 2; }
 
+param::Parametrization VisionTransformer::parametrization() const {
+  return parts_->spec.parametrization();
+}
+
 Shape VisionTransformer::stream() const { return parts_->stream(); }
 
 Architecture::UnitInfo VisionTransformer::info(int unit) const {

@@ -35,6 +35,7 @@ nn::ClassHeadConfig head_of(const TransformerParts& parts) {
   config.tokens = spec.image.tokens();
   config.class_token = spec.image.pooling == Pooling::token;
   config.label_smoothing = spec.label_smoothing;
+  config.logit_scale = static_cast<float>(spec.parametrization().logit_factor());
   config.init = spec.matrix_init();
   config.norm = parts.has_final_norm() ? spec.norm : ops::NormKind::none;
   config.norm_eps = static_cast<float>(spec.norm_eps);

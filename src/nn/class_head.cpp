@@ -28,6 +28,9 @@ ClassHead::ClassHead(param::ParamStore& params, const ClassHeadConfig& config)
 ClassHead::Memory ClassHead::plan(Arena& scratch, const ActivationSpec& spec, bool training) const {
   Memory memory;
   memory.pooled = scratch.take(spec.statistics, {spec.B, config_.width}, "pooled");
+  if (config_.logit_scale != 1) {
+    memory.scaled = scratch.take(spec.compute, {spec.B, config_.width}, "scaled rows of the head");
+  }
   memory.logits = scratch.take(spec.compute, {spec.B, config_.columns}, "logits");
   if (training) {
     memory.d_pooled = scratch.take(spec.compute, {spec.B, 1, config_.width}, "d_pooled");
@@ -60,7 +63,11 @@ CView ClassHead::logits(Context& ctx, ResidualStream in, const Memory& memory, S
   }
   ops::cast(ctx, memory.pooled, slot.pooled.as_matrix());
   norm_.forward(ctx, slot.pooled, {}, slot.norm);
-  const CView y = slot.norm.y().as_matrix();
+  CView y = slot.norm.y().as_matrix();
+  if (memory.scaled) {
+    ops::scale(ctx, config_.logit_scale, y, memory.scaled);
+    y = memory.scaled;
+  }
   ops::linear_forward(ctx, y, weight_.value(), bias_.value(), memory.logits);
   return y;
 }
@@ -85,6 +92,7 @@ void ClassHead::loss_and_gradient(Context& ctx, ResidualStream in, const Labels&
   const CView d_logits = memory.logits;
   ops::linear_backward_input(ctx, d_logits, weight_.value(), Accumulate::no,
                              memory.d_pooled.as_matrix());
+  if (memory.scaled) ops::scale(ctx, config_.logit_scale, memory.d_pooled, memory.d_pooled);
   const View d_weight = weight_.gradient();
   const View d_bias = bias_.gradient();
   if (d_weight || d_bias) {

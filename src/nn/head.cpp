@@ -11,6 +11,7 @@ namespace hyperslab::nn {
 Head::Head(param::ParamStore& params, const EmbeddingConfig& config, const param::FusedParam* tied)
     : group_(config.group),
       split_(config.vocabulary_split),
+      scale_(config.logit_scale),
       softcap_(config.logit_softcap),
       z_loss_(config.z_loss) {
   if (tied != nullptr) {
@@ -38,6 +39,10 @@ Head::Memory Head::plan(Arena& scratch, const ActivationSpec& spec, const Scratc
   memory.all_rows = blocks.gathered;
   memory.partial = blocks.partial;
   memory.scores = scratch.take(statistics, {N, ops::kTargetScoreCount}, "target scores");
+  if (scale_ != 1) {
+    const Dim width = weight_.members().front()->global_shape[1];
+    memory.scaled = scratch.take(spec.compute, {rows, width}, "scaled rows of the head");
+  }
   memory.logits = scratch.take(spec.compute, {rows, columns()}, "logits");
   if (softcap_ > 0) {
     memory.capped = scratch.take(spec.compute, {rows, columns()}, "capped logits");
@@ -48,6 +53,14 @@ Head::Memory Head::plan(Arena& scratch, const ActivationSpec& spec, const Scratc
                                  "row statistics of all ranks");
   memory.discarded = scratch.take(statistics, {ops::kSumCount}, "discarded sums");
   return memory;
+}
+
+/// Logits are far wider than rows, and the gradient of the weight needs the scale as well.
+CView Head::scaled(Context& ctx, CView x, const Memory& memory) const {
+  if (scale_ == 1) return x;
+  const View y = memory.scaled.slice(0, x.shape()[0]);
+  ops::scale(ctx, scale_, x, y);
+  return y;
 }
 
 void Head::project(Context& ctx, CView x, View logits) const {
@@ -94,9 +107,9 @@ void Head::loss(Context& ctx, CView x, CView targets, const Step& step,
   const Dim most = memory.logits.shape()[0];
   for (Dim row = 0; row < N; row += most) {
     const Dim rows = std::min(most, N - row);
-    chunk_loss(ctx,
-               {all_x.slice(row, rows), targets.slice(row, rows), memory.scores.slice(row, rows)},
-               step, memory, ops::WithGradient::no);
+    const CView part = scaled(ctx, all_x.slice(row, rows), memory);
+    chunk_loss(ctx, {part, targets.slice(row, rows), memory.scores.slice(row, rows)}, step, memory,
+               ops::WithGradient::no);
   }
 }
 
@@ -110,7 +123,7 @@ void Head::loss_and_gradient(Context& ctx, CView x, CView targets, const Step& s
   const Dim most = memory.logits.shape()[0];
   for (Dim row = 0; row < N; row += most) {
     const Dim rows = std::min(most, N - row);
-    const CView part = all_x.slice(row, rows);
+    const CView part = scaled(ctx, all_x.slice(row, rows), memory);
     chunk_loss(ctx, {part, targets.slice(row, rows), {}}, step, memory, ops::WithGradient::yes);
     const Scope backward(ctx.recorder(), Phase::backward);
     const View d_logits = memory.logits.slice(0, rows);
@@ -124,11 +137,17 @@ void Head::loss_and_gradient(Context& ctx, CView x, CView targets, const Step& s
                                 d_weight, {});
   }
   group_.sum(ctx, term, dx);
+  if (scale_ != 1) ops::scale(ctx, scale_, dx, dx);
 }
 
-void Head::logits(Context& ctx, CView x, View logits) const {
+void Head::logits(Context& ctx, CView x, const Memory& memory, View logits) const {
   const Scope scope(ctx.recorder(), kHeadComponent);
-  project(ctx, x, logits);
+  const Dim N = x.shape()[0];
+  const Dim most = scale_ == 1 ? N : memory.scaled.shape()[0];
+  for (Dim row = 0; row < N; row += most) {
+    const Dim rows = std::min(most, N - row);
+    project(ctx, scaled(ctx, x.slice(row, rows), memory), logits.slice(row, rows));
+  }
 }
 
 }  // namespace hyperslab::nn

@@ -104,7 +104,9 @@ class Initial(support.Case):
                 ("base/checkpoints", ("model.width=64",), ["(32, 32), expected (64, 64)"]),
                 ("base/checkpoints", ("model.heads=8",), ["another model", "heads=2 here heads=8"]),
                 ("base/checkpoints", ("model.embedding_scale=2",),
-                 ["another model", "embedding_scale=default here embedding_scale=2"])):
+                 ["another model", "embedding_scale=default here embedding_scale=2"]),
+                ("base/checkpoints", ("model.mup_base_width=16",),
+                 ["another model", "mup_base_width=default here mup_base_width=16"])):
             with self.subTest(initial=initial, settings=settings):
                 self.assert_refused(self.start_from("bad", *settings, initial=initial), 4, *words)
                 self.assert_refused(self.start_from("bad", "parallel.data=2", *settings, initial=initial, ranks=2),

@@ -61,6 +61,22 @@ parallel.pipeline=2 parallel.tensor=2 train.microbatch=2
 parallel.data=2 parallel.zero=2 memory.recompute=selective
 """
 
+# Three times the width of its base in fact: logits and rates are no powers of two.
+MUP_WAYS = (("model.width=48", "model.heads=4", "model.kv_heads=2", "model.mup_base_width=16", "model.mup_base_head_width=6",
+             "train.z_loss=0.01"),
+            ("model.family=gpt2", "model.width=48", "model.heads=4", "model.mup_base_width=16", "model.vocabulary=263",
+             "model.dropout=0.1", "optimizer.cautious_decay=true", "optimizer.ema_decay=0.5"))
+MUP_MATRIX = """\
+parallel.data=2 parallel.zero=1
+parallel.data=4 parallel.zero=2
+parallel.data=2 parallel.zero=2 memory.recompute=full
+parallel.tensor=2 parallel.sequence=true parallel.data=2
+parallel.tensor=4
+parallel.pipeline=2 parallel.tensor=2 train.microbatch=2
+parallel.pipeline=2 parallel.data=2 parallel.zero=1 train.microbatch=2
+parallel.pipeline=2 parallel.schedule=zero_bubble train.microbatch=2
+"""
+
 # Without another microbatch and without tensor ranks scales are the same, and so are all bits but those of sums.
 FP8 = ("precision.fp8_min_width=32",)
 FP8_SAME_MATRIX = """\
@@ -209,6 +225,25 @@ class Parity(support.Case):
 
         self.assertEqual((result.code, result.messages), (0, []), result.err)
         self.assertEqual(result.out.count("agrees : "), OPTIONS_MATRIX.count("\n"))
+
+    def test_matrix_of_the_maximal_update_parametrization(self):
+        self.write("mup.txt", MUP_MATRIX)
+        for settings in MUP_WAYS:
+            with self.subTest(settings=settings):
+                result = self.parity("deck.yaml", "--matrix", "mup.txt", *support.overrides(*settings))
+
+                self.assertEqual((result.code, result.messages), (0, []), result.err + result.out)
+                self.assertEqual(result.out.count("agrees : "), MUP_MATRIX.count("\n"))
+
+    def test_a_model_of_its_base_width_is_the_same_bit_for_bit(self):
+        deck = (self.folder / "layout.yaml").read_text(encoding="utf-8")
+        self.write("base.yaml", deck.replace("width: 32,", "width: 32, mup_base_width: 32, mup_base_head_width: 16,"))
+
+        result = self.parity("layout.yaml", "base.yaml", "--rows", 100)
+
+        self.assertEqual((result.code, result.messages), (0, []), result.err)
+        _, *rows = result.out.splitlines()
+        self.assertEqual({float(row.split()[0]) for row in rows}, {0.0}, result.out)
 
     def test_matrix_of_norms_of_the_width(self):
         self.write("width.txt", WIDTH_NORM_MATRIX)

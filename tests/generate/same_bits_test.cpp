@@ -140,7 +140,9 @@ TEST(SameBits, ADecodedTokenHasTheLogProbabilityOfTheForwardPass) {
            {"model.family=gpt2", "model.width=96", "adapter.rank=4"},
            {"model.family=gpt2", "model.width=96", "model.attention_softcap=3",
             "model.logit_softcap=2"},
-           {"model.family=llama", "model.width=96", "model.attention_sinks=true"}}) {
+           {"model.family=llama", "model.width=96", "model.attention_sinks=true"},
+           {"model.family=llama", "model.width=96", "model.mup_base_width=32",
+            "model.mup_base_head_width=8"}}) {
     for (const Dim rows : {1, 4}) expect_same_bits(overrides, rows);
   }
 }

@@ -24,6 +24,7 @@ const std::vector<std::vector<std::string>>& kinds() {
        "model.logit_softcap=3", "model.attention_softcap=5"},
       {"model.family=llama", "model.qk_norm=head", "model.norm_place=sandwich"},
       {"model.family=gpt2", "model.parallel_block=true"},
+      {"model.family=gpt2", "model.mup_base_width=8", "model.mup_base_head_width=2"},
       {"model.position=sinusoidal", "model.norm_place=post"}};
   return all;
 }

@@ -94,7 +94,9 @@ TEST_F(GpuModelCache, GivesTheLogitsOfRecomputation) {
   for (const test::Overrides& family :
        {test::Overrides{"model.family=gpt2"},
         test::Overrides{"model.family=llama", "model.kv_heads=2"},
-        test::Overrides{"model.family=llama", "model.attention_sinks=true", "model.window=17"}}) {
+        test::Overrides{"model.family=llama", "model.attention_sinks=true", "model.window=17"},
+        test::Overrides{"model.family=llama", "model.mup_base_width=24",
+                        "model.mup_base_head_width=6"}}) {
     for (const char* compute : {"fp32", "bf16"}) {
       CachedModel model(test::read_model(
           kDeck, family + test::Overrides{std::string("precision.compute=") + compute}));
@@ -195,7 +197,7 @@ TEST_F(GpuModelCache, TextsOfAnyLengthsTogetherAreThoseOfEachAlone) {
 
 TEST_F(GpuModelCache, AReplayedGraphGivesTheBitsOfTheCalls) {
   for (const test::Overrides& family :
-       {test::Overrides{"model.family=gpt2"},
+       {test::Overrides{"model.family=gpt2", "model.mup_base_width=24"},
         test::Overrides{"model.family=llama", "model.kv_heads=2"}}) {
     for (const char* compute : {"fp32", "bf16"}) {
       const auto config = test::read_model(

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Moments in bf16 (optimizer.state) on every axis and with sharded state.
+// Moments in bf16 (optimizer.state) on every axis and with sharded state, also with learning rates
+// by parameter.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -21,11 +22,12 @@ constexpr int kSteps = 6;
 
 std::vector<std::vector<std::string>> layouts(int ranks) {
   const std::string n = std::to_string(ranks);
-  if (ranks == 1) return {{}, {"optimizer.cautious_decay=true"}};
+  const std::string mup = "model.mup_base_width=8";
+  if (ranks == 1) return {{}, {"optimizer.cautious_decay=true"}, {mup}};
   std::vector<std::vector<std::string>> all = {
       {"parallel.data=" + n},
-      {"parallel.data=" + n, "parallel.zero=2"},
-      {"parallel.tensor=" + n, "model.tie_embeddings=false"},
+      {"parallel.data=" + n, "parallel.zero=2", mup},
+      {"parallel.tensor=" + n, "model.tie_embeddings=false", mup},
       {"parallel.pipeline=" + n}};
   if (ranks == 4) all.push_back({"parallel.data=2", "parallel.tensor=2", "parallel.zero=1"});
   return all;

@@ -15,6 +15,7 @@
 #include "hyperslab/nn/qk_norm.hpp"
 #include "hyperslab/ops/activation.hpp"
 #include "hyperslab/ops/norm.hpp"
+#include "hyperslab/param/parametrization.hpp"
 #include "hyperslab/param/spec.hpp"
 
 namespace hyperslab::model {
@@ -90,7 +91,8 @@ struct ModelSpec {
   RopeSpec rope = {};
   double rope_local_theta = 0;  ///< base of layers with a window, unscaled; 0: as all others
   /// Factor of the vectors that the token table gives, before positions are added; 0 in the deck:
-  /// sqrt(width) with sinusoidal positions (Vaswani et al. 2017, 3.4), else 1.
+  /// sqrt(width) with sinusoidal positions (Vaswani et al. 2017, 3.4), of mup_base_width if there
+  /// is one, else 1.
   double embedding_scale = 0;
   ops::NormKind norm = ops::NormKind::layernorm;
   NormPlace norm_place = NormPlace::pre;
@@ -113,6 +115,10 @@ struct ModelSpec {
   /// Of the initial learned positions and class token of images; 0: init_std.
   double position_std = 0;
   bool scale_residual_init = true;  ///< residual projections start with init_std / sqrt(2 layers)
+  /// Width of the model on which learning rates are tuned, from which those of this one, and what
+  /// belongs to it, follow (param::Parametrization); 0: the standard parametrization.
+  Dim mup_base_width = 0;
+  Dim mup_base_head_width = 0;  ///< its head width, with mup_base_width; 0: as here
   /// Of the blocks' matrices if they are frozen. int4 has groups of 64.
   param::StorageFormat frozen_format = param::StorageFormat::compute;
   std::int64_t bos_token = -1;  ///< id that begins a text, for exports; -1: as the vocabulary says
@@ -138,6 +144,9 @@ struct ModelSpec {
   [[nodiscard]] bool is_of_images() const { return family == Family::vit; }
   /// embedding_scale, or what stands for its 0.
   [[nodiscard]] double scale_of_embeddings() const;
+  [[nodiscard]] param::Parametrization parametrization() const;
+  /// scores.scale, or what the parametrization makes of its 0.
+  [[nodiscard]] double scale_of_scores() const;
   friend bool operator==(const ModelSpec&, const ModelSpec&) = default;
 };
 

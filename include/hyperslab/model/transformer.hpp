@@ -23,6 +23,7 @@ class Transformer final : public Architecture {
   Transformer& operator=(Transformer&&) = delete;
 
   [[nodiscard]] int units() const override;
+  [[nodiscard]] param::Parametrization parametrization() const override;
   [[nodiscard]] UnitInfo info(int unit) const override;
   [[nodiscard]] Shape stream() const override;
   [[nodiscard]] Batch plan_batch(Arena& activations, ChunkEnds chunk) const override;

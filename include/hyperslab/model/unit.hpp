@@ -132,6 +132,8 @@ class Architecture {
   Architecture& operator=(Architecture&&) = delete;
 
   [[nodiscard]] virtual int units() const = 0;
+  /// Of its parameters.
+  [[nodiscard]] virtual param::Parametrization parametrization() const { return {}; }
   [[nodiscard]] virtual UnitInfo info(int unit) const = 0;
   /// Shape of the residual stream on this rank.
   [[nodiscard]] virtual Shape stream() const = 0;

@@ -23,6 +23,7 @@ class VisionTransformer final : public Architecture {
   VisionTransformer& operator=(VisionTransformer&&) = delete;
 
   [[nodiscard]] int units() const override;
+  [[nodiscard]] param::Parametrization parametrization() const override;
   [[nodiscard]] UnitInfo info(int unit) const override;
   [[nodiscard]] Shape stream() const override;
   [[nodiscard]] Batch plan_batch(Arena& activations, ChunkEnds chunk) const override;

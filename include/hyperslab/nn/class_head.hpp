@@ -14,6 +14,7 @@ struct ClassHeadConfig {
   Dim tokens = 0;           ///< of a sample
   bool class_token = true;  ///< is pooled; else the mean of all tokens
   double label_smoothing = 0;
+  float logit_scale = 1;  ///< of the products, before the bias
   MatrixInit init;
   ops::NormKind norm = ops::NormKind::layernorm;  ///< after pooling
   float norm_eps = 1e-6F;
@@ -31,6 +32,7 @@ class ClassHead {
   struct Memory {
     View pooled;     ///< (B, C) of the statistics' type
     View d_pooled;   ///< (B, 1, C); with gradients only
+    View scaled;     ///< (B, C): rows times the logit scale; absent if that is 1
     View logits;     ///< (B, columns)
     View discarded;  ///< (ops::kSumCount): sums that another rank counts; with several ranks only
   };
@@ -55,7 +57,7 @@ class ClassHead {
 
  private:
   [[nodiscard]] ops::PooledRows rows_of(CView stream, Dim B) const;
-  /// (B, C) after the norm; the logits lie in memory.
+  /// (B, C) after the norm, times the logit scale; the logits lie in memory.
   CView logits(Context& ctx, ResidualStream in, const Memory& memory, Slot& slot) const;
   [[nodiscard]] View sums(const Head::Step& step, const Memory& memory) const {
     return config_.group.is_first() ? step.sums : memory.discarded;

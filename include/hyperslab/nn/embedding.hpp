@@ -18,6 +18,7 @@ struct EmbeddingConfig {
   Dim context = 0;
   PositionTable positions = PositionTable::none;
   float scale = 1;          ///< of the token embedding, see model.embedding_scale
+  float logit_scale = 1;    ///< of the head's products, before a softcap
   float logit_softcap = 0;  ///< of the head; 0: none
   float z_loss = 0;         ///< of the head's loss, see ops::LossRows; 0: none
   float dropout = 0;

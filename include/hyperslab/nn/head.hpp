@@ -15,6 +15,7 @@ class Head {
   Head(param::ParamStore& params, const EmbeddingConfig& config, const param::FusedParam* tied);
 
   struct Memory {
+    View scaled;      ///< (rows of a chunk, C): rows times the logit scale; absent if that is 1
     View logits;      ///< (rows of a chunk, columns of this rank with padding)
     View capped;      ///< likewise: logits after a softcap, for backward; absent without
     View statistics;  ///< (rows of a chunk, ops::kRowStatisticCount); with several ranks only
@@ -42,7 +43,7 @@ class Head {
   void loss_and_gradient(Context& ctx, CView x, CView targets, const Step& step,
                          const Memory& memory, View dx, Accumulate accumulate) const;
   /// x: (N, C) -> logits: (N, columns of this rank with padding).
-  void logits(Context& ctx, CView x, View logits) const;
+  void logits(Context& ctx, CView x, const Memory& memory, View logits) const;
   [[nodiscard]] Dim columns() const { return split_.rows; }
 
  private:
@@ -52,11 +53,13 @@ class Head {
     CView targets;  ///< (rows)
     View scores;    ///< (rows, ops::kTargetScoreCount); may be absent
   };
+  [[nodiscard]] CView scaled(Context& ctx, CView x, const Memory& memory) const;
   void project(Context& ctx, CView x, View logits) const;
   void chunk_loss(Context& ctx, const Chunk& chunk, const Step& step, const Memory& memory,
                   ops::WithGradient gradient) const;
   TensorGroup group_;
   VocabularySplit split_;
+  float scale_ = 1;
   float softcap_ = 0;
   float z_loss_ = 0;
   param::FusedParam weight_;

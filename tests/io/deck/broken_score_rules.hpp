@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Overrides of a deck with rope that break one rule of windows, scores of attention and documents
-// each.
+// Overrides of a deck with rope that break one rule of windows, scores of attention, the maximal
+// update parametrization and documents each.
 #pragma once
 
 #include "broken_overrides.hpp"
@@ -18,6 +18,21 @@ inline const std::vector<BrokenOverrides>& broken_score_rules() {
       {"model.parallel_block",
        {"model.parallel_block=true", "model.norm_place=sandwich"},
        "parallel sublayers have norms before them alone"},
+      {"optimizer.name",
+       {"model.mup_base_width=16", "optimizer.name=muon"},
+       "muon scales its updates by the shape of a matrix: set optimizer.name to adamw"},
+      {"optimizer.name",
+       {"model.mup_base_width=16", "optimizer.name=sgd"},
+       "sgd has other laws: set optimizer.name to adamw"},
+      {"model.init",
+       {"model.mup_base_width=16", "model.init=xavier"},
+       "xavier has a law of the width of its own"},
+      {"model.mup_base_head_width",
+       {"model.mup_base_head_width=8"},
+       "set model.mup_base_width to the width of that"},
+      {"model.attention_scale",
+       {"model.mup_base_width=16", "model.mup_base_head_width=8", "model.attention_scale=0.5"},
+       "model.mup_base_head_width decides it"},
       {"data.documents", {"data.documents=masked"}, "set data.end_token to the id that ends"},
       {"data.documents",
        {"data.documents=masked", "data.end_token=0", "model.position=learned"},

@@ -12,6 +12,8 @@ constexpr const char* kEveryKey = R"(
 run: {name: all-keys, directory: out/here, seed: 7, device: cpu, deterministic: true}
 model:
   scale_residual_init: false
+  mup_base_width: 20
+  mup_base_head_width: 5
   init_std: 0.03
   attention: reference
   dropout: 0.125
@@ -83,6 +85,8 @@ TEST(Fields, RunAndModel) {
                                      .attention = model::AttentionPath::reference,
                                      .init_std = 0.03,
                                      .scale_residual_init = false,
+                                     .mup_base_width = 20,
+                                     .mup_base_head_width = 5,
                                      .bos_token = 299,
                                      .eos_tokens = {300, 4}};
   EXPECT_EQ(config.model, expected);
@@ -238,6 +242,8 @@ TEST(Defaults, ScaleOfEmbeddings) {
   EXPECT_EQ(read(kValid, {"model.position=learned"}).model.embedding_scale, 1);
   const auto sinusoidal = read(kValid, {"model.position=sinusoidal", "model.width=64"});
   EXPECT_EQ(sinusoidal.model.embedding_scale, 8);  // the root of the width
+  const auto of_base = read(kValid, {"model.position=sinusoidal", "model.mup_base_width=16"});
+  EXPECT_EQ(of_base.model.embedding_scale, 4);
   EXPECT_EQ(
       read(kValid, {"model.position=sinusoidal", "model.embedding_scale=1"}).model.embedding_scale,
       1);
