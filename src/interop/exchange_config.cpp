@@ -127,6 +127,8 @@ void require_counterpart(const ModelSpec& spec, Library library) {
         "pre");
   wants(spec.scale_of_embeddings() == 1 || gemma, "embedding_scale", "1");
   wants(!spec.scores.sinks, "attention_sinks", "false");
+  wants(spec.parametrization().attention_scale(spec.head_width()) == 0, "mup_base_head_width",
+        "0 or the head width");
   wants(!spec.bias || spec.has_qkv_bias() || spec.is_of_images(), "unbiased_qkv", "false");
   wants(library == Library::transformers || spec.is_of_images(), "family", "vit");
   if (spec.is_of_images()) {

@@ -185,7 +185,7 @@ void export_huggingface(const model::ModelSpec& model, const io::CheckpointReade
     if (tensor.heads > 1) return read_interleaved(reader, tensor, out);
     if (!tensor.transposed) {
       read_ours(reader, tensor, out);
-      for (float& value : out.span<float>()) value -= tensor.offset;
+      for (float& value : out.span<float>()) value = tensor.scale * value - tensor.offset;
       return;
     }
     Tensor rows(Device::cpu, DType::f32, {tensor.shape[1], tensor.shape[0]});
@@ -194,6 +194,12 @@ void export_huggingface(const model::ModelSpec& model, const io::CheckpointReade
   };
   folder.write_tensors(specs, options.dtype, fill, options.shard_bytes);
   folder.commit();
+  if (const double factor = model.parametrization().logit_factor(); factor != 1) {
+    log::info(fmt::format(
+        "{}: the final norm holds the factor {:.6g} of logits that follows from "
+        "model.mup_base_width; what trains this folder has to find learning rates of its own",
+        options.output, factor));
+  }
 }
 
 }  // namespace hyperslab::interop

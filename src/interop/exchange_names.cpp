@@ -280,6 +280,15 @@ std::vector<ExchangedTensor> language_tensors(const model::ModelSpec& spec, AddB
   return table.tensors;
 }
 
+std::vector<ExchangedTensor> unscaled_tensors(const model::ModelSpec& spec, Library library) {
+  if (spec.is_of_images()) return image_tensors(spec, library);
+  if (spec.family == model::Family::gpt2) return language_tensors(spec, add_gpt2_block);
+  if (is_of_neox(spec)) return language_tensors(spec, add_neox_block);
+  if (is_of_gemma(spec)) return language_tensors(spec, add_gemma_block);
+  if (is_of_olmo2(spec)) return language_tensors(spec, add_olmo2_block);
+  return language_tensors(spec, is_of_phi3(spec) ? add_phi3_block : add_llama_block);
+}
+
 }  // namespace
 
 bool is_of_phi3(const model::ModelSpec& spec) {
@@ -287,12 +296,13 @@ bool is_of_phi3(const model::ModelSpec& spec) {
 }
 
 std::vector<ExchangedTensor> exchanged_tensors(const model::ModelSpec& spec, Library library) {
-  if (spec.is_of_images()) return image_tensors(spec, library);
-  if (spec.family == model::Family::gpt2) return language_tensors(spec, add_gpt2_block);
-  if (is_of_neox(spec)) return language_tensors(spec, add_neox_block);
-  if (is_of_gemma(spec)) return language_tensors(spec, add_gemma_block);
-  if (is_of_olmo2(spec)) return language_tensors(spec, add_olmo2_block);
-  return language_tensors(spec, is_of_phi3(spec) ? add_phi3_block : add_llama_block);
+  std::vector<ExchangedTensor> tensors = unscaled_tensors(spec, library);
+  for (ExchangedTensor& tensor : tensors) {
+    if (tensor.ours.front().name.starts_with("model/final_norm.")) {
+      tensor.scale = static_cast<float>(spec.parametrization().logit_factor());
+    }
+  }
+  return tensors;
 }
 
 std::vector<ExchangedTensor> tensors_of_folder(const model::ModelSpec& spec,

@@ -24,6 +24,7 @@ struct ExchangedTensor {
   bool transposed = false;       ///< (inputs, outputs): GPT-2's Conv1D
   Dim heads = 1;     ///< ours lie head by head, the first head of each, then the second: GPT-NeoX
   float offset = 0;  ///< what ours have more: norms of Gemma
+  float scale = 1;   ///< what an export multiplies ours by before: the final norm, by a logit scale
 
   [[nodiscard]] Dim numel() const { return shape.numel(); }
 };

@@ -65,11 +65,14 @@ TEST(ExchangeConfig, WhatASiblingOfLlamaLacksIsNamed) {
   mistral.scores.softcap = 5;
   mistral.scores.sinks = true;
   mistral.parallel_block = true;
+  mistral.mup_base_width = 4;
+  mistral.mup_base_head_width = 1;
   EXPECT_THAT(export_refusal(mistral),
               AllOf(HasSubstr("no counterpart as MistralForCausalLM"),
                     HasSubstr("model.window_full_every and window_first_layer must be 0"),
                     HasSubstr("model.parallel_block must be false"),
                     HasSubstr("model.attention_sinks must be false"),
+                    HasSubstr("model.mup_base_head_width must be 0 or the head width"),
                     HasSubstr("model.attention_softcap and logit_softcap must be 0")));
   ModelSpec gemma = small(model::Family::llama);
   gemma.norm_place = model::NormPlace::sandwich;

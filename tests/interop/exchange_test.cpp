@@ -217,6 +217,47 @@ TEST(Exchange, RoundTripsOfBothFamiliesTiedAndUntiedInOneFileAndInSeveral) {
   expect_round_trip(biased, 1000);
 }
 
+/// A width of four times its base's: the final norm gives a quarter, and its tied table stays.
+TEST(Exchange, ALogitScaleGoesIntoTheFinalNorm) {
+  for (const model::Family family : {model::Family::gpt2, model::Family::llama}) {
+    const test::TempFolder temp;
+    ModelSpec spec = small(family);
+    spec.tie_embeddings = true;
+    spec.mup_base_width = 2;
+    write_checkpoint(spec, temp.path() + "/c");
+
+    export_small(spec, temp.path() + "/c", temp.path() + "/hf");
+
+    const std::string folder = temp.path() + "/hf";
+    const bool gpt2 = family == model::Family::gpt2;
+    for (const char* part : {"weight", "bias"}) {
+      if (!gpt2 && part[0] == 'b') continue;
+      const std::string name = gpt2 ? "transformer.ln_f." : "model.norm.";
+      const auto norm = tensor_in(folder, name + part, {8});
+      EXPECT_EQ(norm[5], value_of(std::string("model/final_norm.") + part, 5) / 4);
+    }
+    const auto table =
+        tensor_in(folder, gpt2 ? "transformer.wte.weight" : "model.embed_tokens.weight", {20, 8});
+    EXPECT_EQ(table[11], value_of("model/embedding.token.weight", 11));
+    EXPECT_EQ(huggingface_model(folder).mup_base_width, 0);
+  }
+}
+
+TEST(Exchange, NormsOfGemmaAreScaledBeforeTheirOffset) {
+  ModelSpec spec = small(model::Family::llama);
+  spec.norm_place = model::NormPlace::sandwich;
+  spec.activation = ops::Activation::geglu_tanh;
+  spec.embedding_scale = std::sqrt(8.0);
+  spec.tie_embeddings = true;
+  spec.scores.scale = 0.5;
+  spec.mup_base_width = 2;
+  for (const ExchangedTensor& tensor : exchanged_tensors(spec)) {
+    const bool last = tensor.name == "model.norm.weight";
+    EXPECT_EQ(tensor.scale, last ? 0.25F : 1.0F) << tensor.name;
+    EXPECT_EQ(tensor.offset, tensor.name.ends_with("norm.weight") ? 1.0F : 0.0F);
+  }
+}
+
 ModelSpec small_phi3() {
   ModelSpec spec = small(model::Family::llama);
   spec.own_head_width = 4;

@@ -63,6 +63,8 @@ OURS = {
     "llama_tied_bias": ("model.tie_embeddings=true", "model.bias=true"),
     "gpt2": ("model.family=gpt2", "model.ffn_width=72"),
     "gpt2_untied": ("model.family=gpt2", "model.tie_embeddings=false"),
+    "llama_mup": ("model.mup_base_width=12",),  # logits divided by 8/3
+    "gpt2_mup": ("model.family=gpt2", "model.mup_base_width=8", "model.mup_base_head_width=16"),
 }
 
 GPT2 = {"n_layer": 2, "n_embd": 32, "n_head": 4, "vocab_size": VOCABULARY, "n_positions": CONTEXT,
