@@ -93,6 +93,19 @@ TEST(ExchangeVit, TheMeanOfPatchesIsNormedByFcNorm) {
   EXPECT_FALSE(names.contains("cls_token"));
 }
 
+TEST(ExchangeVit, ALogitScaleGoesIntoTheNormBeforeTheHead) {
+  ModelSpec spec = small_vit(Pooling::token);
+  spec.mup_base_width = 2;  // a quarter
+  for (const Library library : {Library::timm, Library::transformers}) {
+    std::set<std::string> scaled;
+    for (const ExchangedTensor& tensor : exchanged_tensors(spec, library)) {
+      if (tensor.scale == 0.25F) scaled.insert(tensor.name);
+    }
+    const std::string norm = library == Library::timm ? "norm" : "vit.layernorm";
+    EXPECT_EQ(scaled, (std::set<std::string>{norm + ".weight", norm + ".bias"}));
+  }
+}
+
 TEST(ExchangeVit, ConfigurationsComeBack) {
   for (const Pooling pooling : {Pooling::token, Pooling::mean}) {
     const ModelSpec spec = small_vit(pooling);
