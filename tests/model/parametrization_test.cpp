@@ -82,6 +82,7 @@ ModelSpec model_of_width(const Growing& growing, Dim width, bool mup) {
   ModelSpec spec = small_model(growing.family);
   const Dim of_heads = growing.grown == Grown::heads ? width : kBaseWidth;
   spec.width = width;
+  spec.init_std = 0.2;  // so that heads tell tokens apart from the start
   spec.heads = spec.kv_heads = of_heads / kBaseHeadWidth;
   spec.ffn_width = 4 * width;
   if (!mup) return spec;
@@ -90,36 +91,43 @@ ModelSpec model_of_width(const Growing& growing, Dim width, bool mup) {
   return spec;
 }
 
-/// How much further a few steps move every coordinate in a model that is eight times as wide.
-std::map<std::string, double> growths(const Growing& growing, bool mup) {
-  const auto changes = [&](Dim width) {
-    Trained model(model_of_width(growing, width, mup));
-    const auto before = coordinates(model.run);
-    for (int step = 0; step < 4; ++step) model.step(0x1p-10F);
-    std::map<std::string, double> moved;
-    for (const auto& [name, values] : coordinates(model.run)) {
-      moved[name] = root_mean_square(values, before.at(name));
-    }
-    return moved;
-  };
-  const auto narrow = changes(kBaseWidth);
-  std::map<std::string, double> out;
-  for (const auto& [name, change] : changes(8 * kBaseWidth)) out[name] = change / narrow.at(name);
-  return out;
+/// How far a few steps move every coordinate.
+std::map<std::string, double> changes(const ModelSpec& spec) {
+  Trained model(spec);
+  const auto before = coordinates(model.run);
+  for (int step = 0; step < 4; ++step) model.step(0x1p-10F);
+  std::map<std::string, double> moved;
+  for (const auto& [name, values] : coordinates(model.run)) {
+    moved[name] = root_mean_square(values, before.at(name));
+  }
+  return moved;
 }
 
-class Coordinates : public testing::TestWithParam<Growing> {};
+class Coordinates : public testing::TestWithParam<Growing> {
+ protected:
+  /// How much further than in a model of the base's width.
+  static std::map<std::string, double> growths(Dim width, bool mup) {
+    const auto narrow = changes(model_of_width(GetParam(), kBaseWidth, mup));
+    std::map<std::string, double> out;
+    for (const auto& [name, change] : changes(model_of_width(GetParam(), width, mup))) {
+      out[name] = change / narrow.at(name);
+    }
+    return out;
+  }
+};
 
-TEST_P(Coordinates, MoveAlikeInNarrowAndWideModels) {
-  for (const auto& [name, growth] : growths(GetParam(), true)) {
-    EXPECT_LT(growth, 1.5) << name;
-    EXPECT_GT(growth, 0.67) << name;
+TEST_P(Coordinates, MoveAlikeAtEveryWidth) {
+  for (const Dim width : {kBaseWidth / 2, 2 * kBaseWidth, 4 * kBaseWidth, 8 * kBaseWidth}) {
+    for (const auto& [name, growth] : growths(width, true)) {
+      EXPECT_LT(growth, 1.5) << name << " at " << width;
+      EXPECT_GT(growth, 0.67) << name << " at " << width;
+    }
   }
 }
 
 /// Without it they move much further, by which the test above is known to be able to fail.
 TEST_P(Coordinates, MoveFurtherInWideModelsWithoutIt) {
-  for (const auto& [name, growth] : growths(GetParam(), false)) {
+  for (const auto& [name, growth] : growths(8 * kBaseWidth, false)) {
     if (name == "0") continue;  // rows of a table, which move as far in every model
     EXPECT_GT(growth, 3) << name;
   }
@@ -176,8 +184,11 @@ TEST(Parametrization, IsAStandardModelWithOtherInitialValuesAndAScaledHead) {
     spec.logit_softcap = 2;
     StageOptions options = small_stage(2, 16, true);
     options.z_loss = 0.1F;
+    spec.scores.scale = std::sqrt(2.0) / 8;  // of heads of 8 that were 2
     StageHarness standard(spec, options);
+    spec.scores.scale = 0;
     spec.mup_base_width = spec.width / 16;
+    spec.mup_base_head_width = 2;
     StageHarness wide(spec, options);
 
     expect_as_imitated(wide, standard);
