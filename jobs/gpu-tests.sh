@@ -85,6 +85,88 @@ EOF_EARLIER
   for name in $names; do passed_earlier[$name]=1; done
 fi
 
+# write_record ended|stopped: the tests that have ended, to the output file.
+write_record() {
+  mkdir -p -- "$(dirname -- "$output")"
+  "${start[@]}" python3 - "$scratch" "$output" "$hash" "$commit" "$earlier" "$1" <<'EOF_PYTHON'
+import ctypes, datetime, json, pathlib, shutil, subprocess, sys
+
+scratch, output, sources, commit, earlier, how = sys.argv[1:]
+
+
+def version(library, function):
+    """What a library says of its version, None if it is not found."""
+    try:
+        call = getattr(ctypes.CDLL(library), function)
+    except OSError:
+        return None
+    if function == "cudnnGetVersion":
+        call.restype = ctypes.c_size_t
+        number = call()
+    else:
+        value = ctypes.c_int()
+        call(ctypes.byref(value))
+        number = value.value
+    if function == "cudaRuntimeGetVersion":
+        return f"{number // 1000}.{number % 1000 // 10}"
+    return f"{number // 10000}.{number % 10000 // 100}.{number % 100}"
+
+
+def cuda_version():
+    """Of the newest runtime that the loader finds."""
+    found = (version(f"libcudart.so.{major}", "cudaRuntimeGetVersion") for major in (14, 13, 12))
+    return next((text for text in found if text), None)
+
+
+query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+smi = []
+if shutil.which(query[0]):
+    smi = subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip().splitlines()
+device, driver = (smi[0].split(", ") + [""])[:2] if smi else ("", "")
+tests = []
+for status in sorted(pathlib.Path(scratch).glob("*.status")):
+    program = status.stem
+    found = []
+    report = status.with_suffix(".json")
+    text = report.read_text() if report.is_file() else ""
+    if text:
+        for suite in json.loads(text)["testsuites"]:
+            for test in suite["testsuite"]:
+                skipped = test["result"] == "SKIPPED" or test["status"] == "NOTRUN"
+                result = "failed" if test.get("failures") else "skipped" if skipped else "passed"
+                found.append({"name": f"{program}.{suite['name']}.{test['name']}",
+                              "program": program, "result": result,
+                              "seconds": float(test["time"].rstrip("s"))})
+    code, microseconds = map(int, status.read_text().split())
+    if how == "stopped" and code in (130, 137, 143):
+        continue
+    if not found or (code != 0 and not any(test["result"] == "failed" for test in found)):
+        results = {} if report.is_file() else {0: "passed", 77: "skipped"}
+        result = results.get(code, f"failed: ended with {code}")
+        found.append({"name": program, "program": program, "result": result, "seconds": microseconds / 1e6})
+    tests += found
+if earlier:
+    again = {test["program"] for test in tests}
+    tests += [row for row in json.loads(pathlib.Path(earlier).read_text())["tests"]
+              if row["program"] not in again]
+    tests.sort(key=lambda test: test["name"])
+summary = {"date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+           "commit": commit, "sources_sha256": sources, "device": device, "driver": driver,
+           "cuda": cuda_version(), "cudnn": version("libcudnn.so.9", "cudnnGetVersion"),
+           "nccl": version("libnccl.so.2", "ncclGetVersion"),
+           "passed": sum(t["result"] == "passed" for t in tests),
+           "failed": sum(t["result"].startswith("failed") for t in tests),
+           "skipped": sum(t["result"] == "skipped" for t in tests)}
+rows = ",\n".join("    " + json.dumps(test) for test in tests)
+text = json.dumps(summary, indent=2)[:-2] + ',\n  "tests": [\n' + rows + "\n  ]\n}\n"
+pathlib.Path(output).write_text(text, encoding="utf-8")
+print(f"{summary['passed']} passed, {summary['failed']} failed, {summary['skipped']} skipped: {output}")
+sys.exit(summary["failed"] > 0)
+EOF_PYTHON
+}
+# A run that is stopped leaves what had passed, for --go-on.
+trap 'trap "" TERM INT; write_record stopped || true; exit 143' TERM INT
+
 # record NAME COMMAND...: a test that ends with 0 (passed), 77 (skipped) or otherwise (failed).
 record() {
   local name=$1 status=0 begin=${EPOCHREALTIME/./}
@@ -197,15 +279,15 @@ sys.exit(bool(wrong) or not abs(difference) <= 0.02)
 EOF_CHECK
 }
 
-# sanitizer TOOL NAME [FILTER]: a kernel test under compute-sanitizer; skipped if there is none
-# or if it cannot work with the GPU.
+# sanitizer TOOL NAME [FILTER]: gpu_NAME_test under compute-sanitizer; skipped if there is none or
+# if it cannot work with the GPU.
 sanitizer() {
   local tool=$1 name=$2 log=$scratch/$1.$2.log status=0 program options=(--error-exitcode 9)
   program=$(PATH=$PATH:${CUDA_HOME:-/usr/local/cuda}/bin command -v compute-sanitizer) || return 77
   # Our own failed calls fail the test without its help; libraries make calls that may fail.
   [[ $tool != memcheck ]] || options+=(--report-api-errors no)
   HYPERSLAB_REQUIRE_GPU=1 timeout 150 "${start[@]}" "$program" --tool "$tool" "${options[@]}" \
-    "$folder/bin/gpu_kernels_${name}_test" --gtest_brief=1 "--gtest_filter=${3:-*}" \
+    "$folder/bin/gpu_${name}_test" --gtest_brief=1 "--gtest_filter=${3:-*}" \
     >"$log" 2>&1 || status=$?
   tail -n 20 -- "$log"
   if ((status != 0)) && grep -q 'Device not supported' "$log"; then return 77; fi
@@ -220,36 +302,55 @@ else
 fi
 gpus=${#devices[@]}
 
-# Programs of one GPU: all GPUs at once, a program at a time on each. Without a GPU they fail.
+# Programs of one GPU: those that look at its memory or its time have it for themselves, then two at
+# a time share it. All GPUs at once. Without a GPU they fail.
 training_beside_pytorch() {
   record training_beside_pytorch timeout 180 python3 tests/interop/training_test.py --device cuda \
     --precisions fp32,bf16 --binary "${bundle:-$folder/bin}/hyperslab"
 }
 one_gpu() { run "$1" timeout 400 "${start[@]}" "$folder/bin/$1"; }
 sanitized() { record "$1.$2" sanitizer "$@"; }
-mapfile -t alone < <(grep . "$folder/gpu_tests.txt" | cut -d ' ' -f 1 | grep -v '^gpu_model_test$')
-jobs=("one_gpu gpu_model_test" training_beside_pytorch) # the longest first
+mapfile -t programs < <(grep . "$folder/gpu_tests.txt" | cut -d ' ' -f 1)
+alone=() # the longest first
+shared=(training_beside_pytorch)
+for program in "${programs[@]}"; do
+  case $program in
+    gpu_model_test) alone=("one_gpu $program" "${alone[@]}") ;;
+    gpu_memory_test | gpu_profile_test | gpu_clock_test | gpu_stream_test | gpu_nccl*) alone+=("one_gpu $program") ;;
+    *) shared+=("one_gpu $program") ;;
+  esac
+done
+for name in memory count components; do alone+=("record $name $name"); done
 if ((sanitizers)); then
   # Under racecheck the largest problems take more minutes than they are worth: of a kernel the
   # smaller ones are left.
-  jobs=("sanitized racecheck loss -*.ManyRows:*.MatchesTheOracle:*.ZLoss*:*.AVocabulary*" "${jobs[@]}"
-    "sanitized racecheck attention *.CachedForward:*.ARank*" "sanitized racecheck norm"
-    "sanitized racecheck embedding" "sanitized racecheck optimizer")
+  shared=("sanitized racecheck kernels_loss -*.ManyRows:*.MatchesTheOracle:*.ZLoss*:*.AVocabulary*" "${shared[@]}"
+    "sanitized racecheck kernels_attention *.CachedForward:*.ARank*")
+  for name in norm embedding optimizer; do shared+=("sanitized racecheck kernels_$name"); done
   for name in attention norm loss embedding elementwise optimizer; do
-    jobs+=("sanitized memcheck $name")
+    shared+=("sanitized memcheck kernels_$name")
   done
+  shared+=("sanitized memcheck attention Intervals/*Matches*")
 fi
-jobs+=("${alone[@]/#/one_gpu }")
-for name in memory count components; do jobs+=("record $name $name"); done
+# take KIND JOB...: runs those that no other worker has taken.
+take() {
+  local kind=$1 i=0 job words
+  shift
+  for job in "$@"; do
+    i=$((i + 1))
+    mkdir -- "$scratch/$kind.$i" 2>/dev/null || continue
+    read -ra words <<<"$job"
+    "${words[@]}"
+  done
+}
 workers=$((gpus > 0 ? gpus : 1))
 for ((worker = 0; worker < workers; worker++)); do
   (
     export CUDA_VISIBLE_DEVICES=${devices[worker]:-}
-    for i in "${!jobs[@]}"; do
-      mkdir -- "$scratch/job.$i" 2>/dev/null || continue # another worker has it
-      read -ra job <<<"${jobs[i]}"
-      "${job[@]}"
-    done
+    take alone "${alone[@]}"
+    take shared "${shared[@]}" &
+    take shared "${shared[@]}"
+    wait
   ) &
 done
 wait
@@ -282,78 +383,4 @@ if ((gpus >= 2)); then
   record "overlap.$count" overlap "$count"
   record tensor_overlap.2 tensor_overlap
 fi
-
-mkdir -p -- "$(dirname -- "$output")"
-"${start[@]}" python3 - "$scratch" "$output" "$hash" "$commit" "$earlier" <<'EOF_PYTHON'
-import ctypes, datetime, json, pathlib, shutil, subprocess, sys
-
-scratch, output, sources, commit, earlier = sys.argv[1:]
-
-
-def version(library, function):
-    """What a library says of its version, None if it is not found."""
-    try:
-        call = getattr(ctypes.CDLL(library), function)
-    except OSError:
-        return None
-    if function == "cudnnGetVersion":
-        call.restype = ctypes.c_size_t
-        number = call()
-    else:
-        value = ctypes.c_int()
-        call(ctypes.byref(value))
-        number = value.value
-    if function == "cudaRuntimeGetVersion":
-        return f"{number // 1000}.{number % 1000 // 10}"
-    return f"{number // 10000}.{number % 10000 // 100}.{number % 100}"
-
-
-def cuda_version():
-    """Of the newest runtime that the loader finds."""
-    found = (version(f"libcudart.so.{major}", "cudaRuntimeGetVersion") for major in (14, 13, 12))
-    return next((text for text in found if text), None)
-
-
-query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
-smi = []
-if shutil.which(query[0]):
-    smi = subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip().splitlines()
-device, driver = (smi[0].split(", ") + [""])[:2] if smi else ("", "")
-tests = []
-for status in sorted(pathlib.Path(scratch).glob("*.status")):
-    program = status.stem
-    found = []
-    report = status.with_suffix(".json")
-    text = report.read_text() if report.is_file() else ""
-    if text:
-        for suite in json.loads(text)["testsuites"]:
-            for test in suite["testsuite"]:
-                skipped = test["result"] == "SKIPPED" or test["status"] == "NOTRUN"
-                result = "failed" if test.get("failures") else "skipped" if skipped else "passed"
-                found.append({"name": f"{program}.{suite['name']}.{test['name']}",
-                              "program": program, "result": result,
-                              "seconds": float(test["time"].rstrip("s"))})
-    code, microseconds = map(int, status.read_text().split())
-    if not found or (code != 0 and not any(test["result"] == "failed" for test in found)):
-        results = {} if report.is_file() else {0: "passed", 77: "skipped"}
-        result = results.get(code, f"failed: ended with {code}")
-        found.append({"name": program, "program": program, "result": result, "seconds": microseconds / 1e6})
-    tests += found
-if earlier:
-    again = {test["program"] for test in tests}
-    tests += [row for row in json.loads(pathlib.Path(earlier).read_text())["tests"]
-              if row["program"] not in again]
-    tests.sort(key=lambda test: test["name"])
-summary = {"date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-           "commit": commit, "sources_sha256": sources, "device": device, "driver": driver,
-           "cuda": cuda_version(), "cudnn": version("libcudnn.so.9", "cudnnGetVersion"),
-           "nccl": version("libnccl.so.2", "ncclGetVersion"),
-           "passed": sum(t["result"] == "passed" for t in tests),
-           "failed": sum(t["result"].startswith("failed") for t in tests),
-           "skipped": sum(t["result"] == "skipped" for t in tests)}
-rows = ",\n".join("    " + json.dumps(test) for test in tests)
-text = json.dumps(summary, indent=2)[:-2] + ',\n  "tests": [\n' + rows + "\n  ]\n}\n"
-pathlib.Path(output).write_text(text, encoding="utf-8")
-print(f"{summary['passed']} passed, {summary['failed']} failed, {summary['skipped']} skipped: {output}")
-sys.exit(summary["failed"] > 0)
-EOF_PYTHON
+write_record ended
