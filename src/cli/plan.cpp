@@ -394,7 +394,7 @@ ExitCode run_plan(comm::World& world, const std::vector<std::string>& arguments)
       {"memory_bytes", largest_bytes(plans)}, {"memory_in_use_bytes", most_in_use(plans)},
       {"flops", most_work(plans).flops},      {"bytes", most_work(plans).bytes}};
   if (machine) {
-    print_doubts(config, largest_bytes(plans), *machine);
+    print_doubts(config, training, plans, *machine);
     const plan::PredictedStep predicted = plan::predict(config, plans, *machine, training);
     print_prediction(config, predicted, *machine);
     if (args.has("gather-parameters")) print_gathers(args.get<double>("gather-parameters"));

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "command.hpp"
+#include "hyperslab/plan/out_of_memory.hpp"
 #include "planned.hpp"
 
 namespace hyperslab::cli {
@@ -36,7 +38,7 @@ std::string duration(double seconds) {
 
 }  // namespace
 
-void print_doubts(const train::Config& config, std::size_t largest,
+void print_doubts(const train::Config& config, bool training, const std::vector<plan::Plan>& plans,
                   const plan::MachineFile& machine) {
   const bool is_gpu = planned_device(config) == Device::cuda;
   if (is_gpu != (machine.device == "cuda")) {
@@ -44,11 +46,19 @@ void print_doubts(const train::Config& config, std::size_t largest,
         "warning: the machine file is of {}, and this plan is for the device {}; see --device\n",
         machine.name, is_gpu ? "cuda" : "cpu");
   }
+  const auto bytes_of = [](const plan::Plan& plan) {
+    return static_cast<double>(plan.memory.total());
+  };
+  const auto fullest = std::ranges::max_element(plans, {}, bytes_of);
+  if (machine.memory_bytes <= 0 || bytes_of(*fullest) <= machine.memory_bytes) return;
+  train::TrainerOptions options = planned_options(config);
+  options.training = training;
+  const int rank =
+      mesh::world_rank_of(config.parallel, {.pipeline = static_cast<int>(fullest - plans.begin())});
   constexpr double kGiB = 1024.0 * 1024 * 1024;
-  if (machine.memory_bytes > 0 && static_cast<double>(largest) > machine.memory_bytes) {
-    fmt::print("warning: does not fit: the fullest rank needs {:.1f} GiB, one of {} has {:.1f}\n",
-               static_cast<double>(largest) / kGiB, machine.name, machine.memory_bytes / kGiB);
-  }
+  fmt::print("warning: does not fit: the fullest rank needs {:.1f} GiB, one of {} has {:.1f}; {}\n",
+             bytes_of(*fullest) / kGiB, machine.name, machine.memory_bytes / kGiB,
+             plan::memory_advice(config, options, rank, legal_changes(config)));
 }
 
 void print_prediction(const train::Config& config, const plan::PredictedStep& predicted,

@@ -3,15 +3,16 @@
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
+#include <vector>
 
 #include "hyperslab/plan/predict.hpp"
 #include "hyperslab/plan/search.hpp"
 
 namespace hyperslab::cli {
 
-/// Warns of another device than that of the file, and of more memory than a rank of it has.
-/// largest: bytes of the fullest rank.
-void print_doubts(const train::Config& config, std::size_t largest,
+/// Warns of another device than that of the file, and of more memory than a rank of it has, with
+/// what would help the fullest rank, a pipeline rank of `plans`.
+void print_doubts(const train::Config& config, bool training, const std::vector<plan::Plan>& plans,
                   const plan::MachineFile& machine);
 void print_prediction(const train::Config& config, const plan::PredictedStep& predicted,
                       const plan::MachineFile& machine);

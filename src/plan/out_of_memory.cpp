@@ -63,6 +63,13 @@ void add_zero(const train::Config& config, std::vector<Change>& to) {
   }
 }
 
+void add_state(const train::Config& config, std::vector<Change>& to) {
+  if (config.optimizer.name != optim::OptimizerKind::adamw) return;
+  if (config.optimizer.state == optim::StateKind::bf16) return;
+  Change& change = to.emplace_back(Change{"optimizer.state: bf16", config});
+  change.config.optimizer.state = optim::StateKind::bf16;
+}
+
 void add_tensor(const train::Config& config, std::vector<Change>& to) {
   const int tensor = 2 * config.parallel.tensor;
   Change& change = to.emplace_back(
@@ -78,6 +85,7 @@ std::vector<Change> changes_of(const train::Config& config, const train::Trainer
   if (options.training) {
     add_recompute(config, changes);
     add_zero(config, changes);
+    add_state(config, changes);
   }
   if (!options.cache) add_tensor(config, changes);
   return changes;
@@ -114,11 +122,9 @@ std::vector<MemorySaving> memory_savings(const train::Config& config,
   return savings;
 }
 
-std::string out_of_memory_advice(const train::Config& config, const train::TrainerOptions& options,
-                                 int world_rank, const IsLegal& is_legal) {
-  const std::size_t now = make_plan(config, options, world_rank).memory.total();
-  std::string text =
-      "this rank needs " + gibibytes(static_cast<std::int64_t>(now)) + " in all; what would help: ";
+std::string memory_advice(const train::Config& config, const train::TrainerOptions& options,
+                          int world_rank, const IsLegal& is_legal) {
+  std::string text = "what would help: ";
   for (const MemorySaving& saving : memory_savings(config, options, world_rank, is_legal)) {
     text += fmt::format("{} (saves {}), ", saving.setting, gibibytes(saving.saved_bytes));
   }
@@ -134,8 +140,9 @@ std::unique_ptr<train::Trainer> make_trainer(const train::Config& config, const 
     return train::Trainer::make(config, mesh, options, memory);
   } catch (const OutOfMemory& error) {
     const int rank = mesh::world_rank_of(config.parallel, mesh.at());
-    throw Error(ExitCode::device,
-                error.facts() + "; " + out_of_memory_advice(config, options, rank, is_legal));
+    throw Error(ExitCode::device, fmt::format("{}; this rank needs {} in all; {}", error.facts(),
+                                              gibibytes(static_cast<std::int64_t>(memory.total())),
+                                              memory_advice(config, options, rank, is_legal)));
   }
 }
 

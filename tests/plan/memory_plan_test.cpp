@@ -17,8 +17,11 @@ std::size_t in_arena(std::initializer_list<std::int64_t> bytes) {
   return static_cast<std::size_t>(end);
 }
 
-model::MemoryPlan memory(const Numbers& numbers, int rank = 0) {
-  const train::Config config = test::small_config(numbers.overrides(), numbers.ranks());
+model::MemoryPlan memory(const Numbers& numbers, int rank = 0,
+                         const std::vector<std::string>& more = {}) {
+  std::vector<std::string> overrides = numbers.overrides();
+  overrides.insert(overrides.end(), more.begin(), more.end());
+  const train::Config config = test::small_config(overrides, numbers.ranks());
   return plan::make_plan(config, {}, rank).memory;
 }
 
@@ -72,6 +75,20 @@ TEST(MemoryPlan, ShardsOfGradientsAndStateEqualTheClosedForms) {
         EXPECT_EQ(zero2.optimizer, zero1.optimizer);
       }
     }
+  }
+}
+
+TEST(MemoryPlan, MomentsInBf16TakeHalf) {
+  for (const int zero : {0, 1, 2}) {
+    Numbers numbers;
+    numbers.data = 4;
+    numbers.zero = zero;
+    const std::int64_t N = test::buckets(numbers, test::pipeline_rank_of(numbers, 0)).total();
+    const std::int64_t kept = zero == 0 ? N : N / 4;
+
+    EXPECT_EQ(memory(numbers, 0, {"optimizer.state=bf16"}).optimizer,
+              in_arena({2 * kept, 2 * kept, kept / 32 * 4}))
+        << zero;
   }
 }
 

@@ -23,18 +23,17 @@ struct MemorySaving {
 };
 
 /// The changes that would save memory on a rank, the largest saving first: half the microbatch,
-/// fused attention on a GPU, memory.recompute, parallel.zero, twice the tensor ranks, as far as
-/// `is_legal` allows each alone. Each is a plan on `meta`, so this takes as long as a few setups
-/// without memory.
+/// fused attention on a GPU, memory.recompute, parallel.zero, AdamW's moments in bf16, twice the
+/// tensor ranks, as far as `is_legal` allows each alone. Each is a plan on `meta`, so this takes as
+/// long as a few setups without memory.
 [[nodiscard]] std::vector<MemorySaving> memory_savings(const train::Config& config,
                                                        const train::TrainerOptions& options,
                                                        int world_rank, const IsLegal& is_legal);
 
-/// "this rank needs 9.0 GiB; what would help: memory.recompute: full (saves 4.2 GiB), ...", one
-/// line for an error.
-[[nodiscard]] std::string out_of_memory_advice(const train::Config& config,
-                                               const train::TrainerOptions& options, int world_rank,
-                                               const IsLegal& is_legal);
+/// "what would help: memory.recompute: full (saves 4.2 GiB), ...", for one line of an error.
+[[nodiscard]] std::string memory_advice(const train::Config& config,
+                                        const train::TrainerOptions& options, int world_rank,
+                                        const IsLegal& is_legal);
 
 /// A trainer on options.device with arenas of exactly the planned sizes. If memory runs out, or the
 /// host's would by comm::memory_limit(), the error says what was asked for, what was free, and what
