@@ -13,6 +13,7 @@
 #include "hyperslab/core/transfer.hpp"
 #include "hyperslab/core/version.hpp"
 #include "hyperslab/io/text_file.hpp"
+#include "hyperslab/plan/documents.hpp"
 
 namespace hyperslab::bench {
 namespace {
@@ -323,7 +324,8 @@ MachineFile measure_machine(comm::World& world, const train::Config& config,
   watched.kernels = true;  // without graphs
   BenchRig rig(world, config, watched);
   constexpr int kListedSteps = 2;  // the second one has no first calls
-  const plan::Plan plan = plan::make_plan(config, rig.options(), world.rank(), kListedSteps);
+  plan::Plan plan = plan::make_plan(config, rig.options(), world.rank(), kListedSteps);
+  plan::leave_out_documents(plan, config, rig.key_shares());
   const OperationList& operations = plan.operations.back();
   std::vector<OpRow>& rows = machine.ops[precision];
   rows =

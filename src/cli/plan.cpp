@@ -11,102 +11,29 @@
 #include "command.hpp"
 #include "hyperslab/io/text_file.hpp"
 #include "hyperslab/mesh/mesh.hpp"
-#include "hyperslab/pipeline/diagram.hpp"
-#include "hyperslab/pipeline/validate.hpp"
+#include "hyperslab/plan/documents.hpp"
 #include "hyperslab/plan/gather.hpp"
 #include "hyperslab/train/setup.hpp"
 #include "hyperslab/train/trainer.hpp"
+#include "plan_layout.hpp"
 #include "plan_time.hpp"
 #include "planned.hpp"
 
 namespace hyperslab::cli {
 namespace {
 
-/// What the numbers of a table are counted in.
-struct Unit {
-  const char* name;
-  double size;
-};
-Unit byte_unit(double largest) {
-  constexpr double kGiB = 1073741824.0;
-  return largest >= kGiB ? Unit{"GiB", kGiB} : Unit{"MiB", 1048576.0};
-}
-Unit flop_unit(double largest) {
-  if (largest >= 1e15) return {"PFLOP", 1e15};
-  return largest >= 1e12 ? Unit{"TFLOP", 1e12} : Unit{"GFLOP", 1e9};
-}
-/// MiB with one decimal, larger units with three.
-std::string in(const Unit& unit, double amount) {
-  return fmt::format("{:.{}f}", amount / unit.size, unit.size > 1048576.0 ? 3 : 1);
-}
-
-std::string ranks_text(int ranks) { return fmt::format("{} rank{}", ranks, ranks == 1 ? "" : "s"); }
-
 /// Plans of the ranks of one pipeline; ranks along the other axes hold and do the same.
-std::vector<plan::Plan> make_plans(const train::Config& config, bool training, int listed_steps) {
+std::vector<plan::Plan> make_plans(const train::Config& config, bool training, int listed_steps,
+                                   const KeyShares& documents) {
   train::TrainerOptions options = planned_options(config);
   options.training = training;
   std::vector<plan::Plan> plans;
   for (int stage = 0; stage < config.parallel.pipeline; ++stage) {
     const int rank = mesh::world_rank_of(config.parallel, {.pipeline = stage});
     plans.push_back(plan::make_plan(config, options, rank, listed_steps));
+    plan::leave_out_documents(plans.back(), config, documents);
   }
   return plans;
-}
-
-/// What lies between two layers, for one microbatch of a rank.
-void print_residual_stream(const train::Config& config) {
-  const DType dtype = planned_options(config).compute;
-  const bool cut = config.parallel.sequence && config.parallel.tensor > 1;
-  const Dim rows = config.model.context / (cut ? config.parallel.tensor : 1);
-  const auto bytes = static_cast<double>(config.train.microbatch * rows * config.model.width *
-                                         static_cast<Dim>(size_of(dtype)));
-  fmt::print("stream        {} x {} x {} {} at each place between two layers: {:.3f} MiB\n",
-             config.train.microbatch, rows, config.model.width, name_of(dtype), bytes / 1048576.0);
-}
-
-void print_layout(const train::Config& config, bool training) {
-  fmt::print("layout        {}, {}\n", mesh::describe(config.parallel),
-             ranks_text(config.parallel.ranks()));
-  fmt::print("device        {}, {}\n", name_of(planned_device(config)),
-             name_of(config.precision.compute));
-  fmt::print("step          {} samples: {} on each data rank, of {} samples x {} tokens\n",
-             config.train.global_batch,
-             config.microbatches() == 1 ? "1 microbatch"
-                                        : fmt::format("{} microbatches", config.microbatches()),
-             config.train.microbatch, config.model.context);
-  const auto tokens = static_cast<double>(config.train.global_batch * config.model.context);
-  const double flops = (training ? 1.0 : 1.0 / 3.0) * tokens *
-                       train::flops_per_token(config, config.model.context, true);
-  const double each = flops / config.parallel.ranks();
-  fmt::print("model         {} {} a {} with causal attention, {} {} a rank\n",
-             in(flop_unit(flops), flops), flop_unit(flops).name, training ? "step" : "forward pass",
-             in(flop_unit(each), each), flop_unit(each).name);
-  print_residual_stream(config);
-}
-
-/// "4 3 2 1"; with several chunks "5+4 4+3 ..."
-std::string slots_text(const pipeline::Program& program) {
-  std::string text;
-  for (const std::vector<int>& chunks : program.slots) {
-    if (!text.empty()) text += ' ';
-    text += fmt::format("{}", fmt::join(chunks, "+"));
-  }
-  return text;
-}
-
-void print_schedule(const pipeline::Program& program) {
-  const double ideal = pipeline::ideal_idle_fraction(program.schedule, program.stages,
-                                                     program.virtual_stages, program.microbatches);
-  const double simulated = pipeline::simulate(program, {}).idle_fraction();
-  fmt::print("schedule      {}, {} stages x {} chunks, {} microbatches\n",
-             name_of(program.schedule), program.stages, program.virtual_stages,
-             program.microbatches);
-  fmt::print("idle          {:.2f} % of the busy time in theory, {:.2f} % simulated\n", 100 * ideal,
-             100 * simulated);
-  fmt::print("slots         {} (microbatches that a pipeline rank keeps, per chunk)\n\n",
-             slots_text(program));
-  fmt::print("{}\n", pipeline::diagram(program));
 }
 
 std::array<double, 7> columns_of(const model::MemoryPlan& memory) {
@@ -199,7 +126,7 @@ void print_work(const train::Config& config, const std::vector<plan::Plan>& plan
   double most_bytes = 0;
   std::vector<std::vector<double>> sent;
   for (const plan::Plan& plan : plans) {
-    most_flops = std::max(most_flops, plan.ledger.total().flops);
+    most_flops = std::max(most_flops, plan.flops());
     std::vector<double>& row = sent.emplace_back();
     for (const auto& [role, size] : groups) {
       const auto found = plan.traffic.find(role);
@@ -215,7 +142,7 @@ void print_work(const train::Config& config, const std::vector<plan::Plan>& plan
   }
   for (std::size_t stage = 0; stage < plans.size(); ++stage) {
     fmt::print("\n{:<10} {:>11}", fmt::format("pipeline {}", stage),
-               in(flops, plans[stage].ledger.total().flops));
+               in(flops, plans[stage].flops()));
     for (const double amount : sent[stage]) fmt::print(" {:>13}", in(bytes, amount));
   }
   fmt::print("\n");
@@ -233,10 +160,9 @@ bool is_training(const Arguments& args) {
       .on_all_ranks();
 }
 
-/// Of the rank whose step has most FLOPs.
-Work most_work(const std::vector<plan::Plan>& plans) {
-  const auto flops = [](const plan::Plan& plan) { return plan.ledger.total().flops; };
-  return std::ranges::max(plans, {}, flops).ledger.total();
+/// Whose step has most FLOPs.
+const plan::Plan& busiest(const std::vector<plan::Plan>& plans) {
+  return *std::ranges::max_element(plans, {}, &plan::Plan::flops);
 }
 
 std::size_t largest_bytes(const std::vector<plan::Plan>& plans) {
@@ -312,7 +238,8 @@ train::Config planned_config(comm::World& world, const Arguments& args) {
 }
 
 /// Looks for the fastest layout of --ranks ranks, or of as many as the deck's layout has.
-void search(const Arguments& args, const train::Config& config) {
+void search(const Arguments& args, const train::Config& config,
+            const plan::DocumentKeys& documents) {
   const plan::MachineFile machine = plan::read_machine_file(args.get<std::string>("machine"));
   const int ranks = args.has("ranks") ? args.get<int>("ranks") : config.parallel.ranks();
   const deck::Surroundings surroundings{.ranks = ranks,
@@ -323,7 +250,9 @@ void search(const Arguments& args, const train::Config& config) {
   const plan::WhyNot why_not = [&](const train::Config& changed) {
     return deck::broken_rule(changed, surroundings);
   };
-  print_search(plan::search_layouts(config, ranks, planned_options(config), machine, why_not),
+  print_documents(config, documents);
+  print_search(plan::search_layouts(config, ranks, planned_options(config), machine, why_not,
+                                    documents.shares),
                machine);
 }
 
@@ -365,13 +294,14 @@ ExitCode run_plan(comm::World& world, const std::vector<std::string>& arguments)
   require_usable(args);
   require_places(world, args, {"json"});
   if (world.rank() != 0) return ExitCode::ok;
+  const plan::DocumentKeys documents = plan::count_document_keys(config);
   if (args.has("search")) {
-    search(args, config);
+    search(args, config, documents);
     return ExitCode::ok;
   }
   std::optional<plan::MachineFile> machine;
   if (args.has("machine")) machine = plan::read_machine_file(args.get<std::string>("machine"));
-  print_layout(config, training);
+  print_layout(config, training, documents);
   const mesh::ParallelConfig& parallel = config.parallel;
   if (args.has("schedule")) {
     print_schedule(pipeline::make_program(
@@ -379,7 +309,8 @@ ExitCode run_plan(comm::World& world, const std::vector<std::string>& arguments)
         parallel.virtual_stages, static_cast<int>(config.microbatches())));
   }
   constexpr int kSimulatedSteps = 2;
-  std::vector<plan::Plan> plans = make_plans(config, training, machine ? kSimulatedSteps : 0);
+  std::vector<plan::Plan> plans =
+      make_plans(config, training, machine ? kSimulatedSteps : 1, documents.shares);
   if (args.has("gather-parameters")) {
     const auto layers = static_cast<int>(config.model.layers) / parallel.pipeline;
     for (plan::Plan& plan : plans) {
@@ -392,10 +323,12 @@ ExitCode run_plan(comm::World& world, const std::vector<std::string>& arguments)
   nlohmann::ordered_json out = {
       {"layout", mesh::describe(parallel)},   {"ranks", parallel.ranks()},
       {"memory_bytes", largest_bytes(plans)}, {"memory_in_use_bytes", most_in_use(plans)},
-      {"flops", most_work(plans).flops},      {"bytes", most_work(plans).bytes}};
+      {"flops", busiest(plans).flops()},      {"bytes", busiest(plans).ledger.total().bytes}};
+  if (documents.samples > 0) out["document_key_share"] = documents.shares.all;
   if (machine) {
     print_doubts(config, training, plans, *machine);
-    const plan::PredictedStep predicted = plan::predict(config, plans, *machine, training);
+    const plan::PredictedStep predicted =
+        plan::predict(config, plans, *machine, training, documents.shares);
     print_prediction(config, predicted, *machine);
     if (args.has("gather-parameters")) print_gathers(args.get<double>("gather-parameters"));
     out.update(to_json(config, predicted, *machine));

@@ -9,7 +9,7 @@
 namespace hyperslab::plan {
 
 PredictedStep predict(const train::Config& config, const std::vector<Plan>& plans,
-                      const MachineFile& machine, bool training) {
+                      const MachineFile& machine, bool training, const KeyShares& documents) {
   Prices prices(machine, config.precision.compute);
   std::vector<std::vector<OperationList>> steps;
   steps.reserve(plans.size());
@@ -19,8 +19,8 @@ PredictedStep predict(const train::Config& config, const std::vector<Plan>& plan
   predicted.tokens = static_cast<double>(config.train.global_batch * config.model.context);
   const Dim T = config.model.context;
   predicted.model_flops =
-      predicted.tokens * (training ? train::flops_per_token(config, T, true)
-                                   : model::flops_per_token(config.model, T, true) / 3);
+      predicted.tokens * (training ? train::flops_per_token(config, T, documents)
+                                   : model::flops_per_token(config.model, T, documents) / 3);
   predicted.peak_flops = prices.peak_flops();
   predicted.unknown_ops = prices.unknown_ops();
   return predicted;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "hyperslab/plan/documents.hpp"
 #include "hyperslab/plan/plan.hpp"
 #include "hyperslab/plan/simulate.hpp"
 
@@ -40,8 +41,13 @@ std::vector<mesh::ParallelConfig> cuts_of(int ranks) {
 class Search {
  public:
   Search(const Config& deck, int ranks, const train::TrainerOptions& options,
-         const MachineFile& machine, const WhyNot& why_not)
-      : deck_(deck), ranks_(ranks), options_(options), machine_(machine), why_not_(why_not) {}
+         const MachineFile& machine, const WhyNot& why_not, const KeyShares& documents)
+      : deck_(deck),
+        ranks_(ranks),
+        options_(options),
+        machine_(machine),
+        why_not_(why_not),
+        documents_(documents) {}
 
   SearchResult run() {
     for (const mesh::ParallelConfig& cut : cuts_of(ranks_)) try_cut(cut);
@@ -106,7 +112,6 @@ class Search {
     }
   }
 
-  /// Adds the layout to those that were found or, with the reason, to those that are left out.
   /// Adds the layout, or counts why not and returns it.
   std::string consider(const Config& config) {
     ++result_.tried;
@@ -128,6 +133,7 @@ class Search {
       if (machine_.memory_bytes > 0 && static_cast<double>(most) > usable_bytes()) {
         return kNeedsMemory;
       }
+      leave_out_documents(plan, config, documents_);
       steps.push_back(std::move(plan.operations));
     }
     Prices prices(machine_, config.precision.compute);
@@ -147,14 +153,16 @@ class Search {
   const train::TrainerOptions& options_;
   const MachineFile& machine_;
   const WhyNot& why_not_;
+  KeyShares documents_;
   SearchResult result_;
 };
 
 }  // namespace
 
 SearchResult search_layouts(const Config& deck, int ranks, const train::TrainerOptions& options,
-                            const MachineFile& machine, const WhyNot& why_not) {
-  return Search(deck, ranks, options, machine, why_not).run();
+                            const MachineFile& machine, const WhyNot& why_not,
+                            const KeyShares& documents) {
+  return Search(deck, ranks, options, machine, why_not, documents).run();
 }
 
 std::string settings_of(const Config& config) {

@@ -289,6 +289,37 @@ class Machine(support.Case):
         self.assertLessEqual(parts, found["step_seconds"] * (1 + 1e-6))
         self.assertGreater(rank["communication_seconds"]["data"], 0)
 
+    def test_documents_shorten_attention(self):
+        masked = ("data.documents=masked", "data.end_token=10", "model.context=128")  # documents of a line
+        planned = {}
+        for name, settings in (("joined", masked[2:]), ("masked", masked), ("unknown", (*masked, "data.train=[nowhere.bin]"))):
+            out = self.plan(*settings, options=("--json", "plan.json"))
+            planned[name] = (out, json.loads((self.folder / "plan.json").read_text(encoding="utf-8")))
+
+        share = planned["masked"][1]["document_key_share"]
+        self.assertRegex(planned["masked"][0],
+                         rf"(?m)^documents +tokens see {100 * share:.1f} % of the keys of samples of one document, by \d+ samples$")
+        self.assertLess(share, 0.5)
+        # Attention has 7 GEMMs over pairs of which the causal half is computed, in 2 layers of width 32.
+        attention = 7 * 2 * 0.5 * 12 * 2 * 32 * 128**2
+        self.assertAlmostEqual(planned["joined"][1]["flops"] - planned["masked"][1]["flops"], (1 - share) * attention,
+                               delta=1e-3 * attention)
+        self.assertLess(planned["masked"][1]["step_seconds"], planned["joined"][1]["step_seconds"])
+        # As runs count them, of one batch and not of all samples.
+        once = ("train.steps=1", "train.validate_every=0", "data.validation=[]", "checkpoint.every=0", "checkpoint.final=false",
+                "schedule.warmup_steps=0")
+        counted = {}
+        for name, settings in (("joined", masked[2:]), ("masked", masked)):
+            self.train(name, *settings, *once)
+            [line] = support.metrics(self.folder / name)
+            counted[name] = line["mfu"] / line["mfu_full"]
+        model_flops = {name: found["mfu"] * found["step_seconds"] for name, (_, found) in planned.items()}
+        self.assertAlmostEqual(model_flops["masked"] / model_flops["joined"], counted["masked"] / counted["joined"], delta=2e-3)
+        self.assertRegex(planned["unknown"][0],
+                         r"(?m)^documents +not known, samples are taken to be of one document: .*nowhere\.bin")
+        self.assertEqual(planned["unknown"][1]["flops"], planned["joined"][1]["flops"])
+        self.assertNotIn("documents ", planned["joined"][0])
+
     def test_doubts(self):
         machine = json.loads((self.folder / "machine.json").read_text(encoding="utf-8"))
         machine["memory_bytes"] = 1024

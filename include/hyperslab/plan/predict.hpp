@@ -24,9 +24,10 @@ struct PredictedStep {
   }
 };
 
-/// `plans`: of each pipeline rank, with two listed steps.
+/// `plans`: of each pipeline rank, with two listed steps, without what `documents` leave out.
 [[nodiscard]] PredictedStep predict(const train::Config& config, const std::vector<Plan>& plans,
-                                    const MachineFile& machine, bool training);
+                                    const MachineFile& machine, bool training,
+                                    const KeyShares& documents = {});
 
 /// How often to save so that least is lost: Young's interval, sqrt(2 x save x time between
 /// failures), of J. W. Young, CACM 17 (1974), eq. 6; Daly, FGCS 22 (2006), refines it for intervals

@@ -33,10 +33,11 @@ struct SearchResult {
 /// ranks, with microbatches of powers of two, sequence parallelism, the least recomputation and
 /// the least sharding (zero 1, then 2) that fits; then, for the fastest of these, the other
 /// schedules. What the deck says of these keys is not kept; all others are. Each is planned on
-/// `meta` and simulated. Takes about 50 ms a layout.
+/// `meta`, without what `documents` leave out, and simulated. Takes about 50 ms a layout.
 [[nodiscard]] SearchResult search_layouts(const train::Config& deck, int ranks,
                                           const train::TrainerOptions& options,
-                                          const MachineFile& machine, const WhyNot& why_not);
+                                          const MachineFile& machine, const WhyNot& why_not,
+                                          const KeyShares& documents = {});
 
 /// The layout in words of the deck, "data=4 tensor=2 pipeline=1 zero=1 microbatch=2".
 [[nodiscard]] std::string settings_of(const train::Config& config);

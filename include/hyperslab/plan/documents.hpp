@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// What data.documents: masked leaves of attention.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "hyperslab/plan/plan.hpp"
+
+namespace hyperslab::plan {
+
+/// What tokens see of a deck's samples.
+struct DocumentKeys {
+  KeyShares shares;          ///< 1 where documents are joined, or not known
+  std::int64_t samples = 0;  ///< of the training data, which `shares` were counted in
+  std::string unknown;       ///< why documents are not known; empty: they are, or are joined
+};
+
+/// Counts as the loader of a run does, in the first samples of its order, of a million tokens or a
+/// little more. Of data.validation_fraction, which splits documents by hash, no notice is taken.
+/// Documents are not known if the data cannot be read, or if packing it would take long.
+[[nodiscard]] DocumentKeys count_document_keys(const train::Config& config);
+
+/// Takes what documents hide off the fused attention of the plan's listed steps, and sets
+/// Plan::hidden_flops, which needs at least one. Reference attention computes all of it.
+void leave_out_documents(Plan& plan, const train::Config& config, const KeyShares& shares);
+
+}  // namespace hyperslab::plan
