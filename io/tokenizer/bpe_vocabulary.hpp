@@ -23,6 +23,7 @@ struct MergeVocabulary {
   std::vector<std::int32_t> special;  ///< tokens marked as no text
   std::int32_t end_of_text = -1;
   TextTemplate text_template;
+  NamedTokens named;
 
   /// By id, whether it is no text (Tokenizer::is_special()).
   [[nodiscard]] std::vector<bool> special_marks() const;

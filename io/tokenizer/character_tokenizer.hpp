@@ -46,6 +46,7 @@ class CharacterTokenizer final : public Tokenizer {
   [[nodiscard]] bool is_special(std::int32_t id) const override;
   [[nodiscard]] std::int32_t end_of_text() const override { return vocabulary_.end_of_text; }
   [[nodiscard]] TextTemplate text_template() const override { return vocabulary_.text_template; }
+  [[nodiscard]] NamedTokens named_tokens() const override { return vocabulary_.named; }
 
  private:
   /// What one thread works with; kept from call to call.

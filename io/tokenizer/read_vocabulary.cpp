@@ -120,6 +120,7 @@ Vocabulary read_vocabulary(const std::string& path) {
     CharacterVocabulary vocabulary = read_character_json(file, content);
     if (vocabulary.puts_prefix()) config.require_prefix_space();
     add_end_of_text(vocabulary);
+    vocabulary.named = config.named_tokens(vocabulary);
     return vocabulary;
   }
   if (!is_tokenizer) config.require_gpt2();
@@ -128,6 +129,7 @@ Vocabulary read_vocabulary(const std::string& path) {
       is_tokenizer ? read_tokenizer_json(file, content) : read_vocab_and_merges(file, content);
   if (!is_tokenizer) vocabulary.text_template = config.text_template(vocabulary);
   add_end_of_text(vocabulary);
+  vocabulary.named = config.named_tokens(vocabulary);
   return vocabulary;
 }
 

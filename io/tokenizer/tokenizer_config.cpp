@@ -80,7 +80,7 @@ void TokenizerConfig::require_prefix_space() const {
   }
 }
 
-/// The text of bos_token or eos_token: a string, or an object with `content`.
+/// The text of a token such as bos_token: a string, or an object with `content`.
 json TokenizerConfig::named_token(const std::string& key) const {
   json token = file_.value(key, json());
   if (token.is_null()) {
@@ -89,6 +89,20 @@ json TokenizerConfig::named_token(const std::string& key) const {
     token = map.value(key, json());
   }
   return token.is_object() ? token.value("content", json()) : token;
+}
+
+NamedTokens TokenizerConfig::named_tokens(const MergeVocabulary& vocabulary) const {
+  const auto id_of = [&](const std::string& key, std::int32_t absent) {
+    const json token = named_token(key);
+    if (!token.is_string()) return absent;
+    const auto found = std::ranges::find(vocabulary.tokens, token.get_ref<const std::string&>());
+    if (found == vocabulary.tokens.end()) return absent;
+    return static_cast<std::int32_t>(found - vocabulary.tokens.begin());
+  };
+  const std::vector<std::int32_t>& before = vocabulary.text_template.before;
+  return {.bos = id_of("bos_token", before.empty() ? -1 : before.front()),
+          .eos = id_of("eos_token", vocabulary.end_of_text),
+          .pad = id_of("pad_token", -1)};
 }
 
 TextTemplate TokenizerConfig::text_template(const BpeVocabulary& vocabulary) const {

@@ -25,6 +25,8 @@ class TokenizerConfig {
   /// add_bos_token and add_eos_token ask for them. Beside a tokenizer.json its post_processor says
   /// that instead.
   [[nodiscard]] TextTemplate text_template(const BpeVocabulary& vocabulary) const;
+  /// Tokenizer::named_tokens(). Names that the vocabulary does not have count as missing.
+  [[nodiscard]] NamedTokens named_tokens(const MergeVocabulary& vocabulary) const;
 
  private:
   [[noreturn]] void refuse(const std::string& key, const std::string& expected,

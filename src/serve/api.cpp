@@ -135,14 +135,18 @@ HttpResponse Api::models() const {
 }
 
 HttpResponse Api::tokenizer_info() const {
-  const std::string end = end_of_text_name(*model_.tokenizer);
-  const Json name = end.empty() ? Json() : Json(end);
+  const io::Tokenizer& tokenizer = *model_.tokenizer;
+  const auto name = [&](std::int32_t id) -> Json {
+    if (id < 0) return nullptr;
+    return id == tokenizer.end_of_text() ? end_of_text_name(tokenizer) : tokenizer.decode(id);
+  };
+  const io::NamedTokens named = tokenizer.named_tokens();
   return json_response({{"tokenizer_class", "hyperslab"},
-                        {"vocab_size", model_.tokenizer->vocabulary()},
+                        {"vocab_size", tokenizer.vocabulary()},
                         {"model_max_length", model_.context},
-                        {"eos_token", name},
-                        {"bos_token", name},
-                        {"pad_token", name}});
+                        {"eos_token", name(named.eos)},
+                        {"bos_token", name(named.bos)},
+                        {"pad_token", name(named.pad)}});
 }
 
 HttpResponse Api::tokenize(const std::string& body) const {

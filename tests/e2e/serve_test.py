@@ -126,7 +126,20 @@ class Serve(support.Case):
         self.assertEqual(self.server.ask("GET", "/health")[::2], (200, '{"status":"ok"}\n'))
         model = json.loads(self.server.ask("GET", "/v1/models")[2])["data"][0]
         self.assertEqual((model["id"], model["max_model_len"]), ("tiny", 32))
-        self.assertEqual(json.loads(self.server.ask("GET", "/tokenizer_info?x=1")[2])["eos_token"], "<|endoftext|>")
+        info = json.loads(self.server.ask("GET", "/tokenizer_info?x=1")[2])
+        self.assertEqual((info["bos_token"], info["eos_token"], info["pad_token"]), (None, "<|endoftext|>", None))
+
+    def test_tokens_are_named_as_the_vocabulary_does(self):
+        (self.folder / "named").mkdir()
+        (self.folder / "named/tokenizer.json").write_text(json.dumps(support.character_tokenizer()), encoding="utf-8")
+        (self.folder / "named/tokenizer_config.json").write_text(json.dumps({"pad_token": "<unk>"}), encoding="utf-8")
+        self.train("named_run", "train.steps=1", "data.vocabulary=named", "schedule.warmup_steps=0", "train.validate_every=0",
+                   "data.validation=[]")
+        server = self.another(run="named_run")
+
+        info = json.loads(server.ask("GET", "/tokenizer_info")[2])
+
+        self.assertEqual((info["bos_token"], info["eos_token"], info["pad_token"]), ("<s>", "</s>", "<unk>"))
 
     def test_tokens_there_and_back(self):
         text = "Caf\u00e9<|endoftext|>\n"

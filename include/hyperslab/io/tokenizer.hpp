@@ -17,6 +17,13 @@ struct TextTemplate {
   std::vector<std::int32_t> after;
 };
 
+/// Ids of the tokens that a vocabulary's files name; -1: none.
+struct NamedTokens {
+  std::int32_t bos = -1;  ///< that begins a text
+  std::int32_t eos = -1;  ///< that ends one
+  std::int32_t pad = -1;  ///< that fills up a row
+};
+
 /// Where a part of a text stands.
 enum class TextPlace : std::uint8_t {
   start,        ///< the text begins with it
@@ -50,6 +57,9 @@ class Tokenizer {
   /// The id that ends a document, or -1.
   [[nodiscard]] virtual std::int32_t end_of_text() const = 0;
   [[nodiscard]] virtual TextTemplate text_template() const { return {}; }
+  /// By tokenizer_config.json or special_tokens_map.json; where they name none, the first token of
+  /// text_template().before begins texts and end_of_text() ends them.
+  [[nodiscard]] virtual NamedTokens named_tokens() const { return {.eos = end_of_text()}; }
 };
 
 /// Decodes one text, id after id.

@@ -67,6 +67,24 @@ TEST_F(TextTemplates, AreThoseOfThePostProcessor) {
   EXPECT_EQ(tokenizer->encode("the").size(), 1U);
 }
 
+TEST_F(TextTemplates, TokensHaveTheNamesOfTheFiles) {
+  const auto named = [this] {
+    const io::NamedTokens tokens = open()->named_tokens();
+    return Ids{tokens.bos, tokens.eos, tokens.pad};
+  };
+  set(nullptr);
+  EXPECT_EQ(named(), Ids({-1, 259, -1}));
+  set(before_and_after());
+  EXPECT_EQ(named(), Ids({260, 259, -1}));
+  write("v/special_tokens_map.json", R"({"eos_token": {"content": "</e>"}, "pad_token": "</e>"})");
+  EXPECT_EQ(named(), Ids({260, 261, 261}));
+  config(
+      {{"bos_token", "<|endoftext|>"}, {"eos_token", {{"content", "<s>"}}}, {"pad_token", "?!"}});
+  EXPECT_EQ(named(), Ids({259, 260, -1}));
+  const io::NamedTokens bytes = io::open_tokenizer("bytes")->named_tokens();
+  EXPECT_EQ(Ids({bytes.bos, bytes.eos, bytes.pad}), Ids({-1, 256, -1}));
+}
+
 TEST_F(TextTemplates, OfOtherKindsAreRefused) {
   const json roberta = {
       {"type", "RobertaProcessing"}, {"sep", {"</e>", 261}}, {"cls", {"<s>", 260}}};
