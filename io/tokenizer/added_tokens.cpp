@@ -29,7 +29,7 @@ void AddedTokenSearch::add(const AddedToken& token, const std::string& text) {
   if (ends_[node] != kNone) return;
   ends_[node] = static_cast<std::uint32_t>(tokens_.size());
   tokens_.push_back(token);
-  if (!token.special) ++findable_;
+  if (!token.hidden) ++findable_;
   if (text.size() == 1) single_.set(static_cast<unsigned char>(text.front()));
   if (text.size() > 1) starts_.set(pair_of(text[0], text[1]));
 }
@@ -64,7 +64,7 @@ void AddedTokenSearch::split(std::string_view text, std::vector<Part>& parts) co
   if (findable_ > 0) {
     for (Match match = find(text, 0); match.begin != text.npos; match = find(text, match.end)) {
       const AddedToken& token = tokens_[match.token];
-      if (token.special) continue;
+      if (token.hidden) continue;
       std::size_t begin = match.begin;
       std::size_t end = match.end;
       if (token.takes_before) begin = std::max(begin_of_last_spaces(text.substr(0, begin)), done);

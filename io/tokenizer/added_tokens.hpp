@@ -15,15 +15,17 @@ namespace hyperslab::io {
 struct AddedToken {
   std::string text;
   std::int32_t id = -1;
-  bool special = false;       ///< is no text: found in none, though it hides others that overlap
+  bool special = false;       ///< is no text
+  bool hidden = false;        ///< is found in no text, though it hides others that overlap
   bool normalized = false;    ///< is found in normalized text
   bool takes_before = false;  ///< with white space before it (lstrip)
   bool takes_after = false;   ///< and after it (rstrip)
+  bool single_word = false;   ///< is found between white space and punctuation alone
   bool in_model = true;       ///< also a token that merging gives
 };
 
 /// Finds tokens in one text from left to right, of those that begin at one offset the longest, as
-/// the package tokenizers with encode_special_tokens.
+/// the package tokenizers, with encode_special_tokens if special ones are hidden.
 class AddedTokenSearch {
  public:
   /// `text`: the token as it stands in the texts that are searched, not empty. Of two tokens with

@@ -3,10 +3,19 @@
 
 #include <utility>
 
-#include "tokenizer/markers.hpp"
+#include "tokenizer/cuts.hpp"
 #include "tokenizer/nfc.hpp"
 
 namespace hyperslab::io {
+namespace {
+
+/// The two bytes before and after an offset.
+std::size_t pair_at(std::string_view text, std::size_t at) {
+  return std::size_t{static_cast<unsigned char>(text[at - 1])} << 8 |
+         static_cast<unsigned char>(text[at]);
+}
+
+}  // namespace
 
 BpeTokenizer::BpeTokenizer(BpeVocabulary vocabulary)
     : vocabulary_(std::move(vocabulary)),
@@ -14,8 +23,12 @@ BpeTokenizer::BpeTokenizer(BpeVocabulary vocabulary)
       pattern_(vocabulary_.pattern, vocabulary_.pattern_source),
       bytes_(vocabulary_.byte_ids),
       tables_(vocabulary_, bytes_, vocabulary_.whole_pieces) {
-  for (const std::int32_t id : vocabulary_.added) {
-    added_.push_back(vocabulary_.tokens[static_cast<std::size_t>(id)]);
+  for (const AddedToken& token : vocabulary_.added) {
+    added_.add(token, token.text);
+    for (std::size_t i = 1; i < token.text.size(); ++i) inside_added_.set(pair_at(token.text, i));
+    if (token.hidden) continue;
+    any_takes_before_ = any_takes_before_ || token.takes_before;
+    if (token.takes_after) ends_with_space_.set(static_cast<unsigned char>(token.text.back()));
   }
 }
 
@@ -39,15 +52,35 @@ std::vector<std::int32_t> BpeTokenizer::encode(std::string_view text) const {
   std::vector<std::int32_t> ids;
   ids.reserve(text.size() / 3);
   auto loan = workers_.lend([this] {
-    return std::make_unique<Worker>(Worker{Splitter(pattern_), PieceEncoder(tables_), {}});
+    return std::make_unique<Worker>(Worker{Splitter(pattern_), PieceEncoder(tables_), {}, {}});
   });
-  MarkerSearch search(added_, text);
-  while (true) {
-    const MarkerSearch::Part part = search.next();
-    append(part.before, loan.worker(), ids);
-    if (part.marker < 0) return ids;
-    ids.push_back(vocabulary_.added[static_cast<std::size_t>(part.marker)]);
+  Worker& worker = loan.worker();
+  added_.split(text, worker.parts);
+  for (const AddedTokenSearch::Part& part : worker.parts) {
+    if (part.id >= 0) {
+      ids.push_back(part.id);
+    } else {
+      append(part.text, worker, ids);
+    }
   }
+  return ids;
+}
+
+/// Of offsets that io::last_cut() gives: after a line break, or before a space.
+bool BpeTokenizer::may_cut(std::string_view text, std::size_t at) const {
+  if (inside_added_[pair_at(text, at)]) return false;
+  const bool after_line = text[at - 1] == '\n';
+  if (after_line && any_takes_before_) return false;
+  const char before_space = text[after_line ? at - 2 : at - 1];
+  return !ends_with_space_[static_cast<unsigned char>(before_space)];
+}
+
+std::size_t BpeTokenizer::last_cut(std::string_view text, std::size_t from) const {
+  std::size_t cut = io::last_cut(text, from);
+  while (cut != text.npos && !added_.is_empty() && !may_cut(text, cut)) {
+    cut = io::last_cut(text.substr(0, cut), from);
+  }
+  return cut;
 }
 
 std::string BpeTokenizer::decode(std::int32_t id) const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <bitset>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -29,6 +30,7 @@ class BpeTokenizer final : public Tokenizer {
     return static_cast<std::int64_t>(vocabulary_.tokens.size());
   }
   [[nodiscard]] std::vector<std::int32_t> encode(std::string_view text) const override;
+  [[nodiscard]] std::size_t last_cut(std::string_view text, std::size_t from) const override;
   [[nodiscard]] std::string decode(std::int32_t id) const override;
   [[nodiscard]] bool is_special(std::int32_t id) const override;
   [[nodiscard]] std::int32_t end_of_text() const override { return vocabulary_.end_of_text; }
@@ -41,7 +43,9 @@ class BpeTokenizer final : public Tokenizer {
     Splitter splitter;
     PieceEncoder encoder;
     std::string composed;
+    std::vector<AddedTokenSearch::Part> parts;
   };
+  [[nodiscard]] bool may_cut(std::string_view text, std::size_t at) const;
   void append(std::string_view text, Worker& worker, std::vector<std::int32_t>& ids) const;
 
   /// A symbol for each byte.
@@ -59,7 +63,10 @@ class BpeTokenizer final : public Tokenizer {
   Pattern pattern_;
   Bytes bytes_;
   BpeTables tables_;
-  std::vector<std::string> added_;  ///< texts of vocabulary_.added
+  AddedTokenSearch added_;
+  std::bitset<std::size_t{256} * 256> inside_added_;  ///< pairs of bytes that added tokens have
+  std::bitset<256> ends_with_space_;  ///< last bytes of those that take white space after them
+  bool any_takes_before_ = false;     ///< white space, of those that are found
   mutable IdleWorkers<Worker> workers_;
 };
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "hyperslab/io/tokenizer.hpp"
+#include "tokenizer/added_tokens.hpp"
 
 namespace hyperslab::io {
 
@@ -24,6 +25,7 @@ struct MergeVocabulary {
   std::int32_t end_of_text = -1;
   TextTemplate text_template;
   NamedTokens named;
+  std::vector<AddedToken> added;  ///< found in text before it is split
 
   /// By id, whether it is no text (Tokenizer::is_special()).
   [[nodiscard]] std::vector<bool> special_marks() const;
@@ -35,7 +37,6 @@ struct BpeVocabulary : MergeVocabulary {
   std::string pattern;                       ///< what pieces match; merges stay within a piece
   std::string pattern_source;                ///< file and key that name it
   bool in_nfc = false;                       ///< text is brought to Unicode's form C first
-  std::vector<std::int32_t> added;           ///< tokens found in text before it is split
 };
 
 }  // namespace hyperslab::io

@@ -17,7 +17,7 @@ CharacterCuts::CharacterCuts(const CharacterVocabulary& vocabulary,
   if (!vocabulary_.whole_pieces) return;
   // A part of a word may be a token, which is not merged, unless it is longer than all of them.
   constexpr std::size_t kMostBytes = 4;  // of a character that a normalizer may have shortened
-  const auto can_be_found = [](const AddedToken& token) { return !token.special; };
+  const auto can_be_found = [](const AddedToken& token) { return !token.hidden; };
   may_cut_words_ =
       !vocabulary_.splits_words() && std::ranges::none_of(vocabulary_.added, can_be_found);
   for (const std::string& token : vocabulary_.tokens) {
@@ -32,7 +32,7 @@ void CharacterCuts::learn_added_tokens() {
   for (const AddedToken& token : vocabulary_.added) {
     const std::string text = vocabulary_.text_in_search(token);
     (token.normalized ? in_normal_added_ : in_added_).add_text(text);
-    if (token.special) continue;
+    if (token.hidden) continue;
     ends_.insert(character_before(text, text.size()).code);
     any_takes_before_ = any_takes_before_ || token.takes_before;
     any_takes_after_ = any_takes_after_ || token.takes_after;

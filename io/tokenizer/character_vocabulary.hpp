@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "tokenizer/added_tokens.hpp"
 #include "tokenizer/bpe_vocabulary.hpp"
 #include "tokenizer/character_normalizer.hpp"
 
@@ -40,7 +39,6 @@ struct CharacterVocabulary : MergeVocabulary {
   std::array<std::int32_t, 256> byte_ids{};  ///< of <0x00> and on; -1: none
   std::int32_t unknown = -1;                 ///< -1: such characters are left out
   bool fuses_unknown = false;                ///< a run of them is one token
-  std::vector<AddedToken> added;
   std::vector<NormalizerStep> normalizer;
   std::optional<Metaspace> metaspace;
   std::string split_after;  ///< words end after each of these; empty: a piece is one word

@@ -12,10 +12,6 @@ namespace {
 using nlohmann::json;
 
 constexpr std::size_t kMostSteps = 16;  // of a normalizer or decoder
-// Bytes of an added token, as searching takes their product with a text's; and of all, as each is a
-// node of a tree.
-constexpr std::size_t kLongestAdded = 1 << 10;
-constexpr std::size_t kMostAdded = 4 << 20;
 
 json type_of(const json& part) { return part.is_object() ? part.value("type", json()) : json(); }
 
@@ -41,6 +37,7 @@ class CharacterFile {
     static_cast<MergeVocabulary&>(out_) = builder_.finish();
     out_.whole_pieces = whole_pieces_;
     out_.special = std::move(special_);
+    out_.added = std::move(added_);
     out_.text_template =
         read_text_template(file_.path(), file_.part("post_processor"), std::ssize(out_.tokens));
     return std::move(out_);
@@ -70,30 +67,21 @@ class CharacterFile {
   }
 
   void read_added_tokens() {
-    std::size_t bytes = 0;
     for (const TokenizerFile::Added& token : file_.add_added_tokens(builder_)) {
       AddedToken added;
       added.text = token.entry["content"].get<std::string>();
       added.id = token.id;
-      added.special = token.special;
+      added.special = added.hidden = token.special;
       added.normalized = flag(token.entry, "normalized", true);
       added.takes_before = flag(token.entry, "lstrip", false);
       added.takes_after = flag(token.entry, "rstrip", false);
       added.in_model = token.in_model;
-      if (!added.special && flag(token.entry, "single_word", false)) {
+      added.single_word = flag(token.entry, "single_word", false);
+      if (!added.special && added.single_word) {
         file_.refuse(token.key + ".single_word", "false", token.entry);
       }
-      if (added.text.size() > kLongestAdded) {
-        file_.refuse(token.key, fmt::format("a token of at most {} bytes", kLongestAdded),
-                     token.entry);
-      }
-      bytes += added.text.size();
-      if (bytes > kMostAdded) {
-        file_.refuse(token.key, fmt::format("added tokens of at most {} bytes in all", kMostAdded),
-                     token.entry);
-      }
       if (added.special) special_.push_back(added.id);
-      out_.added.push_back(std::move(added));
+      added_.push_back(std::move(added));
     }
   }
 
@@ -227,6 +215,7 @@ class CharacterFile {
   VocabularyBuilder builder_;
   CharacterVocabulary out_;
   std::vector<std::int32_t> special_;
+  std::vector<AddedToken> added_;
   bool whole_pieces_ = false;
 };
 

@@ -76,25 +76,30 @@ class ByteLevelFile {
     return pattern["Regex"].get<std::string>();
   }
 
-  /// Special tokens never are found in text; the others are, and then only as plain text.
+  /// Special tokens stay hidden in text unless they are parsed; the others are found.
   void read_added_tokens() {
     for (const TokenizerFile::Added& token : file_.add_added_tokens(builder_)) {
-      if (token.special) {
-        special_.push_back(token.id);
-        continue;
+      const auto flag = [&](const char* key) {
+        return token.entry.value(key, json(false)) != json(false);
+      };
+      for (const char* key : {"single_word", "lstrip", "rstrip"}) {
+        if (!token.special && flag(key)) file_.refuse(token.key + "." + key, "false", token.entry);
       }
-      for (const char* flag : {"single_word", "lstrip", "rstrip"}) {
-        if (token.entry.value(flag, json(false)) != json(false)) {
-          file_.refuse(token.key + "." + flag, "false", token.entry);
-        }
-      }
-      added_.push_back(token.id);
+      if (token.special) special_.push_back(token.id);
+      added_.push_back({.text = token.entry["content"].get<std::string>(),
+                        .id = token.id,
+                        .special = token.special,
+                        .hidden = token.special,
+                        .takes_before = flag("lstrip"),
+                        .takes_after = flag("rstrip"),
+                        .single_word = flag("single_word"),
+                        .in_model = token.in_model});
     }
   }
 
   TokenizerFile file_;
   VocabularyBuilder builder_;
-  std::vector<std::int32_t> added_;
+  std::vector<AddedToken> added_;
   std::vector<std::int32_t> special_;
 };
 

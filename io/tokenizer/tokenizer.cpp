@@ -8,6 +8,7 @@
 #include <variant>
 
 #include "hyperslab/core/error.hpp"
+#include "tokenizer/added_tokens.hpp"
 #include "tokenizer/bpe_tokenizer.hpp"
 #include "tokenizer/character_tokenizer.hpp"
 #include "tokenizer/cuts.hpp"
@@ -16,12 +17,23 @@
 namespace hyperslab::io {
 namespace {
 
+constexpr const char* kEnd = "<|endoftext|>";
+
 class ByteTokenizer final : public Tokenizer {
  public:
+  explicit ByteTokenizer(SpecialTokens special) {
+    if (special == SpecialTokens::parsed) added_.add({.text = kEnd, .id = 256}, kEnd);
+  }
   [[nodiscard]] std::int64_t vocabulary() const override { return 257; }
   [[nodiscard]] std::vector<std::int32_t> encode(std::string_view text) const override {
-    std::vector<std::int32_t> ids(text.size());
-    for (std::size_t i = 0; i < text.size(); ++i) ids[i] = static_cast<unsigned char>(text[i]);
+    std::vector<std::int32_t> ids;
+    ids.reserve(text.size());
+    std::vector<AddedTokenSearch::Part> parts;
+    added_.split(text, parts);
+    for (const AddedTokenSearch::Part& part : parts) {
+      if (part.id >= 0) ids.push_back(part.id);
+      for (const char c : part.text) ids.push_back(static_cast<unsigned char>(c));
+    }
     return ids;
   }
   [[nodiscard]] std::string decode(std::int32_t id) const override {
@@ -29,6 +41,9 @@ class ByteTokenizer final : public Tokenizer {
   }
   [[nodiscard]] bool is_special(std::int32_t id) const override { return id == 256; }
   [[nodiscard]] std::int32_t end_of_text() const override { return 256; }
+
+ private:
+  AddedTokenSearch added_;
 };
 
 }  // namespace
@@ -43,8 +58,8 @@ std::string TextDecoder::next(std::int32_t id) {
   return tokenizer_->decode_first(id);
 }
 
-std::unique_ptr<Tokenizer> open_tokenizer(const std::string& vocabulary) {
-  if (vocabulary == "bytes") return std::make_unique<ByteTokenizer>();
+std::unique_ptr<Tokenizer> open_tokenizer(const std::string& vocabulary, SpecialTokens special) {
+  if (vocabulary == "bytes") return std::make_unique<ByteTokenizer>(special);
   std::error_code ignored;
   if (!std::filesystem::exists(vocabulary, ignored)) {
     throw Error(ExitCode::data,
@@ -54,6 +69,10 @@ std::unique_ptr<Tokenizer> open_tokenizer(const std::string& vocabulary) {
                     "--train-vocab");
   }
   Vocabulary read = read_vocabulary(vocabulary);
+  if (special == SpecialTokens::parsed) {
+    const std::string file = vocabulary_file(vocabulary);
+    std::visit([&](MergeVocabulary& each) { parse_special_tokens(file, each); }, read);
+  }
   if (auto* characters = std::get_if<CharacterVocabulary>(&read)) {
     return std::make_unique<CharacterTokenizer>(std::move(*characters));
   }

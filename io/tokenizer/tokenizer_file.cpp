@@ -9,6 +9,13 @@ namespace hyperslab::io {
 
 using nlohmann::json;
 
+namespace {
+// Bytes of an added token, as searching takes their product with a text's; and of all, as each is a
+// node of a tree.
+constexpr std::size_t kLongestAdded = 1 << 10;
+constexpr std::size_t kMostAdded = 4 << 20;
+}  // namespace
+
 void TokenizerFile::refuse(const std::string& key, const std::string& expected,
                            const json& found) const {
   fail_vocabulary(path_, fmt::format("{}: expected {}, found {}; give the tokenizer.json of a {}",
@@ -55,12 +62,21 @@ std::vector<TokenizerFile::Added> TokenizerFile::add_added_tokens(
   const json tokens = file_.value("added_tokens", json::array());
   if (!tokens.is_array()) refuse("added_tokens", "a list", tokens);
   std::vector<Added> all;
+  std::size_t bytes = 0;
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     const json& token = tokens[i];
     const std::string key = fmt::format("added_tokens[{}]", i);
     const bool named = token.is_object() && token.value("content", json()).is_string() &&
                        !token["content"].get_ref<const std::string&>().empty();
     if (!named) refuse(key, "an object with content and id", token);
+    const std::size_t size = token["content"].get_ref<const std::string&>().size();
+    if (size > kLongestAdded) {
+      refuse(key, fmt::format("a token of at most {} bytes", kLongestAdded), token);
+    }
+    bytes += size;
+    if (bytes > kMostAdded) {
+      refuse(key, fmt::format("added tokens of at most {} bytes in all", kMostAdded), token);
+    }
     const bool in_model = builder.id_of(token["content"]) >= 0;
     builder.add_literal(token["content"], token.value("id", json()));
     const bool special = token.value("special", json(false)) == json(true);

@@ -83,6 +83,9 @@ using Vocabulary = std::variant<BpeVocabulary, CharacterVocabulary>;
 /// found.
 [[nodiscard]] Vocabulary read_vocabulary(const std::string& path);
 
+/// From now on special tokens are found in text. `path`: of the vocabulary, for errors.
+void parse_special_tokens(const std::string& path, MergeVocabulary& vocabulary);
+
 /// Hugging Face's file of one tokenizer of a byte-level BPE, read from `path`.
 [[nodiscard]] BpeVocabulary read_tokenizer_json(const std::string& path,
                                                 const nlohmann::json& file);

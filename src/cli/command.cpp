@@ -267,4 +267,14 @@ plan::IsLegal legal_changes(const train::Config& config) {
   };
 }
 
+void add_parse_special_option(Arguments& arguments) {
+  arguments.add()("parse-special",
+                  "special tokens that a text names, such as <s> or <|endoftext|>, are these "
+                  "tokens, as in transformers (default: they are text)");
+}
+
+io::SpecialTokens special_tokens(const Arguments& arguments) {
+  return arguments.has("parse-special") ? io::SpecialTokens::parsed : io::SpecialTokens::text;
+}
+
 }  // namespace hyperslab::cli

@@ -10,6 +10,7 @@
 #include "hyperslab/comm/world.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/deck/deck.hpp"
+#include "hyperslab/io/tokenizer.hpp"
 #include "hyperslab/plan/out_of_memory.hpp"
 #include "hyperslab/train/config.hpp"
 
@@ -124,6 +125,10 @@ struct DeckSource {
 [[nodiscard]] train::Config read_config(comm::World& world, const DeckSource& source);
 /// Which changes of a deck its rules allow here.
 [[nodiscard]] plan::IsLegal legal_changes(const train::Config& config);
+
+/// --parse-special, and what it asks for.
+void add_parse_special_option(Arguments& arguments);
+[[nodiscard]] io::SpecialTokens special_tokens(const Arguments& arguments);
 
 /// --set as the option that every command with a deck has.
 void add_deck_options(Arguments& arguments);

@@ -147,7 +147,7 @@ Request read_request(const Arguments& args, const StoredModel& model) {
 }
 
 void generate(comm::World& world, const Arguments& args) {
-  const StoredModel model = open_stored_model(world, args);
+  const StoredModel model = open_stored_model(world, args, special_tokens(args));
   Request request;
   comm::agree(world, [&] {
     if (world.rank() == 0) request = read_request(args, model);
@@ -182,6 +182,7 @@ void generate(comm::World& world, const Arguments& args) {
 void add_options(Arguments& args) {
   add_stored_model_options(args);
   add_cache_option(args);
+  add_parse_special_option(args);
   args.add()("prompt", po::value<std::vector<std::string>>()->composing(),
              "text to continue (may be repeated; default: the beginning of a document)")(
       "prompt-file", po::value<std::string>(),

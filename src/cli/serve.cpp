@@ -80,7 +80,7 @@ void serve(comm::World& world, const Arguments& args) {
     size = {.rows = in_range(args, "batch", 1, kMostRows), .cache_tokens = cache_tokens(args)};
     if (world.rank() == 0) options = serve_options(args);
   });
-  const StoredModel model = open_stored_model(world, args);
+  const StoredModel model = open_stored_model(world, args, io::SpecialTokens::parsed);
   const comm::Watchdog watchdog(world, watch_options(world, model.config));
   generate::Generator generator(world, model.config, &model.reader, size,
                                 legal_changes(model.config));
@@ -90,8 +90,11 @@ void serve(comm::World& world, const Arguments& args) {
   }
   log_cache(generator);
   const std::string name = args.has("name") ? args.get<std::string>("name") : model.config.run.name;
-  serve::serve(options, {name, model.tokenizer.get(), generator.context(), generator.vocabulary()},
-               generator);
+  const auto plain_text = io::open_tokenizer(model.vocabulary);
+  serve::serve(
+      options,
+      {name, model.tokenizer.get(), plain_text.get(), generator.context(), generator.vocabulary()},
+      generator);
   generator.let_go();
 }
 

@@ -58,7 +58,8 @@ std::vector<std::string> layout_overrides(int ranks) {
           "parallel.stage_layers=[]", "parallel.zero=0"};
 }
 
-StoredModel open(const std::string& folder, int ranks, bool logs, const Arguments& args) {
+StoredModel open(const std::string& folder, int ranks, bool logs, const Arguments& args,
+                 io::SpecialTokens special) {
   io::CheckpointReader reader(folder);
   if (args.has("ema")) reader.use_averages();
   std::vector<std::string> notes;
@@ -78,14 +79,15 @@ StoredModel open(const std::string& folder, int ranks, bool logs, const Argument
   if (vocabulary.empty()) {
     throw Error(ExitCode::usage, "the checkpoint's deck names no data.vocabulary; give --vocab");
   }
-  auto tokenizer = io::open_tokenizer(vocabulary);
+  auto tokenizer = io::open_tokenizer(vocabulary, special);
   io::require_fits_model(*tokenizer, vocabulary, config.model.vocabulary);
-  return {std::move(reader), std::move(config), std::move(tokenizer)};
+  return {std::move(reader), std::move(config), vocabulary, std::move(tokenizer)};
 }
 
 }  // namespace
 
-StoredModel open_stored_model(comm::World& world, const Arguments& args) {
+StoredModel open_stored_model(comm::World& world, const Arguments& args,
+                              io::SpecialTokens special) {
   std::string folder;  // the first rank's choice, as a run may save beside
   comm::agree(world, [&] {
     if (world.rank() == 0) {
@@ -94,7 +96,8 @@ StoredModel open_stored_model(comm::World& world, const Arguments& args) {
   });
   folder = world.broadcast(folder);
   std::optional<StoredModel> model;
-  comm::agree(world, [&] { model.emplace(open(folder, world.size(), world.rank() == 0, args)); });
+  comm::agree(world,
+              [&] { model.emplace(open(folder, world.size(), world.rank() == 0, args, special)); });
   return std::move(*model);
 }
 

@@ -25,14 +25,17 @@ void log_cache(const generate::Generator& generator);
 struct StoredModel {
   io::CheckpointReader reader;
   train::Config config;
+  std::string vocabulary;  ///< path of the tokenizer's
   std::unique_ptr<io::Tokenizer> tokenizer;
 };
 
 /// What these options name, for the ranks of the world as one tensor group. The first one says in
-/// the log what was changed to fit this machine. Collective. Throws, the same on all ranks,
-/// Error(usage) for a model of images, one that so many ranks cannot share, and a checkpoint
-/// without a vocabulary; Error(data) and Error(checkpoint) for what is missing or damaged.
-[[nodiscard]] StoredModel open_stored_model(comm::World& world, const Arguments& args);
+/// the log what was changed to fit this machine. `special`: of the tokenizer. Collective. Throws,
+/// the same on all ranks, Error(usage) for a model of images, one that so many ranks cannot share,
+/// and a checkpoint without a vocabulary; Error(data) and Error(checkpoint) for what is missing or
+/// damaged.
+[[nodiscard]] StoredModel open_stored_model(comm::World& world, const Arguments& args,
+                                            io::SpecialTokens special);
 
 /// Watches several ranks that generate; one alone is not watched.
 [[nodiscard]] comm::WatchdogOptions watch_options(const comm::World& world,

@@ -47,7 +47,8 @@ io::JsonLines json_lines(const Arguments& args) {
 }
 
 void train_vocabulary(const Arguments& args) {
-  refuse(args, {"vocab", "output", "document-separator", "no-special-tokens"}, "--train-vocab");
+  refuse(args, {"vocab", "output", "document-separator", "no-special-tokens", "parse-special"},
+         "--train-vocab");
   io::VocabularyTraining training;
   training.size = args.get<std::int64_t>("train-vocab");
   training.inputs = args.list("input");
@@ -76,8 +77,8 @@ io::DocumentSeparator separator(const Arguments& args) {
 void decode(const Arguments& args) {
   const auto vocab = required(args, "vocab");
   refuse(args,
-         {"special", "output-vocab", "train-vocab", "no-special-tokens", "jsonl", "text-key",
-          "skip-broken-lines"},
+         {"special", "output-vocab", "train-vocab", "no-special-tokens", "parse-special", "jsonl",
+          "text-key", "skip-broken-lines"},
          "--decode");
   const auto tokenizer = io::open_tokenizer(vocab);
   const auto output = args.has("output") ? args.get<std::string>("output") : std::string();
@@ -90,7 +91,7 @@ void tokenize(const Arguments& args) {
   const auto vocab = required(args, "vocab");
   refuse(args, {"special", "output-vocab"}, "--vocab");
   const auto output = required(args, "output");
-  const auto tokenizer = io::open_tokenizer(vocab);
+  const auto tokenizer = io::open_tokenizer(vocab, special_tokens(args));
   const double start = now_seconds();
   const std::int64_t tokens =
       io::tokenize_files(*tokenizer, args.list("input"), output, separator(args),
@@ -136,6 +137,7 @@ Arguments tokenize_arguments() {
       "special tokens: split the text, get the last ids (default: <|endoftext|>)")(
       "output-vocab", po::value<std::string>(),
       "folder for the trained vocab.json, merges.txt and tokenizer.json");
+  add_parse_special_option(args);
   return args;
 }
 

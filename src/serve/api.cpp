@@ -153,11 +153,11 @@ HttpResponse Api::tokenize(const std::string& body) const {
   const nlohmann::json object = parse_object(body);
   JsonFields fields(object);
   (void)fields.text("model");
-  const bool special_tokens = fields.flag("add_special_tokens", true);
+  const TextRules rules = take_text_rules(fields);
   const auto text = fields.text("prompt");
   fields.finish();
   if (!text) throw RequestError(400, "prompt: expected a text, found none", "prompt");
-  const auto ids = encode_text(model_, *text, special_tokens);
+  const auto ids = encode_text(model_, *text, rules);
   return json_response({{"count", ids.size()}, {"max_model_len", model_.context}, {"tokens", ids}});
 }
 

@@ -30,9 +30,10 @@ std::vector<std::int32_t> begun(const ServedModel& model, std::vector<std::int32
   return {end};
 }
 
-generate::Prompts parse_prompts(const ServedModel& model, const json& prompt, bool special_tokens) {
+generate::Prompts parse_prompts(const ServedModel& model, const json& prompt,
+                                const TextRules& rules) {
   const auto of_text = [&](const json& text) {
-    return begun(model, encode_text(model, text.get_ref<const std::string&>(), special_tokens));
+    return begun(model, encode_text(model, text.get_ref<const std::string&>(), rules));
   };
   const auto is_text = [](const json& item) { return item.is_string(); };
   const auto is_list = [](const json& item) { return item.is_array(); };
@@ -167,24 +168,13 @@ std::string end_of_text_name(const io::Tokenizer& tokenizer) {
 }
 
 std::vector<std::int32_t> encode_text(const ServedModel& model, std::string_view text,
-                                      bool special_tokens) {
-  const io::Tokenizer& tokenizer = *model.tokenizer;
+                                      const TextRules& rules) {
+  const io::Tokenizer& tokenizer = rules.parse_special ? *model.tokenizer : *model.plain_text;
   std::vector<std::int32_t> ids;
-  if (special_tokens) ids = tokenizer.text_template().before;
-  auto place = io::TextPlace::start;
-  const auto append = [&](std::string_view part) {
-    const auto found = tokenizer.encode_part(part, place);
-    ids.insert(ids.end(), found.begin(), found.end());
-    place = io::TextPlace::after_token;
-  };
-  const std::string end = end_of_text_name(tokenizer);
-  for (;;) {
-    const std::size_t at = end.empty() ? std::string_view::npos : text.find(end);
-    append(text.substr(0, at));
-    if (at == std::string_view::npos) return ids;
-    ids.push_back(tokenizer.end_of_text());
-    text.remove_prefix(at + end.size());
-  }
+  if (rules.add_special) ids = tokenizer.text_template().before;
+  const std::vector<std::int32_t> found = tokenizer.encode(text);
+  ids.insert(ids.end(), found.begin(), found.end());
+  return ids;
 }
 
 std::vector<std::int32_t> parse_ids(const ServedModel& model, const json& ids,
@@ -222,10 +212,10 @@ CompletionRequest parse_completion_request(const ServedModel& model, std::string
   request.n = fields.integer("n", {1, kMostChoices}).value_or(1);
   fields.refuse_unless("best_of", request.n);
   refuse_unsupported(fields);
-  const bool special_tokens = fields.flag("add_special_tokens", true);
+  const TextRules rules = take_text_rules(fields);
   const json& prompt = fields.need("prompt");
   fields.finish();
-  request.prompts = parse_prompts(model, prompt, special_tokens);
+  request.prompts = parse_prompts(model, prompt, rules);
   check_size(model, request);
   return request;
 }

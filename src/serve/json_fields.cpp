@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include "hyperslab/core/printable.hpp"
-#include "hyperslab/serve/completion_request.hpp"
 
 namespace hyperslab::serve {
 namespace {
@@ -90,6 +89,13 @@ void JsonFields::finish() const {
     throw RequestError(400, fmt::format("there is no field '{}' here; leave it out", unknown),
                        unknown);
   }
+}
+
+TextRules take_text_rules(JsonFields& fields) {
+  TextRules rules;
+  rules.add_special = fields.flag("add_special_tokens", true);
+  rules.parse_special = fields.flag("parse_special", true);
+  return rules;
 }
 
 }  // namespace hyperslab::serve

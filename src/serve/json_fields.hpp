@@ -7,6 +7,8 @@
 #include <set>
 #include <string>
 
+#include "hyperslab/serve/completion_request.hpp"
+
 namespace hyperslab::serve {
 
 /// The fields of a request's object, each taken once by its name; a field that is null counts as
@@ -38,5 +40,9 @@ class JsonFields {
   const nlohmann::json& object_;
   std::set<std::string> taken_;
 };
+
+/// With vLLM's name of the one rule, add_special_tokens, and llama.cpp's of the other,
+/// parse_special.
+[[nodiscard]] TextRules take_text_rules(JsonFields& fields);
 
 }  // namespace hyperslab::serve

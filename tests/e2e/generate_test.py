@@ -75,6 +75,16 @@ class Generate(support.Case):
         self.assertEqual(len(ids[1]), len(PROMPT))
         self.assertEqual(ids[0], [256, *ids[1]])
 
+    def test_special_tokens_in_a_prompt_are_parsed_on_demand(self):
+        ids = {}
+        for options in ((), ("--parse-special",)):
+            self.generate("--json", "ids.json", *options, tokens=1, prompt="a<|endoftext|>b")
+            report = json.loads((self.folder / "ids.json").read_text(encoding="utf-8"))
+            ids[len(options)] = report["completions"][0]["prompt_ids"]
+
+        self.assertEqual(ids[0], list(b"a<|endoftext|>b"))
+        self.assertEqual(ids[1], [ord("a"), 256, ord("b")])
+
     def test_text_longer_than_the_context(self):
         greedy = self.generate("--temperature", 0, tokens=150)
 

@@ -140,6 +140,12 @@ class Serve(support.Case):
         info = json.loads(server.ask("GET", "/tokenizer_info")[2])
 
         self.assertEqual((info["bos_token"], info["eos_token"], info["pad_token"]), ("<s>", "</s>", "<unk>"))
+        # As lm-evaluation-harness asks for their ids.
+        for id_, name in enumerate(("<unk>", "<s>", "</s>")):
+            self.assertEqual(server.post("/tokenize", prompt=name, add_special_tokens=False)[1]["tokens"], [id_])
+        plain = server.post("/tokenize", prompt="<s>", add_special_tokens=False, parse_special=False)[1]["tokens"]
+        self.assertEqual(server.post("/detokenize", tokens=plain)[1]["prompt"], "<s>")
+        self.assertGreater(len(plain), 1)
 
     def test_tokens_there_and_back(self):
         text = "Caf\u00e9<|endoftext|>\n"

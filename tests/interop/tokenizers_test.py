@@ -39,12 +39,16 @@ SETTINGS = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "add_
 class Tokenizers(support.Case):
     """A model of each kind of tokenizer, trained, exported, imported and exported again."""
 
+    def tokens_of(self, vocabulary, texts, *options):
+        """What `tokenize` makes of documents."""
+        (self.folder / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
+        result = self.run_program("tokenize", "--vocab", vocabulary, "--input", "texts.jsonl", "--output", "texts.h5", *options)
+        self.assertEqual(result.code, 0, result.err)
+        return support.h5(self.folder / "texts.h5")
+
     def ids_of(self, vocabulary, texts):
         """Ids of documents, without the end of text."""
-        (self.folder / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
-        result = self.run_program("tokenize", "--vocab", vocabulary, "--input", "texts.jsonl", "--output", "texts.h5")
-        self.assertEqual(result.code, 0, result.err)
-        found = support.h5(self.folder / "texts.h5")
+        found = self.tokens_of(vocabulary, texts)
         tokens, starts = found["tokens"]["values"], found["documents"]["values"]
         return [tokens[begin:end - 1] for begin, end in zip(starts, [*starts[1:], len(tokens)])]
 
@@ -72,6 +76,41 @@ class Tokenizers(support.Case):
                 for text, ids in zip(texts, self.ids_of(f"{kind}_hf", texts)):
                     self.assertEqual(ids, theirs.encode(text, split_special_tokens=True), text)
                 self.assertEqual(theirs.eos_token_id, 2)
+
+    def compare_parsed(self, name, theirs, texts):
+        """Special tokens in texts are those of the package; `theirs`: its tokenizer."""
+        vocabulary = self.folder / f"{name}_parsed"
+        vocabulary.mkdir()
+        theirs.save(str(vocabulary / "tokenizer.json"))
+        for parsed in (True, False):
+            theirs.encode_special_tokens = not parsed
+            # One after the other, as an end of text in a text ends a document.
+            ids = self.tokens_of(vocabulary.name, texts, *(("--parse-special",) if parsed else ()))["tokens"]["values"]
+            for text in texts:
+                expected = theirs.encode(text).ids
+                self.assertEqual(ids[:len(expected)], expected, (name, parsed, text))
+                ids = ids[len(expected) + 1:]
+            self.assertEqual(ids, [])
+
+    def test_special_tokens_in_texts_are_parsed_as_theirs(self):
+        rng = random.Random(7)
+        names = ["<s>", "</s>", "<unk>", "<|endoftext|>", "<|im_start|>", "<mask>", "<s", "|>", " ", "\n", "the", "Fox"]
+        texts = ["<s>", "a<s>b", "</s> a", "x <mask> y", "".join(names),
+                 *("".join(rng.choice(names) for _ in range(12)) + "." for _ in range(60)),
+                 *(mixed_text(rng, 4) + rng.choice(names) + mixed_text(rng, 4) for _ in range(40))]
+        kinds = character_tokenizers.kinds(*character_tokenizers.trained(TEXT, 420, 70))
+        for kind, theirs in kinds.items():
+            with self.subTest(kind):
+                self.compare_parsed(kind, theirs, texts)
+        result = self.run_program("tokenize", "--train-vocab", 300, "--input", "text.txt", "--special", "<|endoftext|>",
+                                  "--output-vocab", "byte_level")
+        self.assertEqual(result.code, 0, result.err)
+        file = json.loads((self.folder / "byte_level/tokenizer.json").read_text(encoding="utf-8"))
+        for content, flags in (("<|im_start|>", {}), ("<mask>", {"lstrip": True}), ("<unk>", {"rstrip": True})):
+            file["added_tokens"].append({"id": len(file["model"]["vocab"]) + len(file["added_tokens"]) - 1, "content": content,
+                                         "single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
+                                         "special": True, **flags})
+        self.compare_parsed("byte_level", tokenizers.Tokenizer.from_str(json.dumps(file)), texts)
 
     def test_generated_text_is_theirs(self):
         vocabulary = self.folder / "generate_vocabulary"

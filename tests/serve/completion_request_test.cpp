@@ -27,35 +27,11 @@ class CompletionRequest : public ::testing::Test {
     return "taken";
   }
 
-  std::unique_ptr<io::Tokenizer> tokenizer_ = io::open_tokenizer("bytes");
-  serve::ServedModel model_ = {"m", tokenizer_.get(), 64, 260};
+  std::unique_ptr<io::Tokenizer> tokenizer_ =
+      io::open_tokenizer("bytes", io::SpecialTokens::parsed);
+  std::unique_ptr<io::Tokenizer> plain_text_ = io::open_tokenizer("bytes");
+  serve::ServedModel model_ = {"m", tokenizer_.get(), plain_text_.get(), 64, 260};
 };
-
-/// A part of a text is one token, which tells its place; 7 ends a text.
-class Places final : public io::Tokenizer {
- public:
-  [[nodiscard]] std::int64_t vocabulary() const override { return 8; }
-  [[nodiscard]] std::vector<std::int32_t> encode(std::string_view /*text*/) const override {
-    return {-1};
-  }
-  [[nodiscard]] std::vector<std::int32_t> encode_part(std::string_view /*text*/,
-                                                      io::TextPlace place) const override {
-    return {static_cast<std::int32_t>(place)};
-  }
-  [[nodiscard]] std::string decode(std::int32_t id) const override { return id == 7 ? "</s>" : ""; }
-  [[nodiscard]] bool is_special(std::int32_t id) const override { return id == 7; }
-  [[nodiscard]] std::int32_t end_of_text() const override { return 7; }
-};
-
-TEST_F(CompletionRequest, TextAfterAnEndOfTextDoesNotBeginIt) {
-  const Places places;
-  model_.tokenizer = &places;
-  constexpr auto kStart = static_cast<std::int32_t>(io::TextPlace::start);
-  constexpr auto kAfter = static_cast<std::int32_t>(io::TextPlace::after_token);
-
-  EXPECT_EQ(serve::encode_text(model_, "a</s>b</s>c", true),
-            (std::vector<std::int32_t>{kStart, 7, kAfter, 7, kAfter}));
-}
 
 TEST_F(CompletionRequest, HasTheDefaultsOfTheInterface) {
   const auto request = parse(R"({"prompt": "a"})");
@@ -83,10 +59,14 @@ TEST_F(CompletionRequest, AnEmptyPromptBeginsADocument) {
   EXPECT_EQ(parse(R"({"prompt": [[]]})").prompts, generate::Prompts({{256}}));
 }
 
-TEST_F(CompletionRequest, TheNameOfTheEndOfTextStandsForItsId) {
-  EXPECT_EQ(serve::encode_text(model_, "a<|endoftext|>b<|endoftext|>", true),
+TEST_F(CompletionRequest, NamesOfSpecialTokensStandForTheirIds) {
+  EXPECT_EQ(serve::encode_text(model_, "a<|endoftext|>b<|endoftext|>", {}),
             Ids({97, 256, 98, 256}));
-  EXPECT_EQ(serve::encode_text(model_, "<|endoftext", true).size(), 11U);
+  EXPECT_EQ(serve::encode_text(model_, "<|endoftext", {}).size(), 11U);
+  EXPECT_EQ(parse(R"({"prompt": "<|endoftext|>"})").prompts, generate::Prompts({{256}}));
+  EXPECT_EQ(parse(R"({"prompt": "<|endoftext|>", "parse_special": false})").prompts.front().size(),
+            13U);
+  EXPECT_EQ(refused_field(R"({"prompt": "a", "parse_special": "no"})"), "parse_special");
 }
 
 TEST_F(CompletionRequest, TheLastTokenNeedsNoPlaceInTheContext) {

@@ -80,20 +80,29 @@ class TextDecoder {
 /// The Unicode version whose letters and digits split patterns see.
 [[nodiscard]] std::string_view unicode_version();
 
+/// What the names of special tokens in a text are.
+enum class SpecialTokens : std::uint8_t {
+  text,    ///< text like other text
+  parsed,  ///< these tokens, as transformers takes them
+};
+
 /// `bytes`: ids 0-255 are the bytes and 256 ends a document. Else the path of a BPE: a folder with
 /// Hugging Face's tokenizer.json or with vocab.json and merges.txt (also gpt2_vocab.json and
 /// gpt2_merges.txt), or one of the .json files. vocab.json is byte-level with GPT-2's split
 /// pattern; tokenizer.json is byte-level with a pattern of its own (matched by PCRE2), or on
 /// characters with those that it does not know as bytes, which came from SentencePiece (Llama 2,
-/// Mistral, Gemma, Phi-3). encode() takes all text as plain: special tokens in it are not found.
+/// Mistral, Gemma, Phi-3). Special tokens that are parsed are those of added_tokens, and of
+/// vocab.json those of text_template(), named_tokens() and end_of_text(), as the package tokenizers
+/// finds them. Other added tokens are found in any case.
 /// text_template() is that of tokenizer.json's post_processor, without a tokenizer.json that of
 /// add_bos_token and add_eos_token in tokenizer_config.json, as in transformers. <|endoftext|>,
 /// <|end_of_text|>, </s> or <eos> ends documents, the first of these that the vocabulary has, else
 /// the last token of text_template().after. Throws Error(data) with file and position for what is
 /// missing, broken, another kind of tokenizer, or a setting of the folder's tokenizer_config.json
 /// that gives other ids (add_prefix_space; without a tokenizer.json tokenizer_class and added
-/// tokens).
-[[nodiscard]] std::unique_ptr<Tokenizer> open_tokenizer(const std::string& vocabulary);
+/// tokens; single_word of special tokens that are to be parsed).
+[[nodiscard]] std::unique_ptr<Tokenizer> open_tokenizer(
+    const std::string& vocabulary, SpecialTokens special = SpecialTokens::text);
 
 /// Throws Error(data) with the path `vocabulary`, which gave `tokenizer`, if it has more tokens
 /// than the model has rows (`model_vocabulary`). It may have fewer: tables are padded.

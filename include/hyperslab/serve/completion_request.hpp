@@ -18,10 +18,11 @@ namespace hyperslab::serve {
 
 /// What requests are held against.
 struct ServedModel {
-  std::string name;  ///< that requests give as "model"
-  const io::Tokenizer* tokenizer = nullptr;
-  std::int64_t context = 0;     ///< tokens
-  std::int64_t vocabulary = 0;  ///< of the model, at least the tokenizer's
+  std::string name;                           ///< that requests give as "model"
+  const io::Tokenizer* tokenizer = nullptr;   ///< special tokens in texts are parsed
+  const io::Tokenizer* plain_text = nullptr;  ///< the same, where they are text
+  std::int64_t context = 0;                   ///< tokens
+  std::int64_t vocabulary = 0;                ///< of the model, at least the tokenizer's
 };
 
 /// A request that is not served. what(): what was expected and found.
@@ -62,10 +63,14 @@ inline constexpr std::size_t kMostStops = 16;
 /// An object of JSON. Throws RequestError(400) for what is none, or is nested too deeply.
 [[nodiscard]] nlohmann::json parse_object(std::string_view body);
 
-/// The ids of a text of the model's, with the special tokens that the vocabulary puts before
-/// every text if `special_tokens`. In it the name of the end-of-text token stands for its id.
+/// How the texts of a request are read.
+struct TextRules {
+  bool add_special = true;    ///< add_special_tokens: those that the vocabulary puts before a text
+  bool parse_special = true;  ///< names of special tokens in a text stand for these
+};
+/// The ids of a text of the model's.
 [[nodiscard]] std::vector<std::int32_t> encode_text(const ServedModel& model, std::string_view text,
-                                                    bool special_tokens);
+                                                    const TextRules& rules);
 /// Ids of the model's from JSON. Throws RequestError(400) with the field's name.
 [[nodiscard]] std::vector<std::int32_t> parse_ids(const ServedModel& model,
                                                   const nlohmann::json& ids,
@@ -74,7 +79,8 @@ inline constexpr std::size_t kMostStops = 16;
 [[nodiscard]] std::string end_of_text_name(const io::Tokenizer& tokenizer);
 
 /// Prompts are a text, texts, ids or lists of ids; an empty one begins a document. Beside the
-/// fields of the interface: top_k, min_p, repetition_penalty, ignore_eos, add_special_tokens.
+/// fields of the interface: top_k, min_p, repetition_penalty, ignore_eos, add_special_tokens,
+/// parse_special.
 /// Throws RequestError: 400 for fields that are wrong, not known or not supported, 404 for another
 /// model than this one.
 [[nodiscard]] CompletionRequest parse_completion_request(const ServedModel& model,

@@ -85,6 +85,72 @@ TEST_F(TextTemplates, TokensHaveTheNamesOfTheFiles) {
   EXPECT_EQ(Ids({bytes.bos, bytes.eos, bytes.pad}), Ids({-1, 256, -1}));
 }
 
+TEST_F(TextTemplates, SpecialTokensInATextAreTextUnlessTheyAreParsed) {
+  const std::string text = "the </e>the<s><|endoftext|>";
+  const auto ids = [&](io::SpecialTokens special) {
+    return io::open_tokenizer(path("v"), special)->encode(text);
+  };
+  const Ids the = open()->encode("the ");
+  Ids expected = the;
+  expected.push_back(261);
+  expected.insert(expected.end(), the.begin(), the.end() - 1);
+  expected.insert(expected.end(), {260, 259});
+
+  EXPECT_EQ(ids(io::SpecialTokens::parsed), expected);
+  EXPECT_EQ(decoded(*open(), ids(io::SpecialTokens::text)), text);
+  EXPECT_GT(ids(io::SpecialTokens::text).size(), expected.size() + 10);
+  // Without a tokenizer.json those that the files name.
+  std::filesystem::remove(path("v/tokenizer.json"));
+  config({{"bos_token", "<s>"}});
+  const auto named = io::open_tokenizer(path("v"), io::SpecialTokens::parsed);
+  EXPECT_EQ(named->encode("<s></e><|endoftext|>").front(), 260);
+  EXPECT_EQ(named->encode("<s></e><|endoftext|>").back(), 259);
+  EXPECT_EQ(named->encode("</e>").size(), open()->encode("</e>").size());
+}
+
+/// Flags of special tokens matter only where these are looked for.
+TEST_F(TextTemplates, SpecialTokensTakeWhiteSpaceOrAreRefused) {
+  file_["added_tokens"][1]["lstrip"] = true;
+  set(nullptr);
+  const auto tokenizer = io::open_tokenizer(path("v"), io::SpecialTokens::parsed);
+  Ids expected = tokenizer->encode("the");
+  expected.push_back(260);
+
+  EXPECT_EQ(tokenizer->encode("the \n <s>"), expected);
+
+  file_["added_tokens"][1]["single_word"] = true;
+  set(nullptr);
+  EXPECT_NO_THROW((void)open());
+  expect_error(ExitCode::data, {path("v/tokenizer.json"), "'<s>'", "single_word"},
+               [this] { (void)io::open_tokenizer(path("v"), io::SpecialTokens::parsed); });
+}
+
+/// Parts of a long text have the ids that it has as a whole.
+TEST_F(TextTemplates, SpecialTokensAreNotCut) {
+  file_["added_tokens"][1]["rstrip"] = true;
+  file_["added_tokens"][2]["content"] = "</e of\nx>";
+  file_["model"]["vocab"]["</e of\nx>"] = 261;
+  file_["model"]["vocab"].erase("</e>");
+  set(nullptr);
+  const auto tokenizer = io::open_tokenizer(path("v"), io::SpecialTokens::parsed);
+  std::string text;
+  std::mt19937 random(3);
+  for (int i = 0; i < 400; ++i) {
+    const char* const parts[] = {"the", " ",          "\n", "cat",
+                                 "<s>", "</e of\nx>", "!",  "<|endoftext|>"};
+    text += parts[random() % std::size(parts)];
+  }
+  const Ids whole = tokenizer->encode(text);
+  for (std::size_t end = 4; end <= text.size(); ++end) {
+    const std::size_t cut = tokenizer->last_cut(std::string_view(text).substr(0, end), 2);
+    if (cut == std::string::npos) continue;
+    Ids ids = tokenizer->encode(text.substr(0, cut));
+    const Ids rest = tokenizer->encode(text.substr(cut));
+    ids.insert(ids.end(), rest.begin(), rest.end());
+    ASSERT_EQ(ids, whole) << "cut at " << cut;
+  }
+}
+
 TEST_F(TextTemplates, OfOtherKindsAreRefused) {
   const json roberta = {
       {"type", "RobertaProcessing"}, {"sep", {"</e>", 261}}, {"cls", {"<s>", 260}}};
