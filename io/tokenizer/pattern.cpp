@@ -87,7 +87,7 @@ Pattern::Pattern(const std::string& text, const std::string& where)
     throw Error(
         ExitCode::data,
         fmt::format("{}: expected a regular expression of PCRE2, found '{}': {} after '{}'; "
-                    "give the vocabulary with vocab.json and merges.txt instead",
+                    "give the tokenizer.json of another model",
                     where, text, message_of(error), source.substr(0, offset)));
   }
   has_jit_ = pcre2_jit_compile(code_.get(), PCRE2_JIT_COMPLETE) == 0;

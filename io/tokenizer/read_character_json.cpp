@@ -222,6 +222,7 @@ class CharacterFile {
 }  // namespace
 
 bool is_character_json(const json& file) {
+  if (type_of(file.value("decoder", json())) == "ByteLevel") return false;
   const json part = file.value("pre_tokenizer", json());
   if (part.is_null() || type_of(part) == "Metaspace") return true;
   const json pattern = type_of(part) == "Split" ? part.value("pattern", json()) : json();

@@ -18,13 +18,17 @@ class ByteLevelFile {
       : file_(path, file, "byte-level BPE such as GPT-2's or Llama 3's"), builder_(path) {}
 
   BpeVocabulary read() {
-    const json& normalizer = file_.part("normalizer");
+    const json normalizer = alone(file_.part("normalizer"), "normalizers");
     const bool in_nfc = normalizer == json{{"type", "NFC"}};
-    if (!in_nfc && !normalizer.is_null()) file_.refuse("normalizer", "null", normalizer);
+    if (!in_nfc && !normalizer.is_null()) file_.refuse("normalizer", "null or NFC", normalizer);
+    const json decoder = alone(file_.part("decoder"), "decoders");
+    if (!decoder.is_null() && type_of(decoder) != "ByteLevel") {
+      file_.refuse("decoder", "null or ByteLevel", decoder);
+    }
     const std::string pattern = read_pattern();
     const json& model = file_.part("model");
     file_.add_model(model, VocabularyBuilder::Writing::gpt2, builder_);
-    file_.require_value(model, "byte_fallback", false);
+    file_.require_value(model, "byte_fallback", false, "model.");
     read_added_tokens();
     BpeVocabulary vocabulary;
     static_cast<MergeVocabulary&>(vocabulary) = builder_.finish();
@@ -41,6 +45,22 @@ class ByteLevelFile {
   }
 
  private:
+  static json type_of(const json& part) {
+    return part.is_object() ? part.value("type", json()) : json();
+  }
+  /// The one part of a Sequence, whose list has the key `list`, or `part`.
+  static json alone(const json& part, const std::string& list) {
+    if (type_of(part) != "Sequence") return part;
+    const json parts = part.value(list, json());
+    return parts.is_array() && parts.size() == 1 ? parts[0] : part;
+  }
+  /// The types of a list's parts, for messages.
+  static json types_of(const json& parts) {
+    json types = json::array();
+    for (const json& part : parts) types.push_back(type_of(part));
+    return types;
+  }
+
   void require_byte_level(const json& part, bool with_pattern) {
     if (!part.is_object() || part.value("type", json()) != "ByteLevel") {
       file_.refuse("pre_tokenizer", "type ByteLevel", part);
@@ -50,7 +70,9 @@ class ByteLevelFile {
                    part.value("add_prefix_space", json(true)));
     }
     if (part.value("use_regex", json(true)) != json(with_pattern)) {
-      file_.refuse("pre_tokenizer.use_regex", with_pattern ? "true" : "false", part);
+      file_.refuse("pre_tokenizer.use_regex",
+                   with_pattern ? "true" : "false beside a Split, whose pattern it would follow",
+                   part.value("use_regex", json(true)));
     }
   }
 
@@ -62,8 +84,9 @@ class ByteLevelFile {
       return std::string(kGpt2Pattern);
     }
     const json parts = part.value("pretokenizers", json());
-    if (!parts.is_array() || parts.size() != 2 || !parts[0].is_object()) {
-      file_.refuse("pre_tokenizer", "a Split and a ByteLevel", parts);
+    if (!parts.is_array() || types_of(parts) != json{"Split", "ByteLevel"}) {
+      file_.refuse("pre_tokenizer", "ByteLevel, or a Sequence of Split and ByteLevel",
+                   parts.is_array() ? types_of(parts) : parts);
     }
     require_byte_level(parts[1], false);
     const json pattern = parts[0].value("pattern", json());

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <filesystem>
 #include <string_view>
@@ -15,11 +16,53 @@ namespace {
 
 constexpr std::string_view kVocab = "vocab.json";
 constexpr std::string_view kMerges = "merges.txt";
-constexpr const char* kSentencePiece = "tokenizer.model";
-constexpr const char* kConvert =
-    "tokenizer.model (SentencePiece's own format); convert it: in a Python with transformers and "
-    "sentencepiece AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER) writes a "
-    "tokenizer.json";
+constexpr const char* kSentencePiece =
+    " (SentencePiece's own format); convert it: in a Python with transformers and sentencepiece "
+    "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER) writes a tokenizer.json";
+
+/// Files of vocabularies that are not read, and what to do instead.
+struct ForeignFile {
+  std::string_view name;
+  std::string_view remedy;
+};
+constexpr std::array kForeignFiles = {
+    ForeignFile{"tokenizer.model", kSentencePiece},
+    ForeignFile{"spiece.model", kSentencePiece},
+    ForeignFile{"sentencepiece.bpe.model", kSentencePiece},
+    ForeignFile{"tekken.json",
+                " (Mistral's own format); take the tokenizer.json of the model's files for "
+                "transformers"},
+    ForeignFile{"merges.txt",
+                " alone, which belongs to a vocab.json; give the folder that both are in"},
+    ForeignFile{"vocab.txt",
+                " (WordPiece), which is not read; take a model whose tokenizer is a BPE"}};
+
+/// Whether each line is a token in base64 and its rank.
+bool is_of_tiktoken(const std::string& path) {
+  const std::string text = read_vocabulary_text(path);
+  const std::string_view line = std::string_view(text).substr(0, text.find('\n'));
+  const std::size_t space = line.find(' ');
+  const auto has_only = [](std::string_view part, std::string_view characters) {
+    return !part.empty() && part.find_first_not_of(characters) == part.npos;
+  };
+  return space != line.npos && has_only(line.substr(space + 1), "0123456789\r") &&
+         has_only(line.substr(0, space),
+                  "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=");
+}
+
+/// What a file is if it is known and not read, and what to do instead; else empty.
+std::string foreign_file(const std::filesystem::path& path) {
+  const std::string name = path.filename().string();
+  const auto* const known = std::ranges::find(kForeignFiles, name, &ForeignFile::name);
+  std::error_code ignored;
+  if (known == kForeignFiles.end() || !std::filesystem::exists(path, ignored)) return {};
+  if (known->remedy == kSentencePiece && is_of_tiktoken(path.string())) {
+    return name +
+           " (tiktoken's format); take the tokenizer.json of the model's files for "
+           "transformers";
+  }
+  return name + std::string(known->remedy);
+}
 
 /// "LEFT RIGHT" a line; a first line "#version..." is left out.
 void add_merges(const std::string& path, VocabularyBuilder& builder) {
@@ -47,7 +90,17 @@ void add_merges(const std::string& path, VocabularyBuilder& builder) {
 }
 
 BpeVocabulary read_vocab_and_merges(const std::string& path, const nlohmann::json& tokens) {
+  if (path.ends_with("tokenizer.json")) {
+    const bool is_object = tokens.is_object();
+    const nlohmann::json model = is_object ? tokens.value("model", nlohmann::json()) : tokens;
+    fail_vocabulary(path, fmt::format("{}: expected an object, found {}; give the tokenizer.json "
+                                      "of a BPE",
+                                      is_object ? "model" : "the file", model.type_name()));
+  }
   if (!path.ends_with(kVocab)) {
+    if (const std::string foreign = foreign_file(path); !foreign.empty()) {
+      fail_vocabulary(path, "expected a tokenizer.json or a vocab.json, found " + foreign);
+    }
     fail_vocabulary(path,
                     "expected a tokenizer.json, or a file that ends in vocab.json beside its "
                     "merges.txt, found JSON of another name; rename it or give its folder");
@@ -61,6 +114,20 @@ BpeVocabulary read_vocab_and_merges(const std::string& path, const nlohmann::jso
   vocabulary.pattern = kGpt2Pattern;
   vocabulary.pattern_source = fmt::format("vocabulary file '{}': the split pattern", path);
   return vocabulary;
+}
+
+/// Before anything else of the file, which belongs to the kind of its model.
+void require_bpe(const std::string& path, const nlohmann::json& model) {
+  const nlohmann::json type = model.value("type", nlohmann::json());
+  const bool has_scores = model.value("vocab", nlohmann::json()).is_array();
+  if (type == "BPE" || (type.is_null() && !has_scores)) return;
+  const std::string found = type.is_string() ? shown(type.get_ref<const std::string&>())
+                            : type.is_null() ? "a vocabulary of scores ('Unigram')"
+                                             : shown(type.dump());
+  fail_vocabulary(path, fmt::format("model.type: expected BPE, found {}; other kinds are not read: "
+                                    "take a model whose tokenizer is a BPE, or train a vocabulary "
+                                    "on your texts with tokenize --train-vocab",
+                                    found));
 }
 
 /// Whether the pre-tokenizer is the one whose prefix space transformers sets by its own file.
@@ -81,11 +148,15 @@ std::string find_in_folder(const std::filesystem::path& folder) {
   for (const char* name : kNames) {
     if (std::filesystem::exists(folder / name, ignored)) return (folder / name).string();
   }
-  const bool has_model = std::filesystem::exists(folder / kSentencePiece, ignored);
-  throw Error(ExitCode::data,
-              fmt::format("vocabulary '{}': expected a folder with tokenizer.json or "
-                          "with vocab.json and merges.txt, found {}",
-                          folder.string(), has_model ? kConvert : "neither; give another folder"));
+  std::string foreign;
+  for (const ForeignFile& file : kForeignFiles) {
+    if (foreign.empty()) foreign = foreign_file(folder / file.name);
+  }
+  throw Error(
+      ExitCode::data,
+      fmt::format("vocabulary '{}': expected a folder with tokenizer.json or "
+                  "with vocab.json and merges.txt, found {}",
+                  folder.string(), foreign.empty() ? "neither; give another folder" : foreign));
 }
 
 }  // namespace
@@ -102,11 +173,10 @@ std::string vocabulary_file(const std::string& path) {
   std::error_code ignored;
   const bool is_folder = std::filesystem::is_directory(path, ignored);
   if (!is_folder && !path.ends_with(".json")) {
-    fail_vocabulary(path,
-                    fmt::format("expected a folder, a tokenizer.json or a vocab.json, found {}",
-                                path.ends_with(kSentencePiece)
-                                    ? kConvert
-                                    : "another file; give the folder that it is in"));
+    const std::string foreign = foreign_file(path);
+    fail_vocabulary(
+        path, "expected a folder, a tokenizer.json or a vocab.json, found " +
+                  (foreign.empty() ? "another file; give the folder that it is in" : foreign));
   }
   return is_folder ? find_in_folder(path) : path;
 }
@@ -115,6 +185,7 @@ Vocabulary read_vocabulary(const std::string& path) {
   const std::string file = vocabulary_file(path);
   const nlohmann::json content = read_json_file(file);
   const bool is_tokenizer = is_tokenizer_json(content);
+  if (is_tokenizer) require_bpe(file, content["model"]);
   const TokenizerConfig config(file);
   if (is_tokenizer && is_character_json(content)) {
     CharacterVocabulary vocabulary = read_character_json(file, content);

@@ -16,10 +16,11 @@ constexpr std::size_t kLongestAdded = 1 << 10;
 constexpr std::size_t kMostAdded = 4 << 20;
 }  // namespace
 
-void TokenizerFile::refuse(const std::string& key, const std::string& expected,
-                           const json& found) const {
-  fail_vocabulary(path_, fmt::format("{}: expected {}, found {}; give the tokenizer.json of a {}",
-                                     key, expected, shown(found.dump()), kind_));
+void TokenizerFile::refuse(const std::string& key, const std::string& expected, const json& found,
+                           const std::string& remedy) const {
+  fail_vocabulary(path_,
+                  fmt::format("{}: expected {}, found {}; {}", key, expected, shown(found.dump()),
+                              remedy.empty() ? "give the tokenizer.json of a " + kind_ : remedy));
 }
 
 void TokenizerFile::require_value(const json& object, const std::string& key, const json& expected,
@@ -30,11 +31,14 @@ void TokenizerFile::require_value(const json& object, const std::string& key, co
 
 void TokenizerFile::add_model(const json& model, VocabularyBuilder::Writing writing,
                               VocabularyBuilder& builder) const {
-  if (model.value("type", json("BPE")) != "BPE") refuse("model.type", "BPE", model["type"]);
-  require_value(model, "dropout", json());
-  require_value(model, "continuing_subword_prefix", "");
-  require_value(model, "end_of_word_suffix", "");
-  builder.add_tokens(model.value("vocab", json()), writing);
+  if (const json dropout = model.value("dropout", json()); !dropout.is_null() && dropout != 0) {
+    refuse("model.dropout", "null, as equal texts have equal ids", dropout, "set it to null");
+  }
+  require_value(model, "continuing_subword_prefix", "", "model.");
+  require_value(model, "end_of_word_suffix", "", "model.");
+  const json vocab = model.value("vocab", json());
+  if (!vocab.is_object()) refuse("model.vocab", "an object of tokens and ids", vocab);
+  builder.add_tokens(vocab, writing);
   const json merges = model.value("merges", json());
   if (!merges.is_array()) refuse("model.merges", "a list", merges);
   for (std::size_t i = 0; i < merges.size(); ++i) add_merge(merges[i], i, builder);

@@ -23,8 +23,9 @@ class TokenizerFile {
     const auto found = file_.find(key);
     return found == file_.end() ? none : *found;
   }
+  /// `remedy`: what to do; empty: give another file.
   [[noreturn]] void refuse(const std::string& key, const std::string& expected,
-                           const nlohmann::json& found) const;
+                           const nlohmann::json& found, const std::string& remedy = "") const;
   /// `key` of `object` must be absent, null or `expected`. `prefix`: of the key in messages.
   void require_value(const nlohmann::json& object, const std::string& key,
                      const nlohmann::json& expected, const std::string& prefix = "") const;

@@ -220,8 +220,9 @@ TEST_F(CharacterTokenizer, SettingsThatAreNotDoneAreNamed) {
   using nlohmann::json;
   const json precompiled = {{"type", "Precompiled"}, {"precompiled_charsmap", "AAAA"}};
   expect_refused("llama2", {{"model", {{"type", "Unigram"}}}},
-                 "model.type: expected BPE, found '\"Unigram\"'");
-  expect_refused("llama2", {{"model", {{"dropout", 0.1}}}}, "dropout: expected null, found '0.1'");
+                 "model.type: expected BPE, found 'Unigram'");
+  expect_refused("llama2", {{"model", {{"dropout", 0.1}}}},
+                 "model.dropout: expected null, as equal texts have equal ids, found '0.1'");
   expect_refused("llama2", {{"model", {{"unk_token", "<none>"}}}},
                  "model.unk_token: expected a token of model.vocab, found");
   expect_refused("llama2", {{"model", {{"fuse_unk", 1}}}}, "fuse_unk: expected true or false");

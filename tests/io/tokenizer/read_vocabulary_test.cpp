@@ -62,6 +62,35 @@ TEST_F(ReadVocabulary, NamesPathsWithoutAVocabulary) {
                              path("v/merges.txt")));
 }
 
+/// By what they are, with what to do instead.
+TEST_F(ReadVocabulary, NamesFilesOfOtherKinds) {
+  const std::vector<std::array<std::string, 3>> files = {
+      {"tokenizer.model", "\n\x0E\n",
+       "found tokenizer.model (SentencePiece's own format); convert"},
+      {"tokenizer.model", "IQ== 0\nIg== 1\n", "found tokenizer.model (tiktoken's format); take"},
+      {"spiece.model", "\n", "found spiece.model (SentencePiece's own format); convert it"},
+      {"vocab.txt", "[PAD]\n", "found vocab.txt (WordPiece), which is not read; take a model"},
+      {"tekken.json", "{}", "found tekken.json (Mistral's own format); take the tokenizer.json"},
+      {"merges.txt", "a b\n", "found merges.txt alone, which belongs to a vocab.json"}};
+  for (const auto& [name, content, message] : files) {
+    std::filesystem::create_directory(folder_ / "other");
+    write("other/" + name, content);
+
+    expect_refused("other", message);
+    expect_refused("other/" + name, message);
+
+    std::filesystem::remove_all(folder_ / "other");
+  }
+  std::filesystem::create_directory(folder_ / "other");
+  for (const auto& [content, message] :
+       {std::pair("{}", "model: expected an object, found null; give the tokenizer.json of a BPE"),
+        std::pair(R"({"model": "BPE"})", "model: expected an object, found string"),
+        std::pair("[]", "the file: expected an object, found array")}) {
+    write("other/tokenizer.json", content);
+    expect_refused("other", message);
+  }
+}
+
 TEST_F(ReadVocabulary, NamesTheLineOfBrokenJson) {
   expect_vocab_refused("{\"a\": 0,\n\"b\": }",
                        "expected JSON, found a parse error at line 2, column 6");
@@ -162,15 +191,40 @@ TEST_F(ReadVocabulary, FilesMakeTheSameVocabularyElsewhere) {
 
 TEST_F(ReadVocabulary, RefusesTokenizersThatAreNotPlainByteLevelBpe) {
   expect_file_refused({{"model", {{"type", "Unigram"}}}}, "model.type: expected BPE, found");
+  for (const char* type : {"Unigram", "WordPiece", "WordLevel"}) {
+    expect_file_refused({{"model", {{"type", type}}}, {"normalizer", {{"type", "BertNormalizer"}}}},
+                        fmt::format("model.type: expected BPE, found '{}'; other kinds are not "
+                                    "read: take a model whose tokenizer is a BPE",
+                                    type));
+  }
+  expect_file_refused({{"model", {{"type", nullptr}, {"vocab", json::array({1})}}}},
+                      "model.type: expected BPE, found a vocabulary of scores ('Unigram')");
+  expect_file_refused({{"model", {{"vocab", 7}}}},
+                      "model.vocab: expected an object of tokens and ids, found '7'");
+  expect_file_refused({{"model", {{"dropout", 0.5}}}},
+                      "model.dropout: expected null, as equal texts have equal ids, found '0.5'; "
+                      "set it to null");
+  expect_file_refused({{"model", {{"end_of_word_suffix", "</w>"}}}},
+                      "model.end_of_word_suffix: expected \"\", found '\"</w>\"'");
   expect_file_refused({{"model", {{"byte_fallback", true}}}},
-                      "byte_fallback: expected false, found 'true'");
+                      "model.byte_fallback: expected false, found 'true'");
+  expect_file_refused({{"decoder", {{"type", "WordPiece"}}}},
+                      "decoder: expected null or ByteLevel, found");
+  expect_file_refused({{"pre_tokenizer", nullptr}},
+                      "pre_tokenizer: expected type ByteLevel, found");
+  const json digits = {{"type", "Digits"}};
+  const json byte_level = {{"type", "ByteLevel"}, {"add_prefix_space", false}};
+  expect_file_refused(
+      {{"pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", {digits, byte_level}}}}},
+      "pre_tokenizer: expected ByteLevel, or a Sequence of Split and ByteLevel, "
+      "found '[\"Digits\",\"ByteLevel\"]'");
   expect_file_refused({{"model", {{"merges", 7}}}}, "model.merges: expected a list, found '7'");
   expect_file_refused({{"model", {{"merges", {"t h", "t"}}}}},
                       "model.merges[1]: expected two tokens, found");
   expect_file_refused({{"model", {{"merges", json::array({json::array({"t", "zz"})})}}}},
                       "model.merges[0]: expected tokens of the vocabulary, found 'zz'");
   expect_file_refused({{"normalizer", {{"type", "Lowercase"}}}},
-                      "normalizer: expected null, found");
+                      "normalizer: expected null or NFC, found");
   expect_file_refused({{"pre_tokenizer", {{"type", "Whitespace"}}}},
                       "pre_tokenizer: expected type ByteLevel, found");
   expect_file_refused({{"pre_tokenizer", {{"add_prefix_space", true}}}},
