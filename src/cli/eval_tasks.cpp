@@ -6,12 +6,10 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "hyperslab/core/log.hpp"
 #include "hyperslab/eval/task_evaluator.hpp"
-#include "hyperslab/io/line_log.hpp"
 #include "hyperslab/io/text_file.hpp"
 #include "hyperslab/tasks/records.hpp"
 #include "hyperslab/train/setup.hpp"
@@ -19,6 +17,8 @@
 
 namespace hyperslab::cli {
 namespace {
+
+constexpr std::uint64_t kMostRecordedBytes = std::uint64_t{256} << 20;
 
 /// The items of all lists, which commas separate.
 std::vector<std::string> split(const std::vector<std::string>& lists) {
@@ -85,13 +85,17 @@ std::string run_directory(const std::string& checkpoint) {
   return is_run ? run.string() : "";
 }
 
-/// What others may only read is no reason to lose what was measured.
+/// Appends a line; the file stays as it is where that is not possible. What others may only read is
+/// no reason to lose what was measured.
 void record(const eval::TaskResults& results) {
   const std::string run = run_directory(results.checkpoint);
   if (run.empty()) return;
+  const std::string path = run + "/eval_tasks.jsonl";
   try {
-    io::LineLog log(run + "/eval_tasks.jsonl", std::numeric_limits<std::int64_t>::max());
-    log.append(tasks::record_line(results.step, results.tasks));
+    std::string text;
+    if (std::filesystem::exists(path)) text = io::read_text_file(path, kMostRecordedBytes);
+    if (!text.empty() && text.back() != '\n') text += '\n';
+    io::write_text_file(path, text + tasks::record_line(results.step, results.tasks) + '\n');
   } catch (const Error& error) {
     log::warn(std::string("the figures are not recorded in the run directory: ") + error.what());
   }

@@ -51,6 +51,32 @@ class Storage(support.Case):
                 self.refuse(f"{name}.json", *command, "--json", f"{name}.json")
         self.refuse("plan.csv", *commands["bench"], "--memory", "plan.csv")
 
+    def test_records_of_tasks(self):
+        shutil.copytree(self.folder / "run", self.folder / "scored")
+        self.addCleanup(shutil.rmtree, self.folder / "scored")
+        self.outputs()
+        records = self.folder / "scored/eval_tasks.jsonl"
+        command = ("eval", "--checkpoint", "scored", "--tasks", "task.jsonl")
+        for earlier in (None, '{"step": 1, "tasks": []}\n'):
+            with self.subTest(earlier=earlier):
+                if earlier:
+                    records.write_text(earlier, encoding="utf-8")
+                before = support.snapshot(self.folder)
+                process = self.start(*command, preexec_fn=limit_files)
+                out, err = process.communicate(timeout=30)
+
+                self.assertEqual(process.returncode, 0, err)
+                self.assertIn(b"animals", out)
+                self.assertIn("the figures are not recorded in the run directory: cannot write "
+                              f"'{records}': File too large", err.decode("utf-8"))
+                self.assertNotIn(b"training goes on", err)
+                self.assertEqual(support.snapshot(self.folder), before)
+
+        self.assertEqual(self.run_program(*command).code, 0)
+        lines = records.read_text(encoding="utf-8").splitlines(keepends=True)
+        self.assertEqual((lines[0], len(lines)), (earlier, 2))
+        self.assertEqual(json.loads(lines[1])["step"], 2)
+
     def outputs(self):
         """Name of an output -> the command up to its path; every output of eval of text and of generate."""
         checkpoint = ("--checkpoint", "run/checkpoints")
