@@ -85,15 +85,13 @@ void Resuming::bring_from_memory() const {
 
 void Resuming::check_resumable(const io::CheckpointMeta& meta) const {
   if (meta.samples_seen == 0) return;  // an import: nothing was trained on yet
-  if (meta.order != train::sample_order(start_.config, meta.step)) {
-    throw Error(
-        ExitCode::checkpoint,
-        fmt::format(
-            "{}: the order of samples changed since step {} ({}): found in the deck "
-            "{}; set run.seed, data.sampling, data.packing (with data.end_token), data.weights, "
-            "augment.repeats and model.context as they were",
-            start_.checkpoints, meta.step, meta.order,
-            train::sample_order(start_.config, meta.step)));
+  const std::string order = train::sample_order(start_.config, meta.step);
+  if (meta.order != order) {
+    throw Error(ExitCode::checkpoint,
+                fmt::format("{}: the order of samples changed since step {} ({}): found in the "
+                            "deck {}; resume with {} as before",
+                            start_.checkpoints, meta.step, meta.order, order,
+                            train::differing_order_keys(meta.order, order)));
   }
   const std::int64_t expected = meta.step * start_.config.train.global_batch;
   if (meta.samples_seen != expected) {

@@ -5,6 +5,7 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <array>
 #include <span>
 #include <utility>
 #include <vector>
@@ -144,6 +145,29 @@ std::string sample_order(const Config& config, std::int64_t step) {
   order += fmt::format(" weights=[{}]", fmt::join(weights, ", "));
   if (steps.empty()) return order;
   return order + fmt::format(" weight_steps=[{}]", fmt::join(steps, ", "));
+}
+
+std::string differing_order_keys(const std::string& one, const std::string& other) {
+  constexpr std::array kKeys = {std::pair{"seed", "run.seed"},
+                                std::pair{"sampling", "data.sampling"},
+                                std::pair{"context", "model.context"},
+                                std::pair{"packing", "data.packing"},
+                                std::pair{"end_token", "data.end_token"},
+                                std::pair{"weights", "data.weights"},
+                                std::pair{"weight_steps", "data.weight_steps"},
+                                std::pair{"repeats", "augment.repeats"}};
+  std::vector<std::string> keys;
+  for (const auto& [word, key] : kKeys) {
+    const auto value_in = [name = fmt::format(" {}=", word)](const std::string& order) {
+      const std::string words = " " + order;
+      const std::size_t at = words.find(name);
+      if (at == words.npos) return std::string();
+      const std::size_t begin = at + name.size();
+      return words.substr(begin, words.find(words[begin] == '[' ? ']' : ' ', begin) - begin);
+    };
+    if (value_in(one) != value_in(other)) keys.emplace_back(key);
+  }
+  return fmt::format("{}", fmt::join(keys, " and "));
 }
 
 }  // namespace hyperslab::train

@@ -319,6 +319,7 @@ class Mixture(support.Case):
 
         self.assertIn("the order of samples changed", refused.err)
         self.assertIn("weights=[3, 1]", refused.err)
+        self.assertIn("; resume with data.weights as before", refused.err)
         self.assertEqual(len(support.column(self.folder / "changed", "loss")), 20)
 
 

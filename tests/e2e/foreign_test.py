@@ -34,8 +34,10 @@ class Resume(support.Case):
         self.refuse("run", ["another model", "norm_eps=1e-05 here norm_eps=0.1"], "model.norm_eps=0.1")
 
     def test_another_order_of_samples(self):
-        self.refuse("run", ["order of samples changed", "seed=77"], "run.seed=77")
-        self.refuse("run", ["order of samples changed", "sampling=windows"], "data.sampling=windows")
+        self.refuse("run", ["order of samples changed", "seed=77", "; resume with run.seed as before"], "run.seed=77")
+        self.refuse("run", ["order of samples changed", "sampling=windows", "; resume with data.sampling as before"],
+                    "data.sampling=windows")
+        self.refuse("run", ["; resume with run.seed and data.sampling as before"], "data.sampling=windows", "run.seed=77")
 
     def test_a_fresh_start_sets_earlier_checkpoints_aside(self):
         run = self.copy_of("run", "started_over")

@@ -68,7 +68,8 @@ class Predictions(support.Case):
 
         changed = self.run_program("train", "vit.yaml", *random, *support.overrides(
             "run.directory=batch_parts", "train.steps=8", "augment.mix_mode=batch", "augment.repeats=2"))
-        self.assert_refused(changed, 4, "the order of samples changed", "seed=3 images repeats=3", "augment.repeats")
+        self.assert_refused(changed, 4, "the order of samples changed", "seed=3 images repeats=3",
+                            "; resume with augment.repeats as before")
 
     def check_resuming(self, one, two, *random):
         """A run of six steps as `one`, and as `two` of three steps and three on two ranks."""

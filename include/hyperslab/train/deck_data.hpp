@@ -23,5 +23,7 @@ struct DeckData {
 [[nodiscard]] DeckData generated_data(const Config& config, Dim T);
 /// What the order of samples up to the end of a step depends on, one line, for checkpoints.
 [[nodiscard]] std::string sample_order(const Config& config, std::int64_t step);
+/// The keys of the deck that differ in two of these, "data.sampling and run.seed".
+[[nodiscard]] std::string differing_order_keys(const std::string& one, const std::string& other);
 
 }  // namespace hyperslab::train
