@@ -177,6 +177,7 @@ json json_of(const CheckpointMeta& meta) {
     value["base_step"] = meta.base_step;
   }
   if (!meta.spikes.empty()) value["spikes"] = meta.spikes;
+  if (!meta.started_in.empty()) value["started_in"] = meta.started_in;
   return value;
 }
 
@@ -207,6 +208,7 @@ CheckpointMeta meta_of(const json& value) {
   // Earlier programs did not write these:
   meta.algorithms = value.value("algorithms", value.value("products", ""));  // their old name
   meta.spikes = value.value("spikes", "");
+  meta.started_in = value.value("started_in", "");
   meta.scales_loss = value.value("scales_loss", scaled_losses(meta));
   if (value.contains("base_fingerprint")) {
     meta.base_fingerprint = value.at("base_fingerprint").get<std::uint64_t>();

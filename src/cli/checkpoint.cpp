@@ -22,7 +22,7 @@ namespace {
 
 /// The path of the model that adapters are added to, as their deck has it.
 std::string base_of(const io::CheckpointReader& reader) {
-  return as_stored({reader.meta().deck, reader.folder()}).checkpoint.initial;
+  return as_stored(stored_deck(reader)).checkpoint.initial;
 }
 
 void print_problems(std::span<const std::string> problems) {

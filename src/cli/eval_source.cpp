@@ -43,10 +43,11 @@ StoredDeck stored_in(comm::World& world, const std::string& checkpoint) {
   comm::agree(world, [&] {
     if (world.rank() != 0) return;
     const io::CheckpointReader reader(checkpoint);
-    stored = {reader.meta().deck, reader.folder()};
+    stored = stored_deck(reader);
   });
   stored.text = world.broadcast(stored.text);
   stored.folder = world.broadcast(stored.folder);
+  stored.started_in = world.broadcast(stored.started_in);
   return stored;
 }
 
@@ -79,13 +80,14 @@ std::vector<std::string> layout_overrides(const train::Config& config, std::int6
   return overrides;
 }
 
-/// Paths of the checkpoint's deck as seen from here.
-void find_paths(train::Config& config, const EvalSource& source, const StoredDeck& deck) {
-  const auto find_all = [&](std::vector<std::string>& paths) {
-    for (std::string& path : paths) path = found_path(path, deck.folder, config);
-  };
-  if (!overrides_key(source, "data.validation")) find_all(config.data.validation);
-  if (!overrides_key(source, "data.train")) find_all(config.data.train);
+/// Paths of the checkpoint's deck as seen from here, of the text that is to be measured.
+void find_text(train::Config& config, const EvalSource& source, const StoredDeck& deck) {
+  if (!source.needs_text) return;
+  constexpr const char* kRemedy = "give --data FILE, or start the command there";
+  const bool splits = config.data.validation_fraction > 0;
+  const char* key = splits ? "data.train" : "data.validation";
+  if (overrides_key(source, key)) return;
+  find_paths(key, splits ? config.data.train : config.data.validation, deck, config, kRemedy);
 }
 
 /// A kept vocabulary is looked at only if it is used, so that a damaged one is no hindrance.
@@ -98,7 +100,7 @@ void choose_vocabulary(comm::World& world, train::Config& config, const EvalSour
   if (!source.deck.empty() && there) return;
   const std::string kept = kept_vocabulary(world, source.checkpoints.front());
   if (!kept.empty()) path = kept;
-  if (source.deck.empty()) path = found_path(path, stored.folder, config);
+  if (source.deck.empty()) path = found_path(path, stored, config);
 }
 
 /// Refuses to measure the training text in place of a validation text.
@@ -187,7 +189,7 @@ eval::EvalDeck eval_deck(comm::World& world, const EvalSource& source) {
     } catch (const Error& error) {
       throw error.on_all_ranks();
     }
-    find_paths(out.config, source, stored);
+    comm::agree(world, [&] { find_text(out.config, source, stored); });
   }
   out.is_legal = legal_changes(out.config);
   out.averages = source.averages;

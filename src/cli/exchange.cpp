@@ -230,8 +230,7 @@ void export_checkpoint(const Arguments& args) {
   options.dtype = dtype_of_name(args.get<std::string>("dtype"));
   if (args.has("vocab")) options.vocabulary = args.get<std::string>("vocab");
   std::vector<std::string> notes;
-  const train::Config config =
-      read_stored_deck({reader.meta().deck, reader.folder()}, {}, 0, notes);
+  const train::Config config = read_stored_deck(stored_deck(reader), {}, 0, notes);
   options.requires_vocabulary = !options.vocabulary.empty();
   if (config.model.is_of_images() && options.requires_vocabulary) {
     refuse("--vocab goes with models of a language, and this is one of images");
@@ -255,6 +254,7 @@ void import_checkpoint(comm::World& world, const Arguments& args) {
   const std::string yaml = deck::to_yaml(config);
   io::CheckpointMeta meta;
   meta.deck = yaml;
+  meta.started_in = std::filesystem::current_path().string();
   meta.model = model::identity(config.model);
   if (!config.data.vocabulary.empty()) {
     meta.vocabulary = io::read_vocabulary_files(config.data.vocabulary);

@@ -60,7 +60,7 @@ std::string base_path(const Arguments& args, const io::CheckpointReader& reader,
                       const train::Config& config) {
   if (args.has("base")) return args.get<std::string>("base");
   if (!config.checkpoint.initial.empty()) {
-    return found_path(config.checkpoint.initial, reader.folder(), config);
+    return found_path(config.checkpoint.initial, stored_deck(reader), config);
   }
   throw Error(ExitCode::usage,
               reader.folder() +
@@ -74,7 +74,7 @@ Merge open(const Arguments& args) {
     throw Error(ExitCode::checkpoint,
                 adapters.folder() + ": it holds a whole model, there is nothing to merge");
   }
-  train::Config config = as_stored({adapters.meta().deck, adapters.folder()});
+  train::Config config = as_stored(stored_deck(adapters));
   const std::string path = base_path(args, adapters, config);
   io::CheckpointReader base(path);
   train::require_whole_model(base);
@@ -112,6 +112,7 @@ io::CheckpointMeta meta_of(const Merge& merge) {
   meta.order = was.order;
   meta.layout = "merged from " + merge.adapters.folder();
   meta.deck = deck::to_yaml(config);
+  meta.started_in = was.started_in;
   meta.version = version() + " (" + commit() + ")";
   const std::string vocabulary = merge.adapters.vocabulary_path();
   if (!vocabulary.empty()) meta.vocabulary = io::read_vocabulary_files(vocabulary);

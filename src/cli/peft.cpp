@@ -60,7 +60,7 @@ void export_adapters(const Arguments& args, const io::CheckpointReader& reader) 
   options.output = output_of(args);
   options.dtype = dtype_of_name(args.get<std::string>("dtype"));
   if (args.has("base-name")) options.base_name = args.get<std::string>("base-name");
-  const train::Config config = as_stored({reader.meta().deck, reader.folder()});
+  const train::Config config = as_stored(stored_deck(reader));
   interop::export_peft(config.model, config.adapter, reader, options);
   fmt::print("{}: step {} of {}, adapters of rank {} in {}\n", options.output, reader.meta().step,
              reader.folder(), config.adapter.rank, args.get<std::string>("dtype"));
@@ -75,7 +75,7 @@ void import_adapters(comm::World& world, const Arguments& args) {
   if (args.has("dropout")) refuse("--dropout does not go with adapters, whose base has its own");
   const io::CheckpointReader base(args.get<std::string>("base"));
   train::require_whole_model(base);
-  const train::Config base_config = as_stored({base.meta().deck, base.folder()});
+  const train::Config base_config = as_stored(stored_deck(base));
   const interop::PeftFolder adapters(folder, base_config.model);
   train::Config config = args.has("deck") ? config_of_user(world, args.get<std::string>("deck"),
                                                            base, adapters.adapter())
@@ -88,6 +88,7 @@ void import_adapters(comm::World& world, const Arguments& args) {
   config.checkpoint.initial = absolute(base.folder());
   io::CheckpointMeta meta;
   meta.deck = deck::to_yaml(config);
+  meta.started_in = std::filesystem::current_path().string();
   meta.model = model::identity(config.model);
   meta.base_fingerprint = io::parameter_fingerprint(base);
   if (!config.data.vocabulary.empty()) {

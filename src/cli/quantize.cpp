@@ -62,7 +62,7 @@ io::CheckpointMeta meta_of(const io::CheckpointReader& reader, train::Config con
 }
 
 /// The model as it was trained, for calibration here.
-train::Config calibration_config(const StoredDeck& stored, const std::string& folder) {
+train::Config calibration_config(const StoredDeck& stored) {
   std::vector<std::string> notes;
   train::Config config =
       read_stored_deck(stored,
@@ -72,7 +72,8 @@ train::Config calibration_config(const StoredDeck& stored, const std::string& fo
   config.parallel = mesh::ParallelConfig();  // one rank sees all
   config.train.microbatch = 1;               // a rest would be filled with tokens that are none
   for (const std::string& note : notes) log::info(note);
-  for (std::string& path : config.data.train) path = found_path(path, folder, config);
+  config.data.validation.clear();
+  find_paths("data.train", config.data.train, stored, config, "start the command there");
   if (config.data.train.empty()) refuse("--calibrate needs data.train in the checkpoint's deck");
   if (config.model.is_of_images()) {
     refuse("--calibrate reads text, and the checkpoint is of a vision transformer; leave it out");
@@ -128,7 +129,7 @@ void quantize_checkpoint(comm::World& world, const Arguments& args) {
   require_new(output);
   const io::CheckpointReader reader = trained_weights(args, only_folder(args));
   require_usable(reader);
-  const StoredDeck stored = {reader.meta().deck, reader.folder()};
+  const StoredDeck stored = stored_deck(reader);
   const train::Config was = as_stored(stored);
   const train::Config config = as_stored(stored, overrides_of(args));
   if (!config.quantization) refuse("checkpoint quantize needs --weights int8 or int4");
@@ -136,7 +137,7 @@ void quantize_checkpoint(comm::World& world, const Arguments& args) {
   if (args.has("calibrate")) {
     const auto samples = args.get<std::int64_t>("calibrate");
     if (samples < 1) refuse("--calibrate must be 1 or more");
-    const train::Config model = calibration_config(stored, reader.folder());
+    const train::Config model = calibration_config(stored);
     calibration.emplace(world, model, reader, samples, legal_changes(model));
     log::info(fmt::format("calibrated with {} tokens", calibration->tokens()));
   }

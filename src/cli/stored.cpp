@@ -3,7 +3,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <optional>
 
 #include "command.hpp"
 #include "hyperslab/core/driver.hpp"
@@ -52,6 +54,43 @@ deck::Surroundings anywhere_but_in_training() {
 /// The stored deck in messages.
 std::string name_of(const StoredDeck& stored) { return stored.folder + " (its deck)"; }
 
+/// Where relative paths of a stored deck may begin, besides here.
+std::vector<fs::path> beginnings(const StoredDeck& deck, const train::Config& config) {
+  std::vector<fs::path> folders;
+  if (fs::path start = start_folder(deck.folder, config); !start.empty()) folders.push_back(start);
+  if (!deck.started_in.empty()) folders.emplace_back(deck.started_in);
+  return folders;
+}
+
+/// The path of a stored deck as seen from here; none if it is relative and nowhere.
+std::optional<std::string> find(const std::string& path, const StoredDeck& deck,
+                                const train::Config& config) {
+  if (path == kBytes || path == kSynthetic || fs::path(path).is_absolute()) return path;
+  const bool is_pattern = path.find_first_of("*?[{") != std::string::npos;
+  const auto is_there = [&](const fs::path& full) {
+    return is_present(is_pattern ? full.parent_path() : full);
+  };
+  if (is_there(fs::path("./") / path)) return path;
+  for (const fs::path& start : beginnings(deck, config)) {
+    if (is_there(start / path)) return (start / path).string();
+  }
+  return std::nullopt;
+}
+
+/// "is neither in HERE nor in THERE, where the run was started".
+std::string not_found_in(const StoredDeck& deck, const train::Config& config) {
+  std::error_code ignored;
+  const std::string here = fs::current_path(ignored).string();
+  std::vector<std::string> others;
+  for (const fs::path& folder : beginnings(deck, config)) {
+    const std::string other = (folder / "").parent_path().string();
+    if (other != here && std::ranges::count(others, other) == 0) others.push_back(other);
+  }
+  if (others.empty()) return fmt::format("is not in {}", here);
+  return fmt::format("is neither in {} nor in {}, where the run was started", here,
+                     fmt::join(others, " nor in "));
+}
+
 }  // namespace
 
 train::Config as_stored(const StoredDeck& stored, const std::vector<std::string>& overrides) {
@@ -68,7 +107,7 @@ train::Config read_stored_deck(const StoredDeck& stored, const std::vector<std::
     train::Config config = deck::read_deck(stored.text, name_of(stored), settings, anywhere, &cuts);
     if (!cuts.empty()) notes.push_back("to fit --set: " + cuts);
     std::string& base = config.checkpoint.initial;  // of adapters
-    if (config.adapter && !base.empty()) base = found_path(base, stored.folder, config);
+    if (config.adapter && !base.empty()) base = found_path(base, stored, config);
     return config;
   };
   if (cuda_device_count() > 0) return read(overrides);
@@ -95,16 +134,25 @@ train::Config read_stored_deck(const StoredDeck& stored, const std::vector<std::
   return config;
 }
 
-std::string found_path(const std::string& path, const std::string& folder,
+std::string found_path(const std::string& path, const StoredDeck& deck,
                        const train::Config& config) {
-  if (path == kBytes || path == kSynthetic || fs::path(path).is_absolute()) return path;
-  const bool is_pattern = path.find_first_of("*?[{") != std::string::npos;
-  const auto is_there = [&](const fs::path& full) {
-    return is_present(is_pattern ? full.parent_path() : full);
-  };
-  if (is_there(fs::path("./") / path)) return path;
-  const fs::path start = start_folder(folder, config);
-  return !start.empty() && is_there(start / path) ? (start / path).string() : path;
+  return find(path, deck, config).value_or(path);
+}
+
+void find_paths(const std::string& key, std::vector<std::string>& paths, const StoredDeck& deck,
+                const train::Config& config, const std::string& remedy) {
+  for (std::string& path : paths) {
+    const std::optional<std::string> found = find(path, deck, config);
+    if (!found) {
+      throw Error(ExitCode::data, fmt::format("{}: {} '{}' {}; {}", name_of(deck), key, path,
+                                              not_found_in(deck, config), remedy));
+    }
+    path = *found;
+  }
+}
+
+StoredDeck stored_deck(const io::CheckpointReader& reader) {
+  return {reader.meta().deck, reader.folder(), reader.meta().started_in};
 }
 
 std::string stored_vocabulary_path(const io::CheckpointReader& reader,
@@ -112,7 +160,7 @@ std::string stored_vocabulary_path(const io::CheckpointReader& reader,
   const std::string& named = config.data.vocabulary;
   if (named.empty() || named == kBytes) return named;
   if (auto kept = reader.vocabulary_path(); !kept.empty()) return kept;
-  return found_path(named, reader.folder(), config);
+  return found_path(named, stored_deck(reader), config);
 }
 
 std::string stored_vocabulary(const io::CheckpointReader& reader, const train::Config& config) {
@@ -121,9 +169,9 @@ std::string stored_vocabulary(const io::CheckpointReader& reader, const train::C
   if (found.empty() || found == kBytes || is_present(found)) return found;
   throw Error(
       ExitCode::data,
-      fmt::format("{}: it keeps no vocabulary, and vocabulary '{}' of its deck is not found "
-                  "from this folder; name the vocabulary's path",
-                  reader.folder(), named));
+      fmt::format("{}: it keeps no vocabulary, and vocabulary '{}' of its deck {}; name the "
+                  "vocabulary's path",
+                  reader.folder(), named, not_found_in(stored_deck(reader), config)));
 }
 
 }  // namespace hyperslab::cli

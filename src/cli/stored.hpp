@@ -14,8 +14,10 @@ namespace hyperslab::cli {
 /// The deck that a checkpoint holds, as text and with the folder that names it in messages.
 struct StoredDeck {
   std::string text;
-  std::string folder;  ///< of the step
+  std::string folder;      ///< of the step
+  std::string started_in;  ///< where its run was started, if the checkpoint says so
 };
+[[nodiscard]] StoredDeck stored_deck(const io::CheckpointReader& reader);
 
 /// That deck with every value that the run had. Throws Error(usage).
 [[nodiscard]] train::Config as_stored(const StoredDeck& deck,
@@ -32,10 +34,14 @@ struct StoredDeck {
                                              bool reads_data = false);
 
 /// `path` of a deck, which is relative to the folder where the run was started, as seen from here:
-/// itself if it is there, else below the folder in which `folder`, a step's, shows that the run
-/// was started; itself if that does not help.
-[[nodiscard]] std::string found_path(const std::string& path, const std::string& folder,
+/// itself if it is there, else below the folder in which the step's own shows that the run was
+/// started, or that the checkpoint names; itself if that does not help.
+[[nodiscard]] std::string found_path(const std::string& path, const StoredDeck& deck,
                                      const train::Config& config);
+/// Replaces each of the paths of a deck's key by found_path(). Throws Error(data) if one is
+/// relative and in none of these folders: with the folders, and `remedy`.
+void find_paths(const std::string& key, std::vector<std::string>& paths, const StoredDeck& deck,
+                const train::Config& config, const std::string& remedy);
 
 /// The vocabulary of a checkpoint: the one that it keeps, else that of its deck, as found_path(),
 /// whether it is there or not. Empty if the deck names none. Throws Error(checkpoint) for a kept

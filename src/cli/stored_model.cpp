@@ -65,8 +65,8 @@ StoredModel open(const std::string& folder, int ranks, bool logs, const Argument
   std::vector<std::string> notes;
   std::vector<std::string> overrides = layout_overrides(ranks);
   if (args.has("base")) overrides.push_back("checkpoint.initial=" + args.get<std::string>("base"));
-  train::Config config = read_stored_deck({reader.meta().deck, reader.folder()}, overrides,
-                                          ranks == 1 ? 0 : ranks, notes);
+  train::Config config =
+      read_stored_deck(stored_deck(reader), overrides, ranks == 1 ? 0 : ranks, notes);
   for (const std::string& note : notes) {
     if (logs) log::info(note);
   }

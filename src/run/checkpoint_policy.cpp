@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "hyperslab/core/activity.hpp"
@@ -102,6 +104,8 @@ io::CheckpointMeta CheckpointPolicy::meta_of(std::int64_t step) const {
   meta.order = train::sample_order(config, step);
   meta.layout = mesh::describe(config.parallel);
   meta.deck = parts_.start.options.deck_yaml;
+  std::error_code removed_meanwhile;
+  meta.started_in = std::filesystem::current_path(removed_meanwhile).string();
   meta.version = version() + " (" + commit() + ")";
   if (parts_.algorithms.size() > 0) meta.algorithms = parts_.algorithms.text();
   meta.vocabulary = parts_.data.vocabulary_files();

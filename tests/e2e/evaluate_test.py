@@ -148,6 +148,30 @@ class Evaluate(support.Case):
                                  *support.overrides(*self.settings))
         self.assertAlmostEqual(deck_last["loss"] / expected, 1, delta=1e-6)
 
+    def test_a_run_in_another_folder_finds_its_data_where_it_was_started(self):
+        apart = self.folder / "apart"
+        (apart / "here").mkdir(parents=True)
+        run = apart / "run"
+        self.train(run, *self.settings, "train.steps=2", "checkpoint.every=1")
+
+        expected = support.metrics(run)[-1]["validation_loss"]
+        for ranks in (0, 2):
+            found = self.measure("--checkpoint", run, ranks=ranks, folder="apart/here")
+            self.assertAlmostEqual(found["loss"] / expected, 1, delta=1e-6)
+        start = support.command("checkpoint", "quantize", run, "--weights", "int8", "--calibrate", 2, "--output", "int8")
+        found = subprocess.run(start, cwd=apart / "here", capture_output=True, check=False)
+        self.assertEqual(found.returncode, 0, found.stderr.decode())
+        self.measure("--checkpoint", apart / "here/int8", folder="apart")
+
+        (self.folder / "text.bin").rename(self.folder / "text.moved")
+        self.addCleanup((self.folder / "text.moved").rename, self.folder / "text.bin")
+        for ranks in (0, 2):
+            start = support.command("eval", "--checkpoint", run, ranks=ranks)
+            lost = subprocess.run(start, cwd=apart / "here", capture_output=True, check=False)
+            self.assert_refused(support.Result(lost.returncode, lost.stdout, lost.stderr.decode(), 0), 3,
+                                f"data.validation 'text.bin' is neither in {apart / 'here'} nor in {self.folder}, where the run was "
+                                "started; give --data FILE")
+
     def test_more_ranks_than_the_global_batch_measure_the_same_text(self):
         self.train("small", "train.global_batch=2", "train.validate_batches=3", "train.steps=2", "model.dropout=0.1")
 

@@ -50,6 +50,7 @@ struct CheckpointMeta {
   std::string order;            ///< what the order of samples depends on, one line
   std::string layout;           ///< "data 4 x tensor 1 x pipeline 1"
   std::string deck;             ///< the resolved deck
+  std::string started_in = {};  ///< where its relative paths begin; empty: not known
   std::string version;          ///< of the program that wrote it
   std::string algorithms = {};  ///< AlgorithmCache::text() of GPUs; empty: none was chosen
   std::string spikes = {};      ///< what the run knows of spikes, one line; empty: nothing
