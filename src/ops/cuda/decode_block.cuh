@@ -60,7 +60,7 @@ class BlockBarriers {
   __device__ explicit BlockBarriers(std::uint64_t& passed) : passed_(passed) {}
 
   /// One thread, before all others pass a barrier of the block.
-  __device__ void init() { ring::init(&passed_, 1); }
+  __device__ void init() { tma::init(&passed_, 1); }
 
   /// One thread of a block, after all writes of the block that others read after the barrier.
   __device__ static void arrive() {
@@ -77,11 +77,11 @@ class BlockBarriers {
     target_ += gridDim.x;
     while (load() < target_) {
     }
-    ring::arrive(&passed_);
+    tma::arrive(&passed_);
   }
   /// Every reader.
   __device__ void pass() {
-    ring::wait(&passed_, phase_);
+    tma::wait(&passed_, phase_);
     phase_ ^= 1U;
   }
 

@@ -23,28 +23,28 @@ class TileSums {
   /// One thread, before all others pass a barrier of the block.
   __device__ void init() {
     for (int i = 0; i < kBuffers; ++i) {
-      ring::init(&memory_.full[i], kRingWarps);
-      ring::init(&memory_.empty[i], 1);
+      tma::init(&memory_.full[i], kRingWarps);
+      tma::init(&memory_.empty[i], 1);
     }
   }
 
   /// Every reading warp: what it has of the next tile.
   __device__ void give(const RowSum& sum) {
     const RingLane lane;
-    ring::wait(&memory_.empty[buffer_], phase_ ^ 1U);
+    tma::wait(&memory_.empty[buffer_], phase_ ^ 1U);
     if (lane.t == 0) {
       memory_.sums[buffer_][lane.warp][lane.g] = sum[0];
       memory_.sums[buffer_][lane.warp][lane.g + kRingBox] = sum[1];
     }
     __syncwarp();
-    if (lane.index == 0) ring::arrive(&memory_.full[buffer_]);
+    if (lane.index == 0) tma::arrive(&memory_.full[buffer_]);
     advance();
   }
 
   /// The finishing warp: the sum over the warps, in one order, of row lane % 16 of the next tile.
   __device__ float take() {
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    ring::wait(&memory_.full[buffer_], phase_);
+    tma::wait(&memory_.full[buffer_], phase_);
     float total = 0;
     const int first = lane / kRingTile * (kRingWarps / 2);
 #pragma unroll
@@ -52,7 +52,7 @@ class TileSums {
       total += memory_.sums[buffer_][first + i][lane % kRingTile];
     }
     total += __shfl_xor_sync(0xFFFFFFFFU, total, kRingTile);
-    if (lane == 0) ring::arrive(&memory_.empty[buffer_]);
+    if (lane == 0) tma::arrive(&memory_.empty[buffer_]);
     advance();
     return total;
   }

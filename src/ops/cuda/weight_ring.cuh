@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cuda.h>
-
 #include <algorithm>
 
 #include "kernels_mma.cuh"
+#include "tma.cuh"
 
 // A matrix on its way through shared memory, for products that read every weight once. A block
 // multiplies tiles of 16 rows, gridDim.x apart; one warp asks the copy engine (TMA) for boxes of
@@ -56,58 +55,6 @@ struct RingLane {
   [[nodiscard]] __device__ int in_piece() const { return warp * 64 + t * 16; }
 };
 
-// The instructions need compute capability 9.0.
-namespace ring {
-
-__device__ inline std::uint32_t shared_address(const void* pointer) {
-  return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
-}
-__device__ inline void init(std::uint64_t* barrier, unsigned arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)),
-               "r"(arrivals)
-               : "memory");
-}
-__device__ inline void arrive(std::uint64_t* barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier))
-               : "memory");
-}
-/// Arrives, and lets the phase end only after so many bytes have come.
-__device__ inline void arrive_for(std::uint64_t* barrier, unsigned bytes) {
-  asm volatile(
-      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
-      "r"(bytes)
-      : "memory");
-}
-/// Until the phase of that parity has ended.
-__device__ inline void wait(std::uint64_t* barrier, unsigned parity) {
-  asm volatile(
-      "{\n"
-      ".reg .pred ended;\n"
-      "AGAIN:\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 ended, [%0], %1;\n"
-      "@!ended bra AGAIN;\n"
-      "}" ::"r"(shared_address(barrier)),
-      "r"(parity)
-      : "memory");
-}
-/// What is read once leaves the second cache first.
-__device__ inline std::uint64_t read_once() {
-  std::uint64_t policy;
-  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
-}
-/// The box whose first element is in `column` of `row`; zeros beyond the matrix.
-__device__ inline void copy(void* to, const CUtensorMap& from, int column, int row,
-                            std::uint64_t* barrier, std::uint64_t policy) {
-  asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
-      "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"(shared_address(to)),
-      "l"(&from), "r"(column), "r"(row), "r"(shared_address(barrier)), "l"(policy)
-      : "memory");
-}
-
-}  // namespace ring
-
 /// The ring of a block, of as many stages as leave no room for a second block beside it: the next
 /// kernel would fill its ring while this one needs the memory's whole speed.
 template <bool kScaled, int kCount = kScaled ? 6 : 8>
@@ -129,15 +76,15 @@ class WeightRing {
   /// One thread, before all others pass a barrier of the block.
   __device__ void init() {
     for (int i = 0; i < kStages; ++i) {
-      ring::init(&barriers_.full[i], 1);
-      ring::init(&barriers_.empty[i], kRingWarps);
+      tma::init(&barriers_.full[i], 1);
+      tma::init(&barriers_.empty[i], kRingWarps);
     }
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    tma::publish_init();
   }
 
   /// One thread: asks for all boxes of the block's tiles. `source` is a kernel's parameter.
   __device__ void fill(const RingSource& source) {
-    const std::uint64_t policy = ring::read_once();
+    const std::uint64_t policy = tma::read_once();
     const RingShape shape = source;
     const int pieces = shape.pieces();
     const auto bytes = static_cast<unsigned>(kRingTile * (kRingPiece + shape.scale_piece));
@@ -145,14 +92,14 @@ class WeightRing {
       for (int piece = 0; piece < pieces; ++piece) {
         std::uint64_t* full = &barriers_.full[stage_];
         std::uint8_t* stage = memory_ + stage_ * kStageBytes;
-        ring::wait(&barriers_.empty[stage_], phase_ ^ 1U);
-        ring::arrive_for(full, bytes);
+        tma::wait(&barriers_.empty[stage_], phase_ ^ 1U);
+        tma::arrive_for(full, bytes);
         for (int box = 0; box < 2; ++box) {
-          ring::copy(stage + box * kRingBox * kRingPiece, source.codes, piece * (kRingPiece / 8),
-                     shape.row(tile, box), full, policy);
+          tma::copy(stage + box * kRingBox * kRingPiece, source.codes, piece * (kRingPiece / 8),
+                    shape.row(tile, box), full, policy);
           if constexpr (kScaled) {
-            ring::copy(stage + kScalesAt + box * kRingBox * shape.scale_piece, source.scales,
-                       piece * (shape.scale_piece / 2), shape.row(tile, box), full, policy);
+            tma::copy(stage + kScalesAt + box * kRingBox * shape.scale_piece, source.scales,
+                      piece * (shape.scale_piece / 2), shape.row(tile, box), full, policy);
           }
         }
         advance();
@@ -162,13 +109,13 @@ class WeightRing {
 
   /// The stage that is next in turn, once it is full: every reading warp.
   [[nodiscard]] __device__ const std::uint8_t* next() const {
-    ring::wait(&barriers_.full[stage_], phase_);
+    tma::wait(&barriers_.full[stage_], phase_);
     return memory_ + stage_ * kStageBytes;
   }
   /// This warp has read it.
   __device__ void release() {
     __syncwarp();
-    if (threadIdx.x % 32 == 0) ring::arrive(&barriers_.empty[stage_]);
+    if (threadIdx.x % 32 == 0) tma::arrive(&barriers_.empty[stage_]);
     advance();
   }
 
