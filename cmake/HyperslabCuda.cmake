@@ -83,10 +83,14 @@ if(hyperslab_cuda_missing)
                       "Install them, or configure with -DHYPERSLAB_CUDA=OFF")
 endif()
 
+# Hopper's warpgroup instructions need 90a; "native" of CMake 3.25 means 90 there.
+set(hyperslab_cuda_default 90a)
 if(hyperslab_cuda_driver)
-  set(hyperslab_cuda_default native)
-else()
-  set(hyperslab_cuda_default 90a)
+  execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader
+    OUTPUT_VARIABLE hyperslab_cuda_capabilities ERROR_QUIET OUTPUT_STRIP_TRAILING_WHITESPACE)
+  if(NOT hyperslab_cuda_capabilities MATCHES "^9\\.0(\n9\\.0)*$")
+    set(hyperslab_cuda_default native)
+  endif()
 endif()
 set(HYPERSLAB_CUDA_ARCHITECTURES "${hyperslab_cuda_default}" CACHE STRING
   "Compute capabilities to build for: native, 80, 90a, ...")

@@ -21,6 +21,7 @@ constexpr std::array kPatterns = {
     Pattern{"fmha", KernelClass::attention},
     Pattern{"attend_kernel", KernelClass::attention},
     Pattern{"attend_tiles", KernelClass::attention},
+    Pattern{"attend_warpgroup", KernelClass::attention},
     Pattern{"attend_sinks", KernelClass::attention},
     Pattern{"attend_split_kernel", KernelClass::attention},
     Pattern{"attend_decode_kernel", KernelClass::attention},

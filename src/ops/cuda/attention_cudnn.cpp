@@ -14,6 +14,7 @@
 #include "../backend.hpp"
 #include "attention_sinks.hpp"
 #include "attention_tiled.hpp"
+#include "attention_warpgroup.hpp"
 #include "handles.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/log.hpp"
@@ -275,6 +276,19 @@ void set_packed(Pointers& pointers, const HeadLayout& layout, CView packed,
   pointers[uids[2]] = address(packed, keys + layout.kv_heads * layout.head_width);
 }
 
+/// Who computes a pass.
+enum class Kernels : std::uint8_t { cudnn, tiles, warpgroups };
+
+/// What cuDNN cannot do, or does slower, is done by kernels of our own.
+Kernels kernels_for(const HeadLayout& layout, const AttentionScores& scores, Dim T,
+                    bool deterministic) {
+  const bool causal = scores.mask.kind == AttentionMask::Kind::causal;
+  const bool wanted =
+      wants_tiles(scores) || deterministic || warpgroups_outrun_cudnn(layout, scores.mask, T);
+  if (causal && wanted && suits_warpgroups(layout)) return Kernels::warpgroups;
+  return wants_tiles(scores) ? Kernels::tiles : Kernels::cudnn;
+}
+
 /// qkv -> out and log_sum_exp.
 void run_forward(Context& ctx, const Problem& p, CView qkv, View out, View log_sum_exp) {
   Plan& plan = plan_of(ctx, p, Direction::forward);
@@ -294,10 +308,12 @@ void attention_forward(Context& ctx, const HeadLayout& layout, const AttentionSc
   require_aligned(qkv, "attention_forward qkv");
   require_aligned(out, "attention_forward out");
   require_aligned(log_sum_exp, "attention_forward log_sum_exp");
-  if (wants_tiles(scores)) {
-    tiled_attention_forward(ctx, layout, scores, qkv, out, log_sum_exp);
-  } else {
-    run_forward(ctx, p, qkv, out, log_sum_exp);
+  switch (kernels_for(layout, scores, p.T, false)) {
+    case Kernels::warpgroups:
+      warpgroup_attention_forward(ctx, layout, scores, qkv, out, log_sum_exp);
+      break;
+    case Kernels::tiles: tiled_attention_forward(ctx, layout, scores, qkv, out, log_sum_exp); break;
+    case Kernels::cudnn: run_forward(ctx, p, qkv, out, log_sum_exp); break;
   }
   if (scores.sinks.logits) add_sinks(ctx, layout, scores.sinks, out, log_sum_exp);
 }
@@ -313,7 +329,13 @@ void attention_backward(Context& ctx, const HeadLayout& layout, const AttentionS
   require_aligned(out, "attention_backward out");
   require_aligned(log_sum_exp, "attention_backward log_sum_exp");
   require_aligned(dqkv, "attention_backward dqkv");
-  if (wants_tiles(scores)) return tiled_attention_backward(ctx, layout, scores, dout, saved, dqkv);
+  // cuDNN's deterministic backward pass is the slower one, and keeps the gradients of all scores.
+  switch (kernels_for(layout, scores, p.T, ctx.deterministic())) {
+    case Kernels::warpgroups:
+      return warpgroup_attention_backward(ctx, layout, scores, dout, saved, dqkv);
+    case Kernels::tiles: return tiled_attention_backward(ctx, layout, scores, dout, saved, dqkv);
+    case Kernels::cudnn: break;
+  }
   Plan& plan = plan_of(ctx, p, Direction::backward);
   set_packed(plan.pointers, layout, qkv, {kQ, kK, kV});
   set_packed(plan.pointers, layout, dqkv, {kDq, kDk, kDv});

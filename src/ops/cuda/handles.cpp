@@ -40,16 +40,29 @@ void log_if_close_failed(cudaError_t status) noexcept {
 Backend::Backend(CUstream_st* context_stream)
     : stream(context_stream), lt(make_lt()), lt_workspace(Device::cuda, kLtWorkspaceBytes) {}
 
+namespace {
+
+int attribute_of_gpu(cudaDeviceAttr attribute, const char* op) {
+  int device = 0;
+  int value = 0;
+  check_cuda(cudaGetDevice(&device), op, "cudaGetDevice");
+  check_cuda(cudaDeviceGetAttribute(&value, attribute, device), op, "cudaDeviceGetAttribute");
+  return value;
+}
+
+}  // namespace
+
 int most_shared_bytes() {
-  static const int bytes = [] {
-    int device = 0;
-    int most = 0;
-    check_cuda(cudaGetDevice(&device), "most_shared_bytes", "cudaGetDevice");
-    check_cuda(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
-               "most_shared_bytes", "cudaDeviceGetAttribute");
-    return most;
-  }();
+  static const int bytes =
+      attribute_of_gpu(cudaDevAttrMaxSharedMemoryPerBlockOptin, "most_shared_bytes");
   return bytes;
+}
+
+int compute_capability() {
+  constexpr const char* kOp = "compute_capability";
+  static const int capability = 10 * attribute_of_gpu(cudaDevAttrComputeCapabilityMajor, kOp) +
+                                attribute_of_gpu(cudaDevAttrComputeCapabilityMinor, kOp);
+  return capability;
 }
 
 Backend& backend_of(Context& ctx) {
