@@ -53,7 +53,7 @@ struct ScoreRule {
                                           float dot) const {
     const float of_score = weight * (gradient - dot);
     if constexpr (kCapped) {
-      const float part = (log2f(weight) + log2_sum_exp) * kLn2 / softcap;
+      const float part = (__log2f(weight) + log2_sum_exp) * kLn2 / softcap;
       return weight > 0 ? of_score * (1.0F - part * part) : 0.0F;
     }
     return of_score;
