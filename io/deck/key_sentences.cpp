@@ -115,8 +115,9 @@ constexpr auto kSentences = std::to_array<KeySentence>({
      "(linear), or that of the last (constant)."},
     {"model.label_smoothing", "Share of a target that all classes divide evenly; with family vit."},
     {"model.attention",
-     "How attention is computed; auto takes the fastest path that can do it, "
-     "reference keeps all probabilities."},
+     "How attention is computed; auto takes the fastest path that can do it, reference keeps all "
+     "probabilities. fused keeps none: on GPUs by cuDNN's kernels or our own, whichever suit; "
+     "cudnn is its other name there."},
     {"model.window",
      "Sliding window: the most tokens, its own and those before it, that a token attends to; "
      "0: all."},
