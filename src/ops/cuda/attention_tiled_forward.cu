@@ -78,22 +78,8 @@ __global__ void __launch_bounds__(kTileThreads) attend_tiles_kernel(TiledCall<T>
     }
     add_weighted<kWidth, T>(scores, values, at, out);
   });
-
-  float factor[2];
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    float sum = rows.sum[half];
-    sum += __shfl_xor_sync(0xFFFFFFFFU, sum, 1);
-    sum += __shfl_xor_sync(0xFFFFFFFFU, sum, 2);
-    factor[half] = 1.0F / sum;
-    const int query = tile_of.query[half];
-    if (at.lane % 4 == 0 && query < call.tokens) {
-      call.log_sum_exp[call.statistic_at(tile_of.sample, tile_of.head) + query] =
-          rows.top[half] * kLn2 + logf(sum);
-    }
-  }
-  store_rows<kWidth>(call.out + call.out_at(tile_of.sample, tile_of.head), call.out_row(),
-                     tile_of.first_query, call.tokens, call.head_width, at, out, factor);
+  store_out<kWidth>(call, tile_of.sample, tile_of.head, tile_of.first_query, at, rows.top, rows.sum,
+                    out);
 }
 
 }  // namespace

@@ -196,6 +196,29 @@ __device__ void store_rows(T* head, int stride, int first, int tokens, int head_
   }
 }
 
+/// Divides the lane's rows of weighted values by their sums of weights and writes them, and their
+/// log_sum_exp. off: what was taken off their exponents, in units of log 2; parts: the lane's parts
+/// of the sums.
+template <int kWidth, class T>
+__device__ void store_out(const TiledCall<T>& call, int sample, int head, int first_query,
+                          const Lane& at, const float (&off)[2], const float (&parts)[2],
+                          const float (&values)[kWidth / 8][4]) {
+  float factor[2];
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float sum = parts[half];
+    sum += __shfl_xor_sync(0xFFFFFFFFU, sum, 1);
+    sum += __shfl_xor_sync(0xFFFFFFFFU, sum, 2);
+    factor[half] = 1.0F / sum;
+    const int query = first_query + at.row(half);
+    if (at.lane % 4 == 0 && query < call.tokens) {
+      call.log_sum_exp[call.statistic_at(sample, head) + query] = off[half] * kLn2 + logf(sum);
+    }
+  }
+  store_rows<kWidth>(call.out + call.out_at(sample, head), call.out_row(), first_query, call.tokens,
+                     call.head_width, at, values, factor);
+}
+
 __device__ inline float power_of_2(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

@@ -146,22 +146,7 @@ __global__ void __launch_bounds__(kTileThreads, Cut<kWidth>::kBlocks)
   start_values(rows.tiles - 1);
   warpgroup::wait<0>();
   warpgroup::pin(out);
-
-  float factor[2];
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    float sum = sums.sum[half];
-    sum += __shfl_xor_sync(0xFFFFFFFFU, sum, 1);
-    sum += __shfl_xor_sync(0xFFFFFFFFU, sum, 2);
-    factor[half] = 1.0F / sum;
-    const int query = rows.query[half];
-    if (at.lane % 4 == 0 && query < call.tokens) {
-      call.log_sum_exp[call.statistic_at(rows.sample, rows.head) + query] =
-          sums.off[half] * kLn2 + logf(sum);
-    }
-  }
-  store_rows<kWidth>(call.out + call.out_at(rows.sample, rows.head), call.out_row(),
-                     rows.first_query, call.tokens, call.head_width, at, out, factor);
+  store_out<kWidth>(call, rows.sample, rows.head, rows.first_query, at, sums.off, sums.sum, out);
 }
 
 }  // namespace

@@ -101,8 +101,8 @@ __device__ inline int uniform(int value) { return __shfl_sync(0xFFFFFFFFU, value
       HYPERSLAB_BLOCK(d, 12), HYPERSLAB_BLOCK(d, 13), HYPERSLAB_BLOCK(d, 14),                   \
       HYPERSLAB_BLOCK(d, 15)
 #define HYPERSLAB_ROWS(a) "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3])
-// Operands: sums, what is multiplied, whether sums are added to. The products of rows with rows
-// take the left operand from shared memory or from registers; those with columns from registers.
+// Operands: sums, what is multiplied, whether sums are added to. Products of rows with rows take
+// both from shared memory; those with columns take the left one from registers.
 #define HYPERSLAB_BY_ROWS(type)                                                       \
   "{\n.reg .pred adds;\nsetp.ne.b32 adds, %34, 0;\n"                                  \
   "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type                         \
