@@ -162,46 +162,44 @@ struct KeyCut {
       kStatisticsAt + kStatistics * static_cast<int>(sizeof(QueryStatistics));
 };
 
-/// dk and dv. Block (tile of keys, key-value head, sample); the query heads of the group one after
-/// another, so that sums have one order. Products have keys as rows and queries as columns.
-template <int kWidth, bool kCapped, class T>
-__global__ void __launch_bounds__(kTileThreads, KeyCut<kWidth>::kBlocks)
-    attend_warpgroup_keys_kernel(const __grid_constant__ WarpgroupCall<T> call) {
-  extern __shared__ __align__(1024) unsigned char memory[];
+/// The keys of a block, by grid (tiles, key-value heads, samples), and the steps that bring
+/// queries: a tile of queries of a head of the group. Tiles beyond a head's last one are of the
+/// next.
+template <int kWidth, class T>
+struct KeySteps {
   using Shared = KeyCut<kWidth>;
-  auto* barriers = reinterpret_cast<std::uint64_t*>(memory + Shared::kBarriersAt);
-  auto* statistics = reinterpret_cast<QueryStatistics*>(memory + Shared::kStatisticsAt);
-  // Keys and their values.
-  const TileRing<kWidth, 2> row_tiles = {memory, barriers};
-  const TileRing<kWidth, Shared::kSlots> queries = {memory + row_tiles.kBytes, barriers + 2};
-  const TileRing<kWidth, Shared::kSlots> gradients = {queries.memory + queries.kBytes,
-                                                      queries.full + Shared::kSlots};
-  const auto thread = static_cast<int>(threadIdx.x);
-  const auto key_tile = static_cast<int>(blockIdx.x);  // early keys are seen by the most queries
-  const int first_key = key_tile * kTileRows;
-  const auto kv_head = static_cast<int>(blockIdx.y);
-  const auto sample = static_cast<int>(blockIdx.z);
-  const int group = call.heads / call.kv_heads;
+  const WarpgroupCall<T>& call;
+  TileRing<kWidth, Shared::kSlots> queries;
+  TileRing<kWidth, Shared::kSlots> gradients;
+  QueryStatistics* statistics;  ///< kStatistics
+  int thread = static_cast<int>(threadIdx.x);
+  int key_tile = static_cast<int>(blockIdx.x);  // early keys are seen by the most queries
+  int first_key = key_tile * kTileRows;
+  int kv_head = static_cast<int>(blockIdx.y);
+  int sample = static_cast<int>(blockIdx.z);
+  int group = call.heads / call.kv_heads;
+  int count = 0;  ///< tiles of queries of which the first sees a key of this tile, or one before it
+  int steps = 0;
 
-  // Tiles of queries of which the first sees a key of this tile, or one before it.
-  int count = 0;
-  for (int tile = key_tile; tile * kTileRows < call.tokens; tile += kTileThreads) {
-    const int query = (tile + thread) * kTileRows;
-    const bool sees = query < call.tokens && call.begin_of(sample, query) < first_key + kTileRows;
-    count += __syncthreads_count(static_cast<int>(sees));
+  /// All threads: a barrier of the block.
+  __device__ void find() {
+    for (int tile = key_tile; tile * kTileRows < call.tokens; tile += kTileThreads) {
+      const int query = (tile + thread) * kTileRows;
+      const bool sees = query < call.tokens && call.begin_of(sample, query) < first_key + kTileRows;
+      count += __syncthreads_count(static_cast<int>(sees));
+    }
+    count = warpgroup::uniform(count);
+    steps = group * count;
   }
-  count = warpgroup::uniform(count);
-  const int steps = group * count;
-  // A step is a tile of queries of a head of the group; `tile` may be past its last, in the next.
-  const auto load_queries = [&](int step, int head, int tile) {
+  __device__ void load_queries(int step, int head, int tile) const {
     if (step >= steps) return;
     for (; tile >= count; tile -= count) ++head;
     const int column = (kv_head * group + head) * call.head_width;
     const int first = (key_tile + tile) * kTileRows;
     queries.load(step, call.qkv_boxes, column, first, sample);
     gradients.load(step, call.dout_boxes, column, first, sample);
-  };
-  const auto load_statistics = [&](int step, int head, int tile) {
+  }
+  __device__ void load_statistics(int step, int head, int tile) const {
     if (step >= steps || thread >= kTileRows) return;
     for (; tile >= count; tile -= count) ++head;
     QueryStatistics& to = statistics[step % kStatistics];
@@ -211,23 +209,89 @@ __global__ void __launch_bounds__(kTileThreads, KeyCut<kWidth>::kBlocks)
     to.log2_sum_exp[thread] = there ? kLog2E * call.log_sum_exp[index] : 0.0F;
     to.dot[thread] = there ? call.dots[index] : 0.0F;
     to.begin[thread] = there ? call.begin_of(sample, query) : call.tokens;  // sees nothing
-  };
-  // All warps are done with the queries of a step.
-  const auto release = [&](int step, int head, int tile) {
+  }
+  /// All warps are done with the queries of a step.
+  __device__ void release(int step, int head, int tile) const {
     __syncthreads();
     if (thread == 0) load_queries(step + Shared::kSlots, head, tile + Shared::kSlots);
-  };
-  if (thread == 0) {
-    row_tiles.init();
-    queries.init();
-    gradients.init();
-    tma::publish_init();
-    const int column = (call.heads + kv_head) * call.head_width;
-    row_tiles.load(0, call.qkv_boxes, column, first_key, sample);
-    row_tiles.load(1, call.qkv_boxes, column + call.kv_heads * call.head_width, first_key, sample);
-    for (int i = 0; i < Shared::kSlots; ++i) load_queries(i, 0, i);
   }
-  for (int i = 0; i < kStatistics - 1; ++i) load_statistics(i, 0, i);
+  /// Scores of keys that queries do not see become those of no weight.
+  __device__ void mask(const Lane& at, const QueryStatistics& row, int tile,
+                       float (&scores)[8][4]) const {
+    const int first_query = (key_tile + tile) * kTileRows;
+    if (tile != 0 && row.begin[kTileRows - 1] <= first_key) return;
+#pragma unroll
+    for (int block = 0; block < 8; ++block) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int column = at.column(block, i % 2);
+        const int key = first_key + at.row(i / 2);
+        const bool sees = key <= first_query + column && key >= row.begin[column];
+        if (!sees) scores[block][i] = -INFINITY;
+      }
+    }
+  }
+};
+
+/// Scores, of which columns are queries, become weights.
+template <bool kCapped>
+__device__ void to_weights(const ScoreRule<kCapped>& rule, const Lane& at,
+                           const QueryStatistics& row, float (&scores)[8][4]) {
+#pragma unroll
+  for (int block = 0; block < 8; ++block) {
+    const float2 sum = *reinterpret_cast<const float2*>(&row.log2_sum_exp[at.column(block, 0)]);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      scores[block][i] = rule.weight(i % 2 == 0 ? sum.x : sum.y, scores[block][i]);
+    }
+  }
+}
+
+/// Gradients of probabilities become those of scores.
+template <bool kCapped>
+__device__ void to_score_gradients(const ScoreRule<kCapped>& rule, const Lane& at,
+                                   const QueryStatistics& row, const float (&weights)[8][4],
+                                   float (&gradient)[8][4]) {
+#pragma unroll
+  for (int block = 0; block < 8; ++block) {
+    const float2 sum = *reinterpret_cast<const float2*>(&row.log2_sum_exp[at.column(block, 0)]);
+    const float2 dot = *reinterpret_cast<const float2*>(&row.dot[at.column(block, 0)]);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      gradient[block][i] = rule.gradient(weights[block][i], i % 2 == 0 ? sum.x : sum.y,
+                                         gradient[block][i], i % 2 == 0 ? dot.x : dot.y);
+    }
+  }
+}
+
+/// dk and dv. Block (tile of keys, key-value head, sample); the query heads of the group one after
+/// another, so that sums have one order. Products have keys as rows and queries as columns.
+template <int kWidth, bool kCapped, class T>
+__global__ void __launch_bounds__(kTileThreads, KeyCut<kWidth>::kBlocks)
+    attend_warpgroup_keys_kernel(const __grid_constant__ WarpgroupCall<T> call) {
+  extern __shared__ __align__(1024) unsigned char memory[];
+  using Shared = KeyCut<kWidth>;
+  auto* barriers = reinterpret_cast<std::uint64_t*>(memory + Shared::kBarriersAt);
+  // Keys and their values.
+  const TileRing<kWidth, 2> row_tiles = {memory, barriers};
+  unsigned char* after = memory + row_tiles.kBytes;
+  KeySteps<kWidth, T> of = {call,
+                            {after, barriers + 2},
+                            {after + Shared::kSlots * Shared::kTile, barriers + 2 + Shared::kSlots},
+                            reinterpret_cast<QueryStatistics*>(memory + Shared::kStatisticsAt)};
+  of.find();
+  if (of.thread == 0) {
+    row_tiles.init();
+    of.queries.init();
+    of.gradients.init();
+    tma::publish_init();
+    const int column = (call.heads + of.kv_head) * call.head_width;
+    row_tiles.load(0, call.qkv_boxes, column, of.first_key, of.sample);
+    row_tiles.load(1, call.qkv_boxes, column + call.kv_heads * call.head_width, of.first_key,
+                   of.sample);
+    for (int i = 0; i < Shared::kSlots; ++i) of.load_queries(i, 0, i);
+  }
+  for (int i = 0; i < kStatistics - 1; ++i) of.load_statistics(i, 0, i);
   __syncthreads();
 
   const Lane at;
@@ -236,90 +300,52 @@ __global__ void __launch_bounds__(kTileThreads, KeyCut<kWidth>::kBlocks)
   float dv[kWidth / 8][4] = {};
   float scores[8][4];
   float gradient[8][4];
-  warpgroup::Rows weights;
-  warpgroup::Rows score_gradients;
   row_tiles.wait(0);
   const auto keys = row_tiles.tile(0);
   row_tiles.wait(1);
   const auto values = row_tiles.tile(1);
-  const auto start_sums = [&](int step) {
-    warpgroup::fence();
-    warpgroup::add_product<T, kWidth>(weights, gradients.tile(step), dv);
-    warpgroup::add_product<T, kWidth>(score_gradients, queries.tile(step), dk);
-    warpgroup::commit();
-  };
-  const auto start_scores = [&](int step) {
-    queries.wait(step);
-    warpgroup::fence();
-    warpgroup::multiply_rows<T, kWidth>(keys, queries.tile(step), scores);
-    warpgroup::commit();
-    gradients.wait(step);
-    warpgroup::fence();
-    warpgroup::multiply_rows<T, kWidth>(values, gradients.tile(step), gradient);
-    warpgroup::commit();
-  };
-  const auto to_weights = [&](const QueryStatistics& row, int tile) {
-    warpgroup::pin(scores);
-    rule.to_scores(scores);
-    const int first_query = (key_tile + tile) * kTileRows;
-    if (tile == 0 || row.begin[kTileRows - 1] > first_key) {
-#pragma unroll
-      for (int block = 0; block < 8; ++block) {
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          const int column = at.column(block, j % 2);
-          const int key = first_key + at.row(j / 2);
-          const bool sees = key <= first_query + column && key >= row.begin[column];
-          if (!sees) scores[block][j] = -INFINITY;
-        }
-      }
-    }
-#pragma unroll
-    for (int block = 0; block < 8; ++block) {
-      const float2 sum = *reinterpret_cast<const float2*>(&row.log2_sum_exp[at.column(block, 0)]);
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        scores[block][j] = rule.weight(j % 2 == 0 ? sum.x : sum.y, scores[block][j]);
-      }
-    }
-  };
-  const auto to_gradients = [&](const QueryStatistics& row) {
-    warpgroup::pin(gradient);
-#pragma unroll
-    for (int block = 0; block < 8; ++block) {
-      const float2 sum = *reinterpret_cast<const float2*>(&row.log2_sum_exp[at.column(block, 0)]);
-      const float2 dot = *reinterpret_cast<const float2*>(&row.dot[at.column(block, 0)]);
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        gradient[block][j] = rule.gradient(scores[block][j], j % 2 == 0 ? sum.x : sum.y,
-                                           gradient[block][j], j % 2 == 0 ? dot.x : dot.y);
-      }
-    }
-  };
   int step = 0;
-  for (int head = 0; head < group; ++head) {
-    for (int tile = 0; tile < count; ++tile, ++step) {
-      start_scores(step);
+  for (int head = 0; head < of.group; ++head) {
+    for (int tile = 0; tile < of.count; ++tile, ++step) {
+      const auto queries = of.queries.tile(step);
+      const auto gradients = of.gradients.tile(step);
+      of.queries.wait(step);
+      warpgroup::fence();
+      warpgroup::multiply_rows<T, kWidth>(keys, queries, scores);
+      warpgroup::commit();
+      of.gradients.wait(step);
+      warpgroup::fence();
+      warpgroup::multiply_rows<T, kWidth>(values, gradients, gradient);
+      warpgroup::commit();
       warpgroup::wait<1>();
-      const QueryStatistics& row = statistics[step % kStatistics];
-      to_weights(row, tile);
+      warpgroup::pin(scores);
+      const QueryStatistics& row = of.statistics[step % kStatistics];
+      rule.to_scores(scores);
+      of.mask(at, row, tile, scores);
+      to_weights(rule, at, row, scores);
       warpgroup::wait<0>();
-      to_gradients(row);
+      warpgroup::pin(gradient);
+      to_score_gradients(rule, at, row, scores, gradient);
+      warpgroup::Rows weights;
+      warpgroup::Rows score_gradients;
       to_rows<T>(scores, weights);
       to_rows<T>(gradient, score_gradients);
-      start_sums(step);
-      load_statistics(step + kStatistics - 1, head, tile + kStatistics - 1);
+      warpgroup::fence();
+      warpgroup::add_product<T, kWidth>(weights, gradients, dv);
+      warpgroup::add_product<T, kWidth>(score_gradients, queries, dk);
+      warpgroup::commit();
+      of.load_statistics(step + kStatistics - 1, head, tile + kStatistics - 1);
       warpgroup::wait<0>();
       warpgroup::pin(dv);
       warpgroup::pin(dk);
-      release(step, head, tile);
+      of.release(step, head, tile);
     }
   }
   const float of_keys[2] = {call.scale, call.scale};
-  store_rows<kWidth>(call.dqkv + call.key_at(sample, kv_head), call.packed(), first_key,
+  store_rows<kWidth>(call.dqkv + call.key_at(of.sample, of.kv_head), call.packed(), of.first_key,
                      call.tokens, call.head_width, at, dk, of_keys);
   const float of_values[2] = {1, 1};
-  store_rows<kWidth>(call.dqkv + call.value_at(sample, kv_head), call.packed(), first_key,
+  store_rows<kWidth>(call.dqkv + call.value_at(of.sample, of.kv_head), call.packed(), of.first_key,
                      call.tokens, call.head_width, at, dv, of_values);
 }
 
