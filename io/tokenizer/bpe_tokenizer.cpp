@@ -76,11 +76,9 @@ bool BpeTokenizer::may_cut(std::string_view text, std::size_t at) const {
 }
 
 std::size_t BpeTokenizer::last_cut(std::string_view text, std::size_t from) const {
-  std::size_t cut = io::last_cut(text, from);
-  while (cut != text.npos && !added_.is_empty() && !may_cut(text, cut)) {
-    cut = io::last_cut(text.substr(0, cut), from);
-  }
-  return cut;
+  if (added_.is_empty()) return io::last_cut(text, from);
+  return last_cut_where(
+      text, from, [this](std::string_view whole, std::size_t at) { return may_cut(whole, at); });
 }
 
 std::string BpeTokenizer::decode(std::int32_t id) const {

@@ -42,9 +42,13 @@ bool is_between_words(std::string_view text, std::size_t i) {
 }  // namespace
 
 std::size_t last_cut(std::string_view text, std::size_t from) {
-  for (const auto may_cut : {is_after_line, is_between_words}) {
+  return last_cut_where(text, from, [](std::string_view, std::size_t) { return true; });
+}
+
+std::size_t last_cut_where(std::string_view text, std::size_t from, const MayCut& may_cut) {
+  for (const auto parts_pieces : {is_after_line, is_between_words}) {
     for (std::size_t i = text.size(); i-- > from;) {
-      if (may_cut(text, i)) return i;
+      if (parts_pieces(text, i) && may_cut(text, i)) return i;
     }
   }
   return std::string_view::npos;

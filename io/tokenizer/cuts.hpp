@@ -15,6 +15,13 @@ namespace hyperslab::io {
 /// is at least 2.
 [[nodiscard]] std::size_t last_cut(std::string_view text, std::size_t from);
 
+/// Whether a text may be cut at an offset that parts pieces.
+using MayCut = std::function<bool(std::string_view text, std::size_t at)>;
+/// The last of these offsets that `may_cut` takes, after a line break if there is one of those.
+/// O(bytes), whatever `may_cut` refuses.
+[[nodiscard]] std::size_t last_cut_where(std::string_view text, std::size_t from,
+                                         const MayCut& may_cut);
+
 /// last_cut(), or that of a tokenizer.
 using LastCut = std::function<std::size_t(std::string_view text, std::size_t from)>;
 

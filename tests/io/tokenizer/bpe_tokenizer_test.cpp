@@ -155,6 +155,29 @@ TEST_F(BpeTokenizer, AddedTokensThatAreNotSpecialAreFoundInText) {
   EXPECT_EQ(decoded(*tokenizer, ids), "qqqq zz \nqq");
 }
 
+/// 4 MiB in which every cut is refused take a moment; minutes where each refusal starts a search.
+TEST_F(BpeTokenizer, AddedTokensThatRefuseCutsTakeNoQuadraticTime) {
+  auto file = json_of("vocab/tokenizer.json");
+  file["added_tokens"].push_back({{"id", 600}, {"content", "x y"}, {"special", false}});
+  const auto inside = io::open_tokenizer(write("inside.json", file.dump()));
+  file["added_tokens"].back() = {
+      {"id", 600}, {"content", "<t>"}, {"special", true}, {"rstrip", true}};
+  const auto after =
+      io::open_tokenizer(write("after.json", file.dump()), io::SpecialTokens::parsed);
+  std::string words;
+  std::string marks;
+  for (int i = 0; i < (1 << 20); ++i) {
+    words += i % 1000 == 999 ? "x\n" : "x x ";
+    marks += "<b> ";
+  }
+  words += "x y";
+
+  EXPECT_EQ(inside->last_cut(words.substr(0, 1995), 2), std::string::npos);
+  EXPECT_EQ(words[inside->last_cut(words, 2) - 1], '\n');
+  EXPECT_EQ(after->last_cut(marks, 2), std::string::npos);
+  EXPECT_EQ(after->last_cut(marks + "b\nb", 2), marks.size() + 2);
+}
+
 TEST_F(BpeTokenizer, WholePiecesAreTokensIfTheFileSaysSo) {
   auto file = json_of("vocab/tokenizer.json");
   file["model"]["vocab"]["zebra"] = 600;
