@@ -5,6 +5,9 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <string_view>
+
+#include "hyperslab/io/file_patterns.hpp"
 
 namespace hyperslab::io {
 namespace {
@@ -31,12 +34,33 @@ class GlobResult {
   int status_;
 };
 
+bool exists(const std::string& path) {
+  struct stat status {};
+  return ::stat(path.c_str(), &status) == 0;
+}
+
+bool is_pattern(const std::string& path) { return path.find_first_of("*?[{~") != path.npos; }
+
 }  // namespace
 
+bool names_files(const std::string& path) {
+  return exists(path) || (is_pattern(path) && !GlobResult(path).sorted().empty());
+}
+
+std::string pattern_below(const std::string& folder, const std::string& path) {
+  if (folder.empty()) return path;
+  const std::string end = folder.ends_with('/') ? path : "/" + path;
+  if (exists(folder + end) || !is_pattern(path)) return folder + end;
+  std::string literal;
+  for (const char c : folder) {
+    if (std::string_view("*?[]{},~\\").find(c) != std::string_view::npos) literal += '\\';
+    literal += c;
+  }
+  return literal + end;
+}
+
 std::vector<std::string> glob_files(const std::string& path, const FileKind& kind) {
-  struct stat status {};
-  const bool exists = ::stat(path.c_str(), &status) == 0;
-  if (exists || path.find_first_of("*?[{~") == path.npos) return {path};
+  if (exists(path) || !is_pattern(path)) return {path};
   std::vector<std::string> paths = GlobResult(path).sorted();
   if (paths.empty()) {
     fail_file(path, "files that match this pattern", "none",

@@ -5,11 +5,11 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <optional>
 
 #include "command.hpp"
 #include "hyperslab/core/driver.hpp"
 #include "hyperslab/core/transfer.hpp"
+#include "hyperslab/io/file_patterns.hpp"
 
 namespace hyperslab::cli {
 namespace {
@@ -54,41 +54,50 @@ deck::Surroundings anywhere_but_in_training() {
 /// The stored deck in messages.
 std::string name_of(const StoredDeck& stored) { return stored.folder + " (its deck)"; }
 
-/// Where relative paths of a stored deck may begin, besides here.
+/// Where relative paths of a stored deck may begin: here, which is empty, and where the run was
+/// started.
 std::vector<fs::path> beginnings(const StoredDeck& deck, const train::Config& config) {
-  std::vector<fs::path> folders;
+  std::vector<fs::path> folders = {fs::path()};
   if (fs::path start = start_folder(deck.folder, config); !start.empty()) folders.push_back(start);
-  if (!deck.started_in.empty()) folders.emplace_back(deck.started_in);
+  if (!deck.started_in.empty()) folders.push_back(fs::path(deck.started_in) / "");
   return folders;
 }
 
-/// The path of a stored deck as seen from here; none if it is relative and nowhere.
-std::optional<std::string> find(const std::string& path, const StoredDeck& deck,
-                                const train::Config& config) {
-  if (path == kBytes || path == kSynthetic || fs::path(path).is_absolute()) return path;
-  const bool is_pattern = path.find_first_of("*?[{") != std::string::npos;
-  const auto is_there = [&](const fs::path& full) {
-    return is_present(is_pattern ? full.parent_path() : full);
-  };
-  if (is_there(fs::path("./") / path)) return path;
-  for (const fs::path& start : beginnings(deck, config)) {
-    if (is_there(start / path)) return (start / path).string();
-  }
-  return std::nullopt;
+/// Whether it is the same path from every folder.
+bool is_fixed(const std::string& path) {
+  return path.empty() || path == kBytes || path == kSynthetic || path.starts_with('~') ||
+         fs::path(path).is_absolute();
 }
 
-/// "is neither in HERE nor in THERE, where the run was started".
-std::string not_found_in(const StoredDeck& deck, const train::Config& config) {
+/// The first of the paths that names no file from `folder` on, or null.
+const std::string* missing_in(const fs::path& folder, const std::vector<std::string>& paths) {
+  const auto missing = std::ranges::find_if(paths, [&](const std::string& path) {
+    return !is_fixed(path) && !io::names_files(io::pattern_below(folder.string(), path));
+  });
+  return missing == paths.end() ? nullptr : &*missing;
+}
+
+/// "'a.bin' is neither in HERE nor in THERE, where the run was started", or with a path for each.
+/// `missing`: of all `folders`.
+std::string not_found_in(const std::vector<fs::path>& folders,
+                         const std::vector<std::string>& missing) {
   std::error_code ignored;
   const std::string here = fs::current_path(ignored).string();
   std::vector<std::string> others;
-  for (const fs::path& folder : beginnings(deck, config)) {
-    const std::string other = (folder / "").parent_path().string();
-    if (other != here && std::ranges::count(others, other) == 0) others.push_back(other);
+  std::vector<std::string> phrases;
+  for (std::size_t i = 1; i < folders.size(); ++i) {
+    const std::string other = folders[i].parent_path().string();
+    if (other == here || std::ranges::count(others, other) != 0) continue;
+    others.push_back(other);
+    phrases.push_back(fmt::format("'{}' not in {}", missing[i], other));
   }
-  if (others.empty()) return fmt::format("is not in {}", here);
-  return fmt::format("is neither in {} nor in {}, where the run was started", here,
-                     fmt::join(others, " nor in "));
+  if (others.empty()) return fmt::format("'{}' is not in {}", missing[0], here);
+  if (std::ranges::count(missing, missing[0]) == std::ssize(missing)) {
+    return fmt::format("'{}' is neither in {} nor in {}, where the run was started", missing[0],
+                       here, fmt::join(others, " nor in "));
+  }
+  return fmt::format("'{}' is not in {} and {}, where the run was started", missing[0], here,
+                     fmt::join(phrases, " and "));
 }
 
 }  // namespace
@@ -136,19 +145,29 @@ train::Config read_stored_deck(const StoredDeck& stored, const std::vector<std::
 
 std::string found_path(const std::string& path, const StoredDeck& deck,
                        const train::Config& config) {
-  return find(path, deck, config).value_or(path);
+  if (is_fixed(path)) return path;
+  for (const fs::path& folder : beginnings(deck, config)) {
+    if (is_present(folder / path)) return (folder / path).string();
+  }
+  return path;
 }
 
 void find_paths(const std::string& key, std::vector<std::string>& paths, const StoredDeck& deck,
                 const train::Config& config, const std::string& remedy) {
-  for (std::string& path : paths) {
-    const std::optional<std::string> found = find(path, deck, config);
-    if (!found) {
-      throw Error(ExitCode::data, fmt::format("{}: {} '{}' {}; {}", name_of(deck), key, path,
-                                              not_found_in(deck, config), remedy));
+  const std::vector<fs::path> folders = beginnings(deck, config);
+  std::vector<std::string> missing;
+  for (const fs::path& folder : folders) {
+    if (const std::string* one = missing_in(folder, paths)) {
+      missing.push_back(*one);
+      continue;
     }
-    path = *found;
+    for (std::string& path : paths) {
+      if (!is_fixed(path)) path = io::pattern_below(folder.string(), path);
+    }
+    return;
   }
+  throw Error(ExitCode::data, fmt::format("{}: {} {}; {}", name_of(deck), key,
+                                          not_found_in(folders, missing), remedy));
 }
 
 StoredDeck stored_deck(const io::CheckpointReader& reader) {
@@ -167,11 +186,12 @@ std::string stored_vocabulary(const io::CheckpointReader& reader, const train::C
   const std::string& named = config.data.vocabulary;
   auto found = stored_vocabulary_path(reader, config);
   if (found.empty() || found == kBytes || is_present(found)) return found;
+  const std::vector<fs::path> folders = beginnings(stored_deck(reader), config);
   throw Error(
       ExitCode::data,
-      fmt::format("{}: it keeps no vocabulary, and vocabulary '{}' of its deck {}; name the "
-                  "vocabulary's path",
-                  reader.folder(), named, not_found_in(stored_deck(reader), config)));
+      fmt::format("{}: it keeps no vocabulary, and its deck's vocabulary {}; "
+                  "name the vocabulary's path",
+                  reader.folder(), not_found_in(folders, std::vector(folders.size(), named))));
 }
 
 }  // namespace hyperslab::cli

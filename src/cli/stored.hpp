@@ -38,8 +38,9 @@ struct StoredDeck {
 /// started, or that the checkpoint names; itself if that does not help.
 [[nodiscard]] std::string found_path(const std::string& path, const StoredDeck& deck,
                                      const train::Config& config);
-/// Replaces each of the paths of a deck's key by found_path(). Throws Error(data) if one is
-/// relative and in none of these folders: with the folders, and `remedy`.
+/// Makes the paths and patterns of a deck's key those of data files as seen from here. All begin in
+/// one folder: the first of those of found_path() from which each names a file. Throws Error(data)
+/// if there is none: with a path that is missing in each, and `remedy`.
 void find_paths(const std::string& key, std::vector<std::string>& paths, const StoredDeck& deck,
                 const train::Config& config, const std::string& remedy);
 

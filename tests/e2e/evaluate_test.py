@@ -172,6 +172,38 @@ class Evaluate(support.Case):
                                 f"data.validation 'text.bin' is neither in {apart / 'here'} nor in {self.folder}, where the run was "
                                 "started; give --data FILE")
 
+    def test_patterns_of_a_run_are_those_of_the_folder_where_it_was_started(self):
+        start = self.folder / "st[a]rt {1,2}*"
+        here = self.folder / "empty"
+        (start / "data").mkdir(parents=True)
+        (start / "v1").mkdir()
+        (here / "data").mkdir(parents=True)
+        names = ["one.bin", "vv1.bin", "vv2.bin", "data/v.bin", "v1/x.bin"]
+        for name in names:
+            shutil.copy(self.folder / "text.bin", start / name)
+        patterns = "[one.bin,vv*.bin,'data/v*.bin','v?/{x,y}.bin']"
+        for name, run in (("inside", "run"), ("beside", self.folder / "patterns")):
+            settings = support.overrides(f"run.directory={run}", *self.settings, "data.train=[../text.bin]", "train.steps=1",
+                                         f"data.validation={patterns}", "train.validate_batches=0", "checkpoint.every=1",
+                                         "schedule.warmup_steps=0")
+            train = subprocess.run(support.command("train", "../deck.yaml", *settings), cwd=start, capture_output=True, check=False)
+            self.assertEqual(train.returncode, 0, train.stderr.decode())
+            for part in (False, True):  # what is here counts only if nothing is missing
+                with self.subTest(name, part=part):
+                    if part:
+                        (here / "one.bin").write_bytes(b"another")
+                    found = self.measure("--checkpoint", start / run, folder="empty")
+                    self.assertEqual(found["tokens"], len(names) * (len(support.text()) + 1) // 32 * 32)
+                    (here / "one.bin").unlink(missing_ok=True)
+
+        for name in names[1:3]:
+            (start / name).unlink()
+        (here / "vv1.bin").write_bytes(b"one")
+        lost = subprocess.run(support.command("eval", "--checkpoint", self.folder / "patterns"), cwd=here, capture_output=True,
+                              check=False)
+        self.assert_refused(support.Result(lost.returncode, lost.stdout, lost.stderr.decode(), 0), 3,
+                            f"data.validation 'one.bin' is not in {here} and 'vv*.bin' not in {start}, where the run was started")
+
     def test_more_ranks_than_the_global_batch_measure_the_same_text(self):
         self.train("small", "train.global_batch=2", "train.validate_batches=3", "train.steps=2", "model.dropout=0.1")
 
