@@ -89,7 +89,8 @@ void add_merges(const std::string& path, VocabularyBuilder& builder) {
   }
 }
 
-BpeVocabulary read_vocab_and_merges(const std::string& path, const nlohmann::json& tokens) {
+BpeVocabulary read_vocab_and_merges(const std::string& path, const nlohmann::json& tokens,
+                                    const TokenizerConfig& config) {
   if (path.ends_with("tokenizer.json")) {
     const bool is_object = tokens.is_object();
     const nlohmann::json model = is_object ? tokens.value("model", nlohmann::json()) : tokens;
@@ -108,8 +109,11 @@ BpeVocabulary read_vocab_and_merges(const std::string& path, const nlohmann::jso
   VocabularyBuilder builder(path);
   builder.add_tokens(tokens);
   add_merges(merges_file(path), builder);
+  config.add_tokens(builder);
   BpeVocabulary vocabulary;
   static_cast<MergeVocabulary&>(vocabulary) = builder.finish();
+  vocabulary.added = config.special_tokens(vocabulary);
+  vocabulary.text_template = config.text_template(vocabulary);
   vocabulary.byte_ids = builder.byte_ids();
   vocabulary.pattern = kGpt2Pattern;
   vocabulary.pattern_source = fmt::format("vocabulary file '{}': the split pattern", path);
@@ -196,9 +200,8 @@ Vocabulary read_vocabulary(const std::string& path) {
   }
   if (!is_tokenizer) config.require_gpt2();
   if (!is_tokenizer || is_byte_level_alone(content)) config.require_no_prefix_space();
-  BpeVocabulary vocabulary =
-      is_tokenizer ? read_tokenizer_json(file, content) : read_vocab_and_merges(file, content);
-  if (!is_tokenizer) vocabulary.text_template = config.text_template(vocabulary);
+  BpeVocabulary vocabulary = is_tokenizer ? read_tokenizer_json(file, content)
+                                          : read_vocab_and_merges(file, content, config);
   add_end_of_text(vocabulary);
   vocabulary.named = config.named_tokens(vocabulary);
   return vocabulary;

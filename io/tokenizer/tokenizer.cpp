@@ -79,6 +79,12 @@ std::unique_ptr<Tokenizer> open_tokenizer(const std::string& vocabulary, Special
   return std::make_unique<BpeTokenizer>(std::get<BpeVocabulary>(std::move(read)));
 }
 
+std::string unparsed_special_token(const std::string& vocabulary) {
+  if (vocabulary == "bytes") return {};
+  const Vocabulary read = read_vocabulary(vocabulary);
+  return std::visit([](const MergeVocabulary& each) { return unparsed_special_token(each); }, read);
+}
+
 void require_fits_model(const Tokenizer& tokenizer, const std::string& vocabulary,
                         std::int64_t model_vocabulary) {
   if (tokenizer.vocabulary() <= model_vocabulary) return;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <filesystem>
 
 #include "tokenizer/vocabulary_parts.hpp"
@@ -14,6 +15,7 @@ namespace {
 
 using nlohmann::json;
 
+constexpr const char* kDecoder = "added_tokens_decoder";
 const std::string kCompleteRemedy = "save the tokenizer with its tokenizer.json";
 
 json read_object(const std::string& path) {
@@ -25,6 +27,12 @@ json read_object(const std::string& path) {
         path, fmt::format("expected an object, found {}; copy the file again", file.type_name()));
   }
   return file;
+}
+
+/// Of a token that is a string, or an object with `content`; empty if it is neither.
+std::string text_of(const json& token) {
+  const json text = token.is_object() ? token.value("content", json()) : token;
+  return text.is_string() ? text.get<std::string>() : std::string();
 }
 
 }  // namespace
@@ -56,11 +64,12 @@ void TokenizerConfig::require_gpt2() const {
     refuse("tokenizer_class", "GPT2Tokenizer beside vocab.json and merges.txt", name,
            kCompleteRemedy);
   }
-  const json decoder = file_.value("added_tokens_decoder", json::object());
+  const json decoder = file_.value(kDecoder, json::object());
+  if (!decoder.is_object()) refuse(kDecoder, "an object", decoder, kCompleteRemedy);
   for (const auto& [id, token] : decoder.items()) {
     const bool special = token.is_object() && token.value("special", json()) == json(true);
     if (!special) {
-      refuse("added_tokens_decoder." + id, "special tokens alone beside vocab.json", token,
+      refuse(std::string(kDecoder) + "." + id, "special tokens alone beside vocab.json", token,
              kCompleteRemedy);
     }
   }
@@ -80,13 +89,62 @@ void TokenizerConfig::require_prefix_space() const {
   }
 }
 
+void TokenizerConfig::add_tokens(VocabularyBuilder& builder) const {
+  const json decoder = file_.value(kDecoder, json::object());
+  for (const auto& [key, token] : decoder.items()) {
+    const std::string text = text_of(token);
+    if (text.empty() || builder.id_of(text) >= 0) continue;
+    std::int32_t id = -1;
+    const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
+    if (error != std::errc() || end != key.data() + key.size()) {
+      refuse(std::string(kDecoder) + "." + key, "an id", key, kCompleteRemedy);
+    }
+    builder.add_literal(text, id);
+  }
+}
+
+std::vector<AddedToken> TokenizerConfig::special_tokens(const MergeVocabulary& vocabulary) const {
+  std::vector<AddedToken> found;
+  const auto add = [&](const json& token) {
+    const auto flag = [&](const char* key) {
+      return token.is_object() && token.value(key, json()) == json(true);
+    };
+    const std::string text = text_of(token);
+    const auto place = std::ranges::find(vocabulary.tokens, text);
+    if (text.empty() || place == vocabulary.tokens.end()) return;
+    if (std::ranges::count(found, text, &AddedToken::text) != 0) return;
+    found.push_back({.text = text,
+                     .id = static_cast<std::int32_t>(place - vocabulary.tokens.begin()),
+                     .special = true,
+                     .hidden = true,
+                     .takes_before = flag("lstrip"),
+                     .takes_after = flag("rstrip"),
+                     .single_word = flag("single_word")});
+  };
+  const json decoder = file_.value(kDecoder, json::object());
+  for (const json& token : decoder) add(token);
+  json named = file_;
+  if (decoder.empty()) named.update(special_tokens_map());
+  for (const auto& [key, value] : named.items()) {
+    if (key.ends_with("_token")) add(value);
+    if (!key.ends_with("_special_tokens") || !value.is_structured()) continue;
+    for (const json& token : value) add(token);
+  }
+  if (vocabulary.end_of_text >= 0) {
+    add(vocabulary.tokens[static_cast<std::size_t>(vocabulary.end_of_text)]);
+  }
+  return found;
+}
+
+json TokenizerConfig::special_tokens_map() const {
+  return read_object((std::filesystem::path(folder_) / "special_tokens_map.json").string());
+}
+
 /// The text of a token such as bos_token: a string, or an object with `content`.
 json TokenizerConfig::named_token(const std::string& key) const {
   json token = file_.value(key, json());
   if (token.is_null()) {
-    const json map =
-        read_object((std::filesystem::path(folder_) / "special_tokens_map.json").string());
-    token = map.value(key, json());
+    token = special_tokens_map().value(key, json());
   }
   return token.is_object() ? token.value("content", json()) : token;
 }

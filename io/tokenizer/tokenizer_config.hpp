@@ -3,8 +3,9 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
-#include "tokenizer/bpe_vocabulary.hpp"
+#include "tokenizer/vocabulary_parts.hpp"
 
 namespace hyperslab::io {
 
@@ -25,6 +26,14 @@ class TokenizerConfig {
   /// add_bos_token and add_eos_token ask for them. Beside a tokenizer.json its post_processor says
   /// that instead.
   [[nodiscard]] TextTemplate text_template(const BpeVocabulary& vocabulary) const;
+  /// Adds the tokens of added_tokens_decoder that vocab.json does not have.
+  void add_tokens(VocabularyBuilder& builder) const;
+  /// Special tokens beside vocab.json, as transformers' GPT2Tokenizer finds them: the end of text,
+  /// those of added_tokens_decoder, and all that keys such as unk_token and
+  /// additional_special_tokens name; those of special_tokens_map.json count, and first, where there
+  /// is no added_tokens_decoder. Hidden until they are parsed; names that the vocabulary does not
+  /// have count as missing.
+  [[nodiscard]] std::vector<AddedToken> special_tokens(const MergeVocabulary& vocabulary) const;
   /// Tokenizer::named_tokens(). Names that the vocabulary does not have count as missing.
   [[nodiscard]] NamedTokens named_tokens(const MergeVocabulary& vocabulary) const;
 
@@ -32,6 +41,7 @@ class TokenizerConfig {
   [[noreturn]] void refuse(const std::string& key, const std::string& expected,
                            const nlohmann::json& found, const std::string& remedy) const;
   [[nodiscard]] bool flag(const std::string& key) const;
+  [[nodiscard]] nlohmann::json special_tokens_map() const;
   [[nodiscard]] nlohmann::json named_token(const std::string& key) const;
 
   std::string folder_;

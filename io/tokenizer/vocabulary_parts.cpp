@@ -185,26 +185,22 @@ std::vector<bool> MergeVocabulary::special_marks() const {
   return marks;
 }
 
+std::string unparsed_special_token(const MergeVocabulary& vocabulary) {
+  const auto is_unparsed = [](const AddedToken& token) {
+    return token.special && token.single_word;
+  };
+  const auto found = std::ranges::find_if(vocabulary.added, is_unparsed);
+  return found == vocabulary.added.end() ? std::string() : found->text;
+}
+
 void parse_special_tokens(const std::string& path, MergeVocabulary& vocabulary) {
-  std::vector<bool> special = vocabulary.special_marks();
-  for (const std::int32_t id : {vocabulary.named.bos, vocabulary.named.eos, vocabulary.named.pad}) {
-    if (id >= 0) special.at(static_cast<std::size_t>(id)) = true;
+  if (const std::string token = unparsed_special_token(vocabulary); !token.empty()) {
+    fail_vocabulary(path, fmt::format("added token {}: expected single_word false of a special "
+                                      "token that is looked for in text, found true; leave out "
+                                      "--parse-special, or set it to false",
+                                      shown(token)));
   }
-  for (AddedToken& token : vocabulary.added) {
-    if (token.special && token.single_word) {
-      fail_vocabulary(path, fmt::format("added token {}: expected single_word false of a special "
-                                        "token that is looked for in text, found true; take "
-                                        "special tokens as text",
-                                        shown(token.text)));
-    }
-    token.hidden = false;
-    special.at(static_cast<std::size_t>(token.id)) = false;
-  }
-  for (std::size_t id = 0; id < special.size(); ++id) {
-    if (!special[id] || vocabulary.tokens[id].empty()) continue;
-    vocabulary.added.push_back(
-        {.text = vocabulary.tokens[id], .id = static_cast<std::int32_t>(id), .special = true});
-  }
+  for (AddedToken& token : vocabulary.added) token.hidden = false;
 }
 
 MergeVocabulary VocabularyBuilder::finish() {

@@ -83,6 +83,8 @@ using Vocabulary = std::variant<BpeVocabulary, CharacterVocabulary>;
 /// found.
 [[nodiscard]] Vocabulary read_vocabulary(const std::string& path);
 
+/// A special token that cannot be found in text, for its single_word; empty if there is none.
+[[nodiscard]] std::string unparsed_special_token(const MergeVocabulary& vocabulary);
 /// From now on special tokens are found in text. `path`: of the vocabulary, for errors.
 void parse_special_tokens(const std::string& path, MergeVocabulary& vocabulary);
 

@@ -91,18 +91,24 @@ enum class SpecialTokens : std::uint8_t {
 /// gpt2_merges.txt), or one of the .json files. vocab.json is byte-level with GPT-2's split
 /// pattern; tokenizer.json is byte-level with a pattern of its own (matched by PCRE2), or on
 /// characters with those that it does not know as bytes, which came from SentencePiece (Llama 2,
-/// Mistral, Gemma, Phi-3). Special tokens that are parsed are those of added_tokens, and of
-/// vocab.json those of text_template(), named_tokens() and end_of_text(), as the package tokenizers
-/// finds them. Other added tokens are found in any case.
+/// Mistral, Gemma, Phi-3). Special tokens that are parsed are, with a tokenizer.json, the special
+/// ones of added_tokens, as the package tokenizers finds them; with vocab.json the end of text and
+/// those that transformers' GPT2Tokenizer takes from tokenizer_config.json (added_tokens_decoder,
+/// keys such as unk_token, additional_special_tokens) or, without an added_tokens_decoder, also
+/// from special_tokens_map.json. Other added tokens are found in any case.
 /// text_template() is that of tokenizer.json's post_processor, without a tokenizer.json that of
 /// add_bos_token and add_eos_token in tokenizer_config.json, as in transformers. <|endoftext|>,
 /// <|end_of_text|>, </s> or <eos> ends documents, the first of these that the vocabulary has, else
 /// the last token of text_template().after. Throws Error(data) with file and position for what is
 /// missing, broken, another kind of tokenizer, or a setting of the folder's tokenizer_config.json
 /// that gives other ids (add_prefix_space; without a tokenizer.json tokenizer_class and added
-/// tokens; single_word of special tokens that are to be parsed).
+/// tokens that are not special), and for single_word of special tokens that are to be parsed.
 [[nodiscard]] std::unique_ptr<Tokenizer> open_tokenizer(
     const std::string& vocabulary, SpecialTokens special = SpecialTokens::text);
+
+/// A special token of a vocabulary for which open_tokenizer() with SpecialTokens::parsed throws, as
+/// it is single_word; empty: none. Throws as open_tokenizer() does.
+[[nodiscard]] std::string unparsed_special_token(const std::string& vocabulary);
 
 /// Throws Error(data) with the path `vocabulary`, which gave `tokenizer`, if it has more tokens
 /// than the model has rows (`model_vocabulary`). It may have fewer: tables are padded.

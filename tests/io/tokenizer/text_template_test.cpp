@@ -108,6 +108,54 @@ TEST_F(TextTemplates, SpecialTokensInATextAreTextUnlessTheyAreParsed) {
   EXPECT_EQ(named->encode("</e>").size(), open()->encode("</e>").size());
 }
 
+/// As transformers' GPT2Tokenizer finds them beside vocab.json (checked with 5.24).
+TEST_F(TextTemplates, ParsedTokensOfAVocabJsonAreThoseOfItsSettings) {
+  const auto ids = [&](const std::string& text) {
+    return io::open_tokenizer(path("v"), io::SpecialTokens::parsed)->encode(text);
+  };
+  const auto named = [&](const std::string& key, const json& value) {
+    config({{key, value}});
+    return ids("<s>") == Ids{260} && ids("</e>").size() > 1 && ids("<|endoftext|>") == Ids{259};
+  };
+  std::filesystem::remove(path("v/tokenizer.json"));
+  const json stripping = {{"content", "<s>"}, {"lstrip", true}, {"special", true}};
+  for (const char* key : {"unk_token", "cls_token", "sep_token", "mask_token", "image_token"}) {
+    EXPECT_TRUE(named(key, "<s>")) << key;
+    EXPECT_TRUE(named(key, stripping)) << key;
+    EXPECT_EQ(ids(" \n<s>"), Ids{260}) << key;
+  }
+  EXPECT_TRUE(named("additional_special_tokens", {"<s>", "<none>"}));
+  EXPECT_TRUE(named("extra_special_tokens", {{"image", stripping}}));
+  EXPECT_TRUE(named("added_tokens_decoder", {{"260", stripping}}));
+  EXPECT_EQ(ids(" <s>"), Ids{260});
+
+  // Its own tokens have ids after those of vocab.json.
+  config({{"added_tokens_decoder", {{"262", {{"content", "<new>"}, {"special", true}}}}}});
+  EXPECT_EQ(ids("<new>"), Ids{262});
+  EXPECT_EQ(decoded(*open(), {262}), "<new>");
+  EXPECT_EQ(decoded(*open(), open()->encode("<new>")), "<new>");
+  EXPECT_GT(open()->encode("<new>").size(), 1U);
+  write("v/special_tokens_map.json", json{{"unk_token", "</e>"}, {"pad_token", "<s>"}}.dump());
+  EXPECT_GT(ids("</e>").size(), 1U);
+  config({{"unk_token", "<s>"}, {"cls_token", "<s>"}});
+  EXPECT_EQ(ids("</e><s>"), Ids({261, 260}));
+  config({{"added_tokens_decoder", {{"last", {{"content", "<new>"}, {"special", true}}}}}});
+  refuse({"added_tokens_decoder.last", "an id"});
+}
+
+/// As the package tokenizers does, whatever else the files name.
+TEST_F(TextTemplates, TokensThatATokenizerJsonDoesNotAddStayText) {
+  file_["added_tokens"] = json::array();
+  set(before_and_after());
+  config({{"bos_token", "<s>"}, {"eos_token", "</e>"}});
+  const auto parsed = io::open_tokenizer(path("v"), io::SpecialTokens::parsed);
+
+  for (const char* name : {"<|endoftext|>", "<s>", "</e>"}) {
+    EXPECT_EQ(parsed->encode(name), open()->encode(name));
+    EXPECT_GT(parsed->encode(name).size(), 1U);
+  }
+}
+
 /// Flags of special tokens matter only where these are looked for.
 TEST_F(TextTemplates, SpecialTokensTakeWhiteSpaceOrAreRefused) {
   file_["added_tokens"][1]["lstrip"] = true;
@@ -121,7 +169,9 @@ TEST_F(TextTemplates, SpecialTokensTakeWhiteSpaceOrAreRefused) {
   file_["added_tokens"][1]["single_word"] = true;
   set(nullptr);
   EXPECT_NO_THROW((void)open());
-  expect_error(ExitCode::data, {path("v/tokenizer.json"), "'<s>'", "single_word"},
+  EXPECT_EQ(io::unparsed_special_token(path("v")), "<s>");
+  expect_error(ExitCode::data,
+               {path("v/tokenizer.json"), "'<s>'", "single_word", "leave out --parse-special"},
                [this] { (void)io::open_tokenizer(path("v"), io::SpecialTokens::parsed); });
 }
 
