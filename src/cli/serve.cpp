@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <csignal>
+#include <memory>
 
 #include "command.hpp"
 #include "hyperslab/core/log.hpp"
+#include "hyperslab/core/printable.hpp"
 #include "hyperslab/io/text_file.hpp"
 #include "stored_model.hpp"
 
@@ -72,6 +74,18 @@ void leave_signals_to_the_leader() {
   for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) std::signal(signal, SIG_IGN);
 }
 
+/// The tokenizer that parses special tokens in texts; none, with a line that says so, if a special
+/// token of the vocabulary does not allow that.
+std::unique_ptr<io::Tokenizer> open_parsing(const std::string& vocabulary) {
+  const std::string token = io::unparsed_special_token(vocabulary);
+  if (token.empty()) return io::open_tokenizer(vocabulary, io::SpecialTokens::parsed);
+  log::info(
+      fmt::format("special tokens that a text names are text, and parse_special is refused: '{}' "
+                  "of vocabulary '{}' is single_word",
+                  printable(token), vocabulary));
+  return nullptr;
+}
+
 void serve(comm::World& world, const Arguments& args) {
   constexpr std::int64_t kMostRows = 4096;
   serve::ServeOptions options;
@@ -80,7 +94,7 @@ void serve(comm::World& world, const Arguments& args) {
     size = {.rows = in_range(args, "batch", 1, kMostRows), .cache_tokens = cache_tokens(args)};
     if (world.rank() == 0) options = serve_options(args);
   });
-  const StoredModel model = open_stored_model(world, args, io::SpecialTokens::parsed);
+  const StoredModel model = open_stored_model(world, args, io::SpecialTokens::text);
   const comm::Watchdog watchdog(world, watch_options(world, model.config));
   generate::Generator generator(world, model.config, &model.reader, size,
                                 legal_changes(model.config));
@@ -90,10 +104,10 @@ void serve(comm::World& world, const Arguments& args) {
   }
   log_cache(generator);
   const std::string name = args.has("name") ? args.get<std::string>("name") : model.config.run.name;
-  const auto plain_text = io::open_tokenizer(model.vocabulary);
+  const auto parsing = open_parsing(model.vocabulary);
   serve::serve(
       options,
-      {name, model.tokenizer.get(), plain_text.get(), generator.context(), generator.vocabulary()},
+      {name, model.tokenizer.get(), parsing.get(), generator.context(), generator.vocabulary()},
       generator);
   generator.let_go();
 }

@@ -153,7 +153,7 @@ HttpResponse Api::tokenize(const std::string& body) const {
   const nlohmann::json object = parse_object(body);
   JsonFields fields(object);
   (void)fields.text("model");
-  const TextRules rules = take_text_rules(fields);
+  const TextRules rules = take_text_rules(model_, fields);
   const auto text = fields.text("prompt");
   fields.finish();
   if (!text) throw RequestError(400, "prompt: expected a text, found none", "prompt");

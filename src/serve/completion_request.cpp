@@ -169,7 +169,7 @@ std::string end_of_text_name(const io::Tokenizer& tokenizer) {
 
 std::vector<std::int32_t> encode_text(const ServedModel& model, std::string_view text,
                                       const TextRules& rules) {
-  const io::Tokenizer& tokenizer = rules.parse_special ? *model.tokenizer : *model.plain_text;
+  const io::Tokenizer& tokenizer = rules.parse_special ? *model.parsing : *model.tokenizer;
   std::vector<std::int32_t> ids;
   if (rules.add_special) ids = tokenizer.text_template().before;
   const std::vector<std::int32_t> found = tokenizer.encode(text);
@@ -212,7 +212,7 @@ CompletionRequest parse_completion_request(const ServedModel& model, std::string
   request.n = fields.integer("n", {1, kMostChoices}).value_or(1);
   fields.refuse_unless("best_of", request.n);
   refuse_unsupported(fields);
-  const TextRules rules = take_text_rules(fields);
+  const TextRules rules = take_text_rules(model, fields);
   const json& prompt = fields.need("prompt");
   fields.finish();
   request.prompts = parse_prompts(model, prompt, rules);

@@ -91,10 +91,17 @@ void JsonFields::finish() const {
   }
 }
 
-TextRules take_text_rules(JsonFields& fields) {
+TextRules take_text_rules(const ServedModel& model, JsonFields& fields) {
   TextRules rules;
   rules.add_special = fields.flag("add_special_tokens", true);
-  rules.parse_special = fields.flag("parse_special", true);
+  const bool can_parse = model.parsing != nullptr;
+  rules.parse_special = fields.flag("parse_special", can_parse);
+  if (rules.parse_special && !can_parse) {
+    throw RequestError(400,
+                       "parse_special: a special token of this model's vocabulary is single_word, "
+                       "which is not looked for in text; leave it out",
+                       "parse_special");
+  }
   return rules;
 }
 

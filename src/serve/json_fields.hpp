@@ -42,7 +42,7 @@ class JsonFields {
 };
 
 /// With vLLM's name of the one rule, add_special_tokens, and llama.cpp's of the other,
-/// parse_special.
-[[nodiscard]] TextRules take_text_rules(JsonFields& fields);
+/// parse_special, which is refused where the model's vocabulary cannot parse special tokens.
+[[nodiscard]] TextRules take_text_rules(const ServedModel& model, JsonFields& fields);
 
 }  // namespace hyperslab::serve

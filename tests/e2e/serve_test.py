@@ -147,6 +147,26 @@ class Serve(support.Case):
         self.assertEqual(server.post("/detokenize", tokens=plain)[1]["prompt"], "<s>")
         self.assertGreater(len(plain), 1)
 
+    def test_a_single_word_token_leaves_special_tokens_text(self):
+        tokenizer = support.character_tokenizer()
+        tokenizer["added_tokens"][0]["single_word"] = True
+        (self.folder / "words").mkdir()
+        (self.folder / "words/tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
+        self.train("words_run", "train.steps=1", "data.vocabulary=words", "schedule.warmup_steps=0", "train.validate_every=0",
+                   "data.validation=[]")
+        server = self.another(run="words_run")
+
+        lines = [line for line in server.log.splitlines() if "parse_special is refused" in line]
+        self.assertEqual(len(lines), 1, server.log)
+        self.assertIn("'<unk>'", lines[0])
+        tokens = server.post("/tokenize", prompt="<s>")[1]["tokens"]
+        self.assertEqual(server.post("/tokenize", prompt="<s>", parse_special=False)[1]["tokens"], tokens)
+        self.assertGreater(len(tokens), 2)
+        for path in ("/tokenize", "/v1/completions"):
+            status, answer = server.post(path, prompt="<s>", parse_special=True)
+            self.assertEqual((status, answer["error"]["param"]), (400, "parse_special"))
+        self.assertEqual(len(server.complete(prompt="<s>", max_tokens=2)["choices"]), 1)
+
     def test_tokens_there_and_back(self):
         text = "Caf\u00e9<|endoftext|>\n"
         ids = [*"Caf\u00e9".encode(), 256, 10]

@@ -27,10 +27,9 @@ class CompletionRequest : public ::testing::Test {
     return "taken";
   }
 
-  std::unique_ptr<io::Tokenizer> tokenizer_ =
-      io::open_tokenizer("bytes", io::SpecialTokens::parsed);
-  std::unique_ptr<io::Tokenizer> plain_text_ = io::open_tokenizer("bytes");
-  serve::ServedModel model_ = {"m", tokenizer_.get(), plain_text_.get(), 64, 260};
+  std::unique_ptr<io::Tokenizer> tokenizer_ = io::open_tokenizer("bytes");
+  std::unique_ptr<io::Tokenizer> parsing_ = io::open_tokenizer("bytes", io::SpecialTokens::parsed);
+  serve::ServedModel model_ = {"m", tokenizer_.get(), parsing_.get(), 64, 260};
 };
 
 TEST_F(CompletionRequest, HasTheDefaultsOfTheInterface) {
@@ -67,6 +66,14 @@ TEST_F(CompletionRequest, NamesOfSpecialTokensStandForTheirIds) {
   EXPECT_EQ(parse(R"({"prompt": "<|endoftext|>", "parse_special": false})").prompts.front().size(),
             13U);
   EXPECT_EQ(refused_field(R"({"prompt": "a", "parse_special": "no"})"), "parse_special");
+}
+
+TEST_F(CompletionRequest, NamesOfSpecialTokensAreTextWhereTheyCannotBeParsed) {
+  model_.parsing = nullptr;
+
+  EXPECT_EQ(parse(R"({"prompt": "<|endoftext|>"})").prompts.front().size(), 13U);
+  EXPECT_EQ(refused_field(R"({"prompt": "a", "parse_special": false})"), "taken");
+  EXPECT_EQ(refused_field(R"({"prompt": "a", "parse_special": true})"), "parse_special");
 }
 
 TEST_F(CompletionRequest, TheLastTokenNeedsNoPlaceInTheContext) {

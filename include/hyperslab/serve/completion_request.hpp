@@ -18,11 +18,11 @@ namespace hyperslab::serve {
 
 /// What requests are held against.
 struct ServedModel {
-  std::string name;                           ///< that requests give as "model"
-  const io::Tokenizer* tokenizer = nullptr;   ///< special tokens in texts are parsed
-  const io::Tokenizer* plain_text = nullptr;  ///< the same, where they are text
-  std::int64_t context = 0;                   ///< tokens
-  std::int64_t vocabulary = 0;                ///< of the model, at least the tokenizer's
+  std::string name;                          ///< that requests give as "model"
+  const io::Tokenizer* tokenizer = nullptr;  ///< special tokens in texts are text
+  const io::Tokenizer* parsing = nullptr;    ///< the same, where they are parsed; null: they cannot
+  std::int64_t context = 0;                  ///< tokens
+  std::int64_t vocabulary = 0;               ///< of the model, at least the tokenizer's
 };
 
 /// A request that is not served. what(): what was expected and found.
@@ -66,7 +66,8 @@ inline constexpr std::size_t kMostStops = 16;
 /// How the texts of a request are read.
 struct TextRules {
   bool add_special = true;    ///< add_special_tokens: those that the vocabulary puts before a text
-  bool parse_special = true;  ///< names of special tokens in a text stand for these
+  bool parse_special = true;  ///< names of special tokens in a text stand for these; false where
+                              ///< the model cannot parse them
 };
 /// The ids of a text of the model's.
 [[nodiscard]] std::vector<std::int32_t> encode_text(const ServedModel& model, std::string_view text,
