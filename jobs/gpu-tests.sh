@@ -67,7 +67,7 @@ fi
 scratch=$(mktemp -d)
 trap 'rm -rf -- "$scratch"' EXIT
 
-# What --go-on takes over: programs none of whose tests failed.
+# What --go-on takes over: programs of whose tests some passed and none failed.
 declare -A passed_earlier=()
 if [[ -n $earlier ]]; then
   names=$(
@@ -79,7 +79,7 @@ record = json.load(open(path, encoding="utf-8"))
 if record["sources_sha256"] != sources:
     sys.exit(f"{path} is of other sources: run all tests, without --go-on")
 failed = {row["program"] for row in record["tests"] if row["result"].startswith("failed")}
-print("\n".join({row["program"] for row in record["tests"]} - failed))
+print("\n".join({row["program"] for row in record["tests"] if row["result"] == "passed"} - failed))
 EOF_EARLIER
   ) || exit 2
   for name in $names; do passed_earlier[$name]=1; done
@@ -164,8 +164,15 @@ print(f"{summary['passed']} passed, {summary['failed']} failed, {summary['skippe
 sys.exit(summary["failed"] > 0)
 EOF_PYTHON
 }
-# A run that is stopped leaves what had passed, for --go-on.
-trap 'trap "" TERM INT; write_record stopped || true; exit 143' TERM INT
+# stop_tree PID: ends it, then what it had started: a worker before the test that it waits for.
+stop_tree() {
+  local pid children
+  children=$(pgrep -P "$1" || true)
+  (($1 == $$)) || kill -TERM "$1" 2>/dev/null || true
+  for pid in $children; do stop_tree "$pid"; done
+}
+# A run that is stopped leaves what had passed, for --go-on, and no test that still has a GPU.
+trap 'trap "" TERM INT; stop_tree $$; write_record stopped || true; exit 143' TERM INT
 
 # record NAME COMMAND...: a test that ends with 0 (passed), 77 (skipped) or otherwise (failed).
 record() {
