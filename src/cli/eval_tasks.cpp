@@ -18,8 +18,6 @@
 namespace hyperslab::cli {
 namespace {
 
-constexpr std::uint64_t kMostRecordedBytes = std::uint64_t{256} << 20;
-
 /// The items of all lists, which commas separate.
 std::vector<std::string> split(const std::vector<std::string>& lists) {
   std::vector<std::string> items;
@@ -92,10 +90,7 @@ void record(const eval::TaskResults& results) {
   if (run.empty()) return;
   const std::string path = run + "/eval_tasks.jsonl";
   try {
-    std::string text;
-    if (std::filesystem::exists(path)) text = io::read_text_file(path, kMostRecordedBytes);
-    if (!text.empty() && text.back() != '\n') text += '\n';
-    io::write_text_file(path, text + tasks::record_line(results.step, results.tasks) + '\n');
+    io::append_line(path, tasks::record_line(results.step, results.tasks));
   } catch (const Error& error) {
     log::warn(std::string("the figures are not recorded in the run directory: ") + error.what());
   }

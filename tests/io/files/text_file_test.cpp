@@ -7,6 +7,9 @@
 
 #include <csignal>
 #include <future>
+#include <map>
+#include <sstream>
+#include <vector>
 
 #include "files/atomic_file.hpp"
 #include "hyperslab/io/npy_file.hpp"
@@ -26,6 +29,34 @@ TEST_F(TextFile, IsReplacedAsAWhole) {
   EXPECT_EQ(number_of_files(), 1U);
 }
 
+TEST_F(TextFile, TakesLinesOfManyAtOneTime) {
+  constexpr int kWriters = 8;
+  constexpr int kLines = 40;
+  std::vector<std::future<void>> writers;
+  for (int writer = 0; writer < kWriters; ++writer) {
+    writers.push_back(std::async(std::launch::async, [&, writer] {
+      for (int i = 0; i < kLines; ++i) {
+        io::append_line(path("a.jsonl"), std::string(100 + writer, static_cast<char>('a' + writer)));
+      }
+    }));
+  }
+  for (auto& writer : writers) writer.get();
+
+  std::istringstream lines(content("a.jsonl"));
+  std::map<std::string, int> counts;
+  for (std::string line; std::getline(lines, line);) ++counts[line];
+  ASSERT_EQ(counts.size(), static_cast<std::size_t>(kWriters));
+  for (const auto& [line, count] : counts) EXPECT_EQ(count, kLines) << line;
+}
+
+TEST_F(TextFile, ALineWithoutAnEndIsEndedBeforeTheNext) {
+  const std::string name = write("a.jsonl", "one\ntwo");
+
+  io::append_line(name, "three");
+
+  EXPECT_EQ(content("a.jsonl"), "one\ntwo\nthree\n");
+}
+
 TEST_F(TextFile, StaysAsItWasIfStorageEnds) {
   const std::string name = write("a.json", "before");
   rlimit before{};
@@ -37,6 +68,8 @@ TEST_F(TextFile, StaysAsItWasIfStorageEnds) {
   for (const std::string& path_of_one : {name, path("b.json")}) {
     expect_error(ExitCode::storage, {"cannot write '" + path_of_one + "': File too large"},
                  [&] { io::write_text_file(path_of_one, std::string(100, 'x')); });
+    expect_error(ExitCode::storage, {"cannot write '" + path_of_one + "': File too large"},
+                 [&] { io::append_line(path_of_one, std::string(100, 'x')); });
   }
   ::setrlimit(RLIMIT_FSIZE, &before);
   std::signal(SIGXFSZ, handler);
