@@ -240,8 +240,12 @@ deck::Surroundings surroundings_of(const comm::World& world, const DeckSource& s
 }
 
 std::vector<std::string_view> keys_beside_the_step() {
-  return {"run.name",        "data.",       "schedule.",     "train.steps", "train.epochs",
-          "train.validate_", "train.tasks", "train.sample_", "checkpoint.", "timing."};
+  // Of data all but documents and how they are packed: these decide what attention computes.
+  return {"run.name",       "data.train",         "data.validation", "data.weight",
+          "data.sampling",  "data.dtype",         "data.vocabulary", "data.ignore_token",
+          "data.loss_mask", "data.broken_images", "data.decode",     "data.threads",
+          "schedule.",      "train.steps",        "train.epochs",    "train.validate_",
+          "train.tasks",    "train.sample_",      "checkpoint.",     "timing."};
 }
 
 train::Config read_config(comm::World& world, const DeckSource& source) {

@@ -289,6 +289,16 @@ class Machine(support.Case):
         self.assertLessEqual(parts, found["step_seconds"] * (1 + 1e-6))
         self.assertGreater(rank["communication_seconds"]["data"], 0)
 
+    def test_documents_that_training_refuses(self):
+        for settings, key in ((("data.documents=masked",), "data.documents"),
+                              (("data.documents=masked", "data.end_token=10", "model.family=gpt2"), "data.documents"),
+                              (("data.end_token=10", "data.packing=best_fit"), "data.packing")):
+            with self.subTest(settings):
+                options = [word for setting in settings for word in ("--set", setting)]
+                result = self.run_program("plan", "deck.yaml", "--ranks", 1, *options)
+                self.assertEqual(result.code, 2)
+                self.assertIn(key, result.err)
+
     def test_documents_shorten_attention(self):
         masked = ("data.documents=masked", "data.end_token=10", "model.context=128")  # documents of a line
         planned = {}
