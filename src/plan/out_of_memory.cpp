@@ -124,11 +124,19 @@ std::vector<MemorySaving> memory_savings(const train::Config& config,
 
 std::string memory_advice(const train::Config& config, const train::TrainerOptions& options,
                           int world_rank, const IsLegal& is_legal) {
-  std::string text = "what would help: ";
+  std::vector<std::string> changes;
   for (const MemorySaving& saving : memory_savings(config, options, world_rank, is_legal)) {
-    text += fmt::format("{} (saves {}), ", saving.setting, gibibytes(saving.saved_bytes));
+    changes.push_back(fmt::format("{} (saves {})", saving.setting, gibibytes(saving.saved_bytes)));
   }
-  return text + "or a smaller model.context";
+  // The context of images follows from their size.
+  changes.emplace_back(config.model.is_of_images() ? "a smaller model.image"
+                                                   : "a smaller model.context");
+  std::string text = "what would help: ";
+  for (std::size_t i = 0; i < changes.size(); ++i) {
+    const bool is_last = i + 1 == changes.size();
+    text += fmt::format("{}{}{}", i == 0 ? "" : ", ", is_last && i > 0 ? "or " : "", changes[i]);
+  }
+  return text;
 }
 
 std::unique_ptr<train::Trainer> make_trainer(const train::Config& config, const mesh::Mesh& mesh,
