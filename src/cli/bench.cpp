@@ -381,10 +381,7 @@ ExitCode run_bench(comm::World& world, const std::vector<std::string>& arguments
   DeckSource source;
   source.path = args.list("DECK").front();
   source.overrides = args.list("set");
-  source.unused = keys_beside_the_step();
-  if (mode == "data") {
-    std::erase_if(source.unused, [](std::string_view key) { return key.starts_with("data."); });
-  }
+  source.unused = keys_beside_the_step(mode == "data");
   const train::Config config = read_config(world, source);
   if (mode == "data") {
     run_bench_of_data(world, args, config, args.get<int>("warmup"), args.get<int>("steps"));

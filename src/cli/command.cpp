@@ -239,13 +239,18 @@ deck::Surroundings surroundings_of(const comm::World& world, const DeckSource& s
   return surroundings;
 }
 
-std::vector<std::string_view> keys_beside_the_step() {
-  // Of data all but documents and how they are packed: these decide what attention computes.
-  return {"run.name",       "data.train",         "data.validation", "data.weight",
-          "data.sampling",  "data.dtype",         "data.vocabulary", "data.ignore_token",
-          "data.loss_mask", "data.broken_images", "data.decode",     "data.threads",
-          "schedule.",      "train.steps",        "train.epochs",    "train.validate_",
-          "train.tasks",    "train.sample_",      "checkpoint.",     "timing."};
+std::vector<std::string_view> keys_beside_the_step(bool reads_data) {
+  std::vector<std::string_view> keys = {"run.name",      "schedule.",       "train.steps",
+                                        "train.epochs",  "train.validate_", "train.tasks",
+                                        "train.sample_", "checkpoint.",     "timing."};
+  if (reads_data) return keys;
+  // All but documents and how they are packed, which decide what attention computes.
+  for (const char* key : {"data.train", "data.validation", "data.weight", "data.sampling",
+                          "data.dtype", "data.vocabulary", "data.ignore_token", "data.loss_mask",
+                          "data.broken_images", "data.decode", "data.threads"}) {
+    keys.emplace_back(key);
+  }
+  return keys;
 }
 
 train::Config read_config(comm::World& world, const DeckSource& source) {

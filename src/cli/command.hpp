@@ -118,8 +118,9 @@ struct DeckSource {
 /// What the rules are checked against for a deck that is read like this.
 [[nodiscard]] deck::Surroundings surroundings_of(const comm::World& world,
                                                  const DeckSource& source);
-/// Keys that decide what a run reads and writes and how long it goes on, not what a step computes.
-[[nodiscard]] std::vector<std::string_view> keys_beside_the_step();
+/// Keys that decide what a run reads and writes and how long it goes on, not what a step computes;
+/// without those of the data if it `reads_data`.
+[[nodiscard]] std::vector<std::string_view> keys_beside_the_step(bool reads_data = false);
 /// Throws Error(usage) also if another rank finds another text at the path; one that finds none
 /// takes rank 0's.
 [[nodiscard]] train::Config read_config(comm::World& world, const DeckSource& source);

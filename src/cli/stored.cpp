@@ -40,13 +40,13 @@ fs::path start_folder(const std::string& folder, const train::Config& config) {
 }
 
 /// For a deck that a checkpoint holds: a GPU is there, and keys beside the step do not matter.
-deck::Surroundings anywhere_but_in_training() {
+deck::Surroundings anywhere_but_in_training(bool reads_data) {
   deck::Surroundings anywhere;
   anywhere.ranks = 0;
   anywhere.for_training = false;
   anywhere.has_cuda_device = true;
   anywhere.has_cuda_build = true;
-  anywhere.unused = keys_beside_the_step();
+  anywhere.unused = keys_beside_the_step(reads_data);
   anywhere.unused.emplace_back("train.global_batch");
   return anywhere;
 }
@@ -103,14 +103,13 @@ std::string not_found_in(const std::vector<fs::path>& folders,
 }  // namespace
 
 train::Config as_stored(const StoredDeck& stored, const std::vector<std::string>& overrides) {
-  return deck::read_deck(stored.text, name_of(stored), overrides, anywhere_but_in_training());
+  return deck::read_deck(stored.text, name_of(stored), overrides, anywhere_but_in_training(false));
 }
 
 train::Config read_stored_deck(const StoredDeck& stored, const std::vector<std::string>& overrides,
                                int ranks, std::vector<std::string>& notes, bool reads_data) {
-  deck::Surroundings anywhere = anywhere_but_in_training();
+  deck::Surroundings anywhere = anywhere_but_in_training(reads_data);
   anywhere.ranks = ranks;
-  if (reads_data) std::erase(anywhere.unused, "data.");
   const auto read = [&](const std::vector<std::string>& settings) {
     std::string cuts;
     train::Config config = deck::read_deck(stored.text, name_of(stored), settings, anywhere, &cuts);
