@@ -12,9 +12,9 @@ namespace hyperslab::io {
 /// written in place. Throws Error(storage) with path and reason.
 void write_text_file(const std::string& path, std::string_view text);
 
-/// Appends a line and syncs it. Processes that do so at one time wait for each other, where the file
-/// system has locks; a last line that lacks its end is ended first. Throws Error(storage) with path
-/// and reason; the file then has the lines that it had.
+/// Appends a line and syncs it. Processes that do so at one time wait for each other, where the
+/// file system has locks; a last line that lacks its end is ended first. Throws Error(storage) with
+/// path and reason; the file then has the lines that it had.
 void append_line(const std::string& path, std::string_view line);
 
 /// Throws the error that write_text_file() would throw later if the folder of `path` is not there
