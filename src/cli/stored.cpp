@@ -58,7 +58,8 @@ std::string name_of(const StoredDeck& stored) { return stored.folder + " (its de
 /// started.
 std::vector<fs::path> beginnings(const StoredDeck& deck, const train::Config& config) {
   std::vector<fs::path> folders = {fs::path()};
-  if (fs::path start = start_folder(deck.folder, config); !start.empty()) folders.push_back(start);
+  if (const fs::path start = start_folder(deck.folder, config); !start.empty())
+    folders.push_back(start);
   if (!deck.started_in.empty()) folders.push_back(fs::path(deck.started_in) / "");
   return folders;
 }
