@@ -36,7 +36,8 @@ TEST_F(TextFile, TakesLinesOfManyAtOneTime) {
   for (int writer = 0; writer < kWriters; ++writer) {
     writers.push_back(std::async(std::launch::async, [&, writer] {
       for (int i = 0; i < kLines; ++i) {
-        io::append_line(path("a.jsonl"), std::string(100 + writer, static_cast<char>('a' + writer)));
+        io::append_line(path("a.jsonl"),
+                        std::string(100 + writer, static_cast<char>('a' + writer)));
       }
     }));
   }
