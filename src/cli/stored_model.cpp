@@ -41,6 +41,12 @@ Dim cache_tokens(const Arguments& args) {
 
 void log_cache(const generate::Generator& generator) {
   const model::CacheSize& cache = generator.cache();
+  if (generator.cache_bytes() == 0) {
+    log::info(fmt::format(
+        "cache: none, as run.deterministic reads whole texts on a GPU; {} texts of up to {} tokens",
+        cache.rows, cache.tokens));
+    return;
+  }
   log::info(fmt::format("cache: {} pages of {} tokens, {:.1f} MiB; {} texts of up to {} tokens",
                         cache.pages, cache.page_tokens(),
                         static_cast<double>(generator.cache_bytes()) / 1048576.0, cache.rows,

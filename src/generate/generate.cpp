@@ -5,7 +5,6 @@
 #include <string>
 #include <utility>
 
-#include "cached_model.hpp"
 #include "hyperslab/core/activity.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/plan/out_of_memory.hpp"
@@ -13,6 +12,7 @@
 #include "hyperslab/train/setup.hpp"
 #include "hyperslab/train/trainer.hpp"
 #include "prompt_scores.hpp"
+#include "text_model.hpp"
 #include "texts.hpp"
 
 namespace hyperslab::generate {
@@ -38,17 +38,25 @@ Dim pages_for(const model::CacheSize& whole, Dim cache_tokens) {
                                    std::to_string(whole.page_tokens()));
 }
 
-train::TrainerOptions cached_options(comm::World& world, const train::Config& config,
-                                     const GeneratorSize& size) {
+/// Libraries of a GPU choose other kernels for few rows than for many, and bits differ.
+model::Generation generation_of(const train::Config& config, Device device) {
+  const bool is_whole = config.run.deterministic && device == Device::cuda;
+  return is_whole ? model::Generation::whole : model::Generation::cached;
+}
+
+train::TrainerOptions reading_options(comm::World& world, const train::Config& config,
+                                      const GeneratorSize& size) {
   train::TrainerOptions options = train::trainer_options(config, world.local_rank(), false);
   const Dim context = config.model.context;
-  options.cache = true;
+  options.generation = size.generation.value_or(generation_of(config, options.device));
   options.cache_size = model::CacheSize{.rows = size.rows, .tokens = context}.resolved(1, context);
   if (size.cache_tokens > 0) {
     options.cache_size.pages = pages_for(options.cache_size, size.cache_tokens);
   }
-  options.B = 1;
-  options.T = std::max(size.rows, std::min(context, kPassTokens));
+  if (options.generation == model::Generation::cached) {  // otherwise as in training
+    options.B = 1;
+    options.T = std::max(size.rows, std::min(context, kPassTokens));
+  }
   options.activity = &world.activity();
   return options;
 }
@@ -68,7 +76,7 @@ struct Generator::OwnTrainer {
 Generator::OwnTrainer::OwnTrainer(comm::World& world, const train::Config& asked,
                                   const GeneratorSize& size)
     : config(on_tensor_ranks(asked, world.size())) {
-  comm::agree(world, [&] { options = cached_options(world, config, size); });
+  comm::agree(world, [&] { options = reading_options(world, config, size); });
   const auto differs = [&](Dim number) { return world.max(number) != -world.max(-number); };
   if (differs(size.rows) || differs(size.cache_tokens)) {
     throw Error(ExitCode::usage, "ranks of a tensor group want caches of different sizes")
@@ -103,15 +111,15 @@ Generator::Generator(comm::World& world, const train::Config& config,
   own_ = std::make_unique<OwnTrainer>(world, config, size);
   own_->load(world, reader, is_legal);
   trainer_ = own_->trainer.get();
-  model_ = std::make_unique<CachedModel>(*trainer_, own_->options.graphs, config.model.vocabulary,
-                                         &world);
+  model_ =
+      std::make_unique<TextModel>(*trainer_, own_->options.graphs, config.model.vocabulary, &world);
   texts_ = std::make_unique<Texts>(*model_);
 }
 
 /// No graphs: such a trainer does more than to continue texts.
 Generator::Generator(train::Trainer& trainer, const train::Config& config, comm::World* ranks)
     : trainer_(&trainer),
-      model_(std::make_unique<CachedModel>(trainer, false, config.model.vocabulary, ranks)),
+      model_(std::make_unique<TextModel>(trainer, false, config.model.vocabulary, ranks)),
       texts_(std::make_unique<Texts>(*model_)) {}
 
 Generator::~Generator() = default;

@@ -12,7 +12,7 @@ namespace {
 /// Prompts that are read together, in parts of some tokens each.
 class Group {
  public:
-  Group(CachedModel& model, PagePool& pool, const Prompts& prompts,
+  Group(TextModel& model, PagePool& pool, const Prompts& prompts,
         std::span<const std::size_t> numbers, std::size_t longest)
       : model_(model), pool_(pool), prompts_(prompts), numbers_(numbers), pages_(numbers.size()) {
     const Dim page = model.cache().page_tokens();
@@ -52,7 +52,7 @@ class Group {
   }
 
  private:
-  CachedModel& model_;
+  TextModel& model_;
   PagePool& pool_;
   const Prompts& prompts_;
   std::span<const std::size_t> numbers_;
@@ -61,7 +61,7 @@ class Group {
 };
 
 /// Tokens of every row of which all logits are kept at a time.
-std::size_t tokens_at_once(const CachedModel& model, std::size_t rows, std::size_t longest) {
+std::size_t tokens_at_once(const TextModel& model, std::size_t rows, std::size_t longest) {
   constexpr std::size_t kBlockBytes = std::size_t{64} << 20;
   const std::size_t kept = kBlockBytes / (rows * model.logits_row_bytes());
   const std::size_t passed = static_cast<std::size_t>(model.pass_tokens()) / rows;
@@ -70,7 +70,7 @@ std::size_t tokens_at_once(const CachedModel& model, std::size_t rows, std::size
 
 }  // namespace
 
-void score_prompts(CachedModel& model, PagePool& pool, const Prompts& prompts,
+void score_prompts(TextModel& model, PagePool& pool, const Prompts& prompts,
                    const Generator::PromptRow& row) {
   std::vector<std::size_t> order(prompts.size());
   std::iota(order.begin(), order.end(), std::size_t{0});

@@ -9,7 +9,7 @@
 namespace hyperslab::generate {
 namespace {
 
-SchedulerLimits limits_of(const CachedModel& model) {
+SchedulerLimits limits_of(const TextModel& model) {
   return {.rows = model.rows(),
           .pages = model.cache().pages,
           .page_tokens = model.cache().page_tokens(),
@@ -17,7 +17,7 @@ SchedulerLimits limits_of(const CachedModel& model) {
           .pass_tokens = model.pass_tokens()};
 }
 
-using Wanted = CachedModel::Wanted;
+using Wanted = TextModel::Wanted;
 
 /// What serves both of two texts of a pass: to draw is to choose the likeliest at temperature 0,
 /// and logits serve every choice.
@@ -28,7 +28,7 @@ Wanted together(Wanted a, Wanted b) {
 
 }  // namespace
 
-Generator::Texts::Texts(CachedModel& model) : model_(model), scheduler_(limits_of(model)) {}
+Generator::Texts::Texts(TextModel& model) : model_(model), scheduler_(limits_of(model)) {}
 
 void Generator::Texts::begin(std::vector<std::int32_t> prompt, const SamplingOptions& options,
                              std::size_t number, TokenListener& listener) {
@@ -40,7 +40,7 @@ void Generator::Texts::begin(std::vector<std::int32_t> prompt, const SamplingOpt
   texts_.merge(begun);  // nothing can fail once the scheduler knows the text
 }
 
-CachedModel::Wanted Generator::Texts::wanted_by(const Text& text) {
+TextModel::Wanted Generator::Texts::wanted_by(const Text& text) {
   if (text.listener->wants_logits() || text.options.has_penalty()) return Wanted::logits;
   return text.options.is_greedy() ? Wanted::likeliest : Wanted::drawn;
 }
@@ -74,7 +74,7 @@ bool Generator::Texts::step(GenerateStats& stats) {
   return true;
 }
 
-void Generator::Texts::read(const SchedulerPass& pass, CachedModel::Wanted wanted) {
+void Generator::Texts::read(const SchedulerPass& pass, TextModel::Wanted wanted) {
   std::vector<RowRead> rows;
   std::vector<ops::TokenChoice> choices;
   for (const ScheduledText* text : pass.texts) {
@@ -97,7 +97,7 @@ Sampler& Generator::Texts::sampler_of(Text& text) const {
   return *text.sampler;
 }
 
-std::int32_t Generator::Texts::next_token(Text& text, std::size_t row, CachedModel::Wanted wanted) {
+std::int32_t Generator::Texts::next_token(Text& text, std::size_t row, TextModel::Wanted wanted) {
   Sampler& sampler = sampler_of(text);
   if (wanted == Wanted::logits) return sampler.next(model_.logits(row));
   const std::int32_t token = model_.chosen(row);
@@ -112,14 +112,14 @@ std::int32_t Generator::Texts::next_token(Text& text, std::size_t row, CachedMod
 /// The next token of every text of the newest pass. Samplers that are given logits look at whole
 /// vocabularies, so that threads share the texts.
 std::vector<Generator::Texts::Choice> Generator::Texts::choose(const std::vector<std::size_t>& ids,
-                                                               CachedModel::Wanted wanted) {
+                                                               TextModel::Wanted wanted) {
   std::vector<Choice> choices(ids.size());
   std::vector<Text*> texts;
   texts.reserve(ids.size());
   for (const std::size_t id : ids) texts.push_back(&texts_.at(id));
   constexpr std::int64_t kWorthThreads = std::int64_t{1} << 20;  // logits: they take a millisecond
-  const bool shares = wanted == CachedModel::Wanted::logits &&
-                      std::ssize(ids) * model_.vocabulary() >= kWorthThreads;
+  const bool shares =
+      wanted == TextModel::Wanted::logits && std::ssize(ids) * model_.vocabulary() >= kWorthThreads;
   const int threads = shares ? model_.threads() : 1;
 #pragma omp parallel for num_threads(threads) schedule(dynamic) if (threads > 1)
   for (std::ptrdiff_t i = 0; i < std::ssize(ids); ++i) {

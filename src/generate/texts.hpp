@@ -6,10 +6,10 @@
 #include <memory>
 #include <vector>
 
-#include "cached_model.hpp"
 #include "hyperslab/generate/generate.hpp"
 #include "hyperslab/generate/sampling.hpp"
 #include "scheduler.hpp"
+#include "text_model.hpp"
 
 namespace hyperslab::generate {
 
@@ -17,7 +17,7 @@ namespace hyperslab::generate {
 /// model says to samplers and listeners.
 class Generator::Texts {
  public:
-  explicit Texts(CachedModel& model);
+  explicit Texts(TextModel& model);
 
   void begin(std::vector<std::int32_t> prompt, const SamplingOptions& options, std::size_t number,
              TokenListener& listener);
@@ -37,20 +37,20 @@ class Generator::Texts {
     std::int64_t generated = 0;
   };
   /// What a pass that ends with the text's newest token must give to choose the next one.
-  [[nodiscard]] static CachedModel::Wanted wanted_by(const Text& text);
-  void read(const SchedulerPass& pass, CachedModel::Wanted wanted);
+  [[nodiscard]] static TextModel::Wanted wanted_by(const Text& text);
+  void read(const SchedulerPass& pass, TextModel::Wanted wanted);
   [[nodiscard]] Sampler& sampler_of(Text& text) const;
   struct Choice {
     std::int32_t token = -1;
     std::exception_ptr error{};  ///< in its place
   };
   [[nodiscard]] std::vector<Choice> choose(const std::vector<std::size_t>& ids,
-                                           CachedModel::Wanted wanted);
+                                           TextModel::Wanted wanted);
   void take(std::size_t id, Choice choice, std::span<const float> logits, GenerateStats& stats);
-  [[nodiscard]] std::int32_t next_token(Text& text, std::size_t row, CachedModel::Wanted wanted);
+  [[nodiscard]] std::int32_t next_token(Text& text, std::size_t row, TextModel::Wanted wanted);
   bool tell(Text& text, std::int32_t token, std::span<const float> logits, GenerateStats& stats);
 
-  CachedModel& model_;
+  TextModel& model_;
   Scheduler scheduler_;
   std::map<std::size_t, Text> texts_;  ///< by id
   std::size_t begun_ = 0;

@@ -18,9 +18,11 @@ LmHead::LmHead(param::ParamStore& params, const TransformerParts& parts)
 void LmHead::plan_shared(Arenas& arenas) {
   const StageOptions& options = parts_.options;
   memory_ = head_.plan(arenas.scratch, parts_.activations(), parts_.scratch, options.logits_bytes);
-  if (!options.cache) return;
-  last_rows_ = arenas.activations.take(options.compute,
-                                       {options.cache_size.rows, parts_.spec.width}, "last rows");
+  if (options.generation == Generation::none) return;
+  if (options.generation == Generation::cached) {
+    last_rows_ = arenas.activations.take(options.compute,
+                                         {options.cache_size.rows, parts_.spec.width}, "last rows");
+  }
   if (options.tensor.is_alone()) return;
   constexpr Dim kLeastRows = 64;  // of prompts whose logits are all asked for
   const Dim rows = std::max(options.cache_size.rows, kLeastRows);
@@ -52,6 +54,10 @@ nn::ResidualStream LmHead::forward(Context& ctx, const UnitCall& call, nn::Resid
   }
   slot.input = in.residual;
   const CView x = normalized(ctx, in, slot.norm);
+  if (!call.rows.empty()) {
+    logits_of(ctx, x, call.rows, call.logits);
+    return {};
+  }
   const CView targets = call.batch.targets.flat();
   if (call.mode == Mode::train) {
     head_.loss_and_gradient(ctx, x, targets, call.step, memory_, call.d, call.accumulate);
@@ -66,19 +72,34 @@ void LmHead::decode(Context& ctx, const UnitCall& call, nn::ResidualStream in,
   const auto [B, T] = call.batch.tokens.dims<2>("decode tokens");
   nn::Norm::Slot norm = slot.norm.for_tokens({B, T});
   const CView rows = normalized(ctx, in, norm).as_matrix();
-  if (call.logits.shape()[0] == B * T) return all_logits(ctx, rows, call.logits);
+  if (call.logits.shape()[0] == B * T) return logits_of(ctx, rows, call.logits);
   for (Dim b = 0; b < B; ++b) {
     ops::cast(ctx, rows.slice(b * T + call.last, 1), last_rows_.slice(b, 1));
   }
-  all_logits(ctx, last_rows_.slice(0, B), call.logits);
+  logits_of(ctx, last_rows_.slice(0, B), call.logits);
+}
+
+void LmHead::logits_of(Context& ctx, CView rows, View logits) const {
+  on_all_ranks(ctx, logits, [&](Dim first, View to) {
+    head_.logits(ctx, rows.slice(first, to.shape()[0]), memory_, to);
+  });
+}
+
+void LmHead::logits_of(Context& ctx, CView x, std::span<const Dim> rows, View logits) const {
+  on_all_ranks(ctx, logits, [&](Dim first, View to) {
+    const auto count = static_cast<std::size_t>(to.shape()[0]);
+    head_.logits_of(ctx, x, rows.subspan(static_cast<std::size_t>(first), count), memory_, to);
+  });
 }
 
 /// Every rank of the tensor group computes its columns and gets those of the others: only the last
-/// rank that has any pads them, so the vocabulary lies in the first columns.
-void LmHead::all_logits(Context& ctx, CView rows, View logits) const {
+/// rank that has any pads them, so the vocabulary lies in the first columns. `product` computes
+/// this rank's of rows from `first` on, as many as `to` has.
+template <class Product>
+void LmHead::on_all_ranks(Context& ctx, View logits, Product&& product) const {
   const nn::TensorGroup& group = parts_.options.tensor;
-  if (group.is_alone()) return head_.logits(ctx, rows, memory_, logits);
-  const Dim N = rows.shape()[0];
+  if (group.is_alone()) return product(Dim{0}, logits);
+  const Dim N = logits.shape()[0];
   const Dim columns = head_.columns();
   const Dim most = rank_logits_.shape()[1];
   for (Dim row = 0; row < N; row += most) {
@@ -88,7 +109,7 @@ void LmHead::all_logits(Context& ctx, CView rows, View logits) const {
       return rank_logits_.flat().slice(rank * size, size).reshaped({count, columns});
     };
     const View all = rank_logits_.flat().slice(0, group.size() * count * columns);
-    head_.logits(ctx, rows.slice(row, count), memory_, of_rank(group.rank()));
+    product(row, of_rank(group.rank()));
     group.all_gather(ctx, of_rank(group.rank()), all);
     for (Dim rank = 0; rank < group.size(); ++rank) {
       ops::put_columns(ctx, of_rank(rank), rank * columns, logits.slice(row, count));

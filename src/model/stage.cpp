@@ -171,13 +171,22 @@ void Stage::decode(Context& ctx, const PagedStep& step, View logits) {
 }
 
 void Stage::run_decode(Context& ctx, const UnitCall& call) {
-  require(options_.cache, "this stage was planned without a cache");
+  require(options_.generation == Generation::cached, "this stage was planned without a cache");
   require(!options_.tensor.cuts_rows() && units() == architecture_->units(),
           "generation takes the whole model, and whole rows on every tensor rank");
   nn::ResidualStream stream;
   const auto pass = [&](int unit) { stream = at(unit).unit->forward(ctx, call, stream); };
   if (options_.training) return for_units(ctx, 0, units(), Order::ascending, pass);
   for (int unit = 0; unit < units(); ++unit) pass(unit);  // without expanded matrices
+}
+
+void Stage::read_whole(Context& ctx, std::span<const Dim> rows, View logits) {
+  require(options_.generation == Generation::whole, "this stage was not planned for whole texts");
+  const UnitCall call = {
+      .batch = slot({0, 0}).batch, .mode = Mode::evaluate, .logits = logits, .rows = rows};
+  nn::ResidualStream stream;
+  for_units(ctx, 0, units(), Order::ascending,
+            [&](int unit) { stream = at(unit).unit->forward(ctx, call, stream); });
 }
 
 CView Stage::activation(SlotId id, int unit) const {

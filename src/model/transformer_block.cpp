@@ -18,7 +18,7 @@ void TransformerBlock::plan_shared(Arenas& arenas) {
     parts_.one_slot =
         block_.plan(arenas.scratch, parts_.scratch, parts_.activations(), !training, "block");
   }
-  if (!parts_.options.cache) return;
+  if (parts_.options.generation != Generation::cached) return;
   const CacheSize& size = parts_.options.cache_size;
   // As many key-value heads as this rank of the tensor group has; fewer than ranks are shared.
   const Dim kv_heads = std::max<Dim>(1, parts_.spec.kv_heads / parts_.options.tensor.size());

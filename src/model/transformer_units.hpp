@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -144,7 +145,11 @@ class LmHead final : public Unit {
   };
   [[nodiscard]] CView normalized(Context& ctx, nn::ResidualStream in, nn::Norm::Slot& slot) const;
   void decode(Context& ctx, const UnitCall& call, nn::ResidualStream in, const Slot& slot) const;
-  void all_logits(Context& ctx, CView rows, View logits) const;
+  void logits_of(Context& ctx, CView rows, View logits) const;
+  /// Of some rows of x, in products of as many rows as those of the loss.
+  void logits_of(Context& ctx, CView x, std::span<const Dim> rows, View logits) const;
+  template <class Product>
+  void on_all_ranks(Context& ctx, View logits, Product&& product) const;
 
   const TransformerParts& parts_;
   nn::Norm norm_;

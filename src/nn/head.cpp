@@ -150,4 +150,21 @@ void Head::logits(Context& ctx, CView x, const Memory& memory, View logits) cons
   }
 }
 
+void Head::logits_of(Context& ctx, CView x, std::span<const Dim> rows, const Memory& memory,
+                     View logits) const {
+  const Scope scope(ctx.recorder(), kHeadComponent);
+  const CView all_x = group_.gather(ctx, x, memory.all_rows).as_matrix();
+  const Dim N = all_x.shape()[0];
+  const Dim most = memory.logits.shape()[0];
+  for (std::size_t i = 0; i < rows.size();) {
+    const Dim first = rows[i] / most * most;
+    const Dim count = std::min(most, N - first);
+    const View of_chunk = memory.logits.slice(0, count);
+    project(ctx, scaled(ctx, all_x.slice(first, count), memory), of_chunk);
+    for (; i < rows.size() && rows[i] < first + count; ++i) {
+      ops::cast(ctx, of_chunk.slice(rows[i] - first, 1), logits.slice(static_cast<Dim>(i), 1));
+    }
+  }
+}
+
 }  // namespace hyperslab::nn

@@ -87,7 +87,7 @@ std::vector<Change> changes_of(const train::Config& config, const train::Trainer
     add_zero(config, changes);
     add_state(config, changes);
   }
-  if (!options.cache) add_tensor(config, changes);
+  if (options.generation == model::Generation::none) add_tensor(config, changes);
   return changes;
 }
 

@@ -11,7 +11,7 @@ void run(train::Trainer& trainer, const train::TrainerOptions& options, Operatio
   trainer.context().stream().record_to(list);
   if (options.training) {
     trainer.step({});
-  } else if (!options.cache) {
+  } else if (options.generation != model::Generation::cached) {
     trainer.forward({});
   }
   trainer.context().stream().record_to(nullptr);
@@ -45,7 +45,8 @@ Plan make_plan(const train::Config& config, const train::TrainerOptions& options
   const mesh::Mesh mesh = mesh::Mesh::plan(config.parallel, world_rank, config.groups());
   const auto owned = train::Trainer::measure(config, mesh, options);
   train::Trainer& trainer = *owned;
-  if (options.cache && !options.training) decode(trainer, options);
+  const bool decodes = options.generation == model::Generation::cached;
+  if (decodes && !options.training) decode(trainer, options);
   Plan plan;
   plan.operations.resize(static_cast<std::size_t>(listed_steps));
   run(trainer, options, listed_steps > 0 ? plan.operations.data() : nullptr);
@@ -57,7 +58,7 @@ Plan make_plan(const train::Config& config, const train::TrainerOptions& options
   for (const param::Param& param : trainer.stage().params().params()) {
     plan.parameters.emplace_back(param.name, param.part.count);
   }
-  if (options.cache && options.training) decode(trainer, options);  // no part of a step's work
+  if (decodes && options.training) decode(trainer, options);  // no part of a step's work
   plan.memory = trainer.memory_plan();
   for (const Arena* arena : trainer.arenas().all()) {
     for (const Allocation& allocation : arena->allocations()) {

@@ -66,7 +66,7 @@ TrainerOptions trainer_options(const Config& config, int local_rank, bool traini
     }
   }
   options.compute = storage_of(config.precision.compute);
-  options.cache = training && config.samples_text();
+  if (training && config.samples_text()) options.generation = model::Generation::cached;
   return options;
 }
 

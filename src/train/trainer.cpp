@@ -63,7 +63,7 @@ model::StageOptions stage_options(const Config& config, const mesh::Mesh& mesh,
   stage.T = options.T > 0 ? options.T : config.model.context;
   stage.chunks = chunks_of(config, program, mesh.at().pipeline);
   stage.training = options.training;
-  stage.cache = options.cache;
+  stage.generation = options.generation;
   stage.cache_size = options.cache_size.resolved(stage.B, stage.T);
   stage.split_backward = options.training && program.schedule == pipeline::Schedule::zero_bubble;
   stage.recompute = config.memory.recompute;

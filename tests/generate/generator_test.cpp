@@ -29,11 +29,14 @@ TEST(Generator, PromptsOfAnyLengthsGetTogetherWhatEachGetsAlone) {
     Generator alone(test::world(), config, nullptr, {});
     Generator four(test::world(), config, nullptr, {.rows = 4});
     Generator many(test::world(), config, nullptr, {.rows = 16});
+    Generator whole(test::world(), config, nullptr,
+                    {.rows = 5, .generation = model::Generation::whole});
     for (const double temperature : {0.0, 1.3}) {
       const SamplingOptions options = options_of(temperature, 25);
       const Prompts expected = together(alone, options, temperature > 0);
       EXPECT_EQ(together(four, options, true), expected);
       EXPECT_EQ(together(many, options, true), expected);
+      EXPECT_EQ(together(whole, options, true), expected) << "without a cache";
       if (temperature > 0) continue;
       EXPECT_EQ(together(four, options, false), expected) << "chosen where the model runs";
     }
@@ -51,9 +54,15 @@ TEST(Generator, AFullCacheMakesTextsWaitAndChangesNone) {
   EXPECT_EQ(roomy.cache().pages, 12);
   EXPECT_EQ(tight.cache().pages, 3);
   EXPECT_LT(tight.cache_bytes(), roomy.cache_bytes());
+  Generator whole(test::world(), config, nullptr,
+                  {.rows = 6, .cache_tokens = 192, .generation = model::Generation::whole});
+  EXPECT_EQ(whole.cache_bytes(), 0);
   const SamplingOptions options = options_of(1.1, 90);
-  EXPECT_EQ(together(tight, options, true), together(roomy, options, true));
+  const Prompts expected = together(roomy, options, true);
+  EXPECT_EQ(together(tight, options, true), expected);
+  EXPECT_EQ(together(whole, options, true), expected);
   EXPECT_GT(tight.preempted(), 0);
+  EXPECT_GT(whole.preempted(), 0);
   EXPECT_EQ(roomy.preempted(), 0);
   EXPECT_THROW(Generator(test::world(), config, nullptr, {.rows = 2, .cache_tokens = 127}), Error);
 }
@@ -91,11 +100,14 @@ TEST(Generator, PromptsAreScoredTogetherAsAlone) {
     return all;
   };
   const auto expected = scores(alone);
-  const auto found = scores(four);
-  for (std::size_t i = 0; i < prompts.size(); ++i) {
-    ASSERT_EQ(found[i].size(), expected[i].size());
-    for (std::size_t j = 0; j < found[i].size(); ++j) {
-      ASSERT_NEAR(found[i][j], expected[i][j], 1e-5) << i << " " << j;
+  Generator whole(test::world(), config, nullptr,
+                  {.rows = 4, .generation = model::Generation::whole});
+  for (const auto& found : {scores(four), scores(whole)}) {
+    for (std::size_t i = 0; i < prompts.size(); ++i) {
+      ASSERT_EQ(found[i].size(), expected[i].size());
+      for (std::size_t j = 0; j < found[i].size(); ++j) {
+        ASSERT_NEAR(found[i][j], expected[i][j], 1e-5) << i << " " << j;
+      }
     }
   }
 }

@@ -63,6 +63,9 @@ TEST_F(TensorGroup, TwoRanksContinueTextsAsOneDoes) {
     const Prompts found = shared(two, options, false);
     EXPECT_EQ(found, two.leads() ? expected : Prompts());
     EXPECT_FALSE(two.has_failed());
+    Generator whole(test::world(), config, nullptr,
+                    {.rows = 3, .generation = model::Generation::whole});
+    EXPECT_EQ(shared(whole, options, false), found) << "without a cache";
   }
 }
 
@@ -104,27 +107,29 @@ TEST_F(TensorGroup, LogitsOfWholePromptsAreThoseOfOneRank) {
     SCOPED_TRACE(testing::PrintToString(overrides));
     const train::Config config = small_config(overrides, 1);
     Generator one(alone(), config, nullptr, {.rows = 4});
-    Generator two(test::world(), config, nullptr, {.rows = 4});
-    Prompts prompts = unequal_prompts();
-    std::erase_if(prompts, [](const auto& prompt) { return prompt.size() > 12; });
-    if (!two.leads()) {
-      two.follow();
-      continue;
-    }
-    std::vector<std::vector<float>> expected(prompts.size());
-    std::vector<std::vector<float>> found(prompts.size());
-    const auto into = [](std::vector<std::vector<float>>& all) {
-      return [&all](std::size_t prompt, std::size_t /*position*/, auto logits) {
-        all[prompt].insert(all[prompt].end(), logits.begin(), logits.end());
+    for (const auto way : {model::Generation::cached, model::Generation::whole}) {
+      Generator two(test::world(), config, nullptr, {.rows = 4, .generation = way});
+      Prompts prompts = unequal_prompts();
+      std::erase_if(prompts, [](const auto& prompt) { return prompt.size() > 12; });
+      if (!two.leads()) {
+        two.follow();
+        continue;
+      }
+      std::vector<std::vector<float>> expected(prompts.size());
+      std::vector<std::vector<float>> found(prompts.size());
+      const auto into = [](std::vector<std::vector<float>>& all) {
+        return [&all](std::size_t prompt, std::size_t /*position*/, auto logits) {
+          all[prompt].insert(all[prompt].end(), logits.begin(), logits.end());
+        };
       };
-    };
-    one.prompt_logits(prompts, into(expected));
-    two.prompt_logits(prompts, into(found));
-    two.let_go();
-    for (std::size_t i = 0; i < prompts.size(); ++i) {
-      ASSERT_EQ(found[i].size(), prompts[i].size() * 67);
-      for (std::size_t j = 0; j < found[i].size(); ++j) {
-        ASSERT_NEAR(found[i][j], expected[i][j], kTolerance) << i << " " << j;
+      one.prompt_logits(prompts, into(expected));
+      two.prompt_logits(prompts, into(found));
+      two.let_go();
+      for (std::size_t i = 0; i < prompts.size(); ++i) {
+        ASSERT_EQ(found[i].size(), prompts[i].size() * 67);
+        for (std::size_t j = 0; j < found[i].size(); ++j) {
+          ASSERT_NEAR(found[i][j], expected[i][j], kTolerance) << i << " " << j;
+        }
       }
     }
   }

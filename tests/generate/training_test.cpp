@@ -36,7 +36,7 @@ Prompts greedy(Generator& generator, const Prompts& prompts, std::int64_t tokens
 
 train::TrainerOptions with_cache() {
   train::TrainerOptions options;
-  options.cache = true;
+  options.generation = model::Generation::cached;
   options.canary = true;
   return options;
 }

@@ -4,6 +4,7 @@
 
 #include <numeric>
 
+#include "generate/same_bits.hpp"
 #include "gpu/model_run.hpp"
 #include "hyperslab/core/graph.hpp"
 #include "hyperslab/generate/generate.hpp"
@@ -73,7 +74,7 @@ class CachedModel {
   static train::TrainerOptions cached(const train::Config& config) {
     train::TrainerOptions options =
         train::trainer_options(config, test::world().local_rank(), false);
-    options.cache = true;
+    options.generation = model::Generation::cached;
     options.B = 1;
     return options;
   }
@@ -214,6 +215,34 @@ TEST_F(GpuModelCache, AReplayedGraphGivesTheBitsOfTheCalls) {
         const Tensor expected = called.decode({token}, t);
         ASSERT_TRUE(test::same_bits(replayed.replay(token, t).view(), expected.view()))
             << family.front() << " in " << compute << ", token " << t;
+      }
+    }
+  }
+}
+
+/// With run.deterministic, of a trainer that only evaluates and of one that trains.
+TEST_F(GpuModelCache, ATokenHasTheLogProbabilityOfTheForwardPass) {
+  generate::Prompts prompts;
+  for (const int length : {1, 37, 5, 100, 64}) {
+    std::vector<std::int32_t> prompt;
+    for (int i = 0; i < length; ++i) prompt.push_back((31 * length + 7 * i) % 503);
+    prompts.push_back(prompt);
+  }
+  for (const test::Overrides& family :
+       {test::Overrides{"model.family=gpt2", "precision.compute=bf16"},
+        test::Overrides{"model.family=gpt2", "precision.compute=fp32"},
+        test::Overrides{"model.family=llama", "model.kv_heads=1", "precision.compute=bf16"},
+        test::Overrides{"model.family=llama", "model.window=70", "precision.compute=bf16"}}) {
+    SCOPED_TRACE(testing::PrintToString(family));
+    const auto config = test::read_model(
+        kDeck,
+        family + test::Overrides{"model.context=160", "model.width=256", "train.microbatch=2",
+                                 "train.global_batch=2", "run.deterministic=true"});
+    for (const bool training : {false, true}) {
+      for (const Dim rows : {1, 5}) {
+        const auto forward = train::trainer_options(config, test::world().local_rank(), training);
+        EXPECT_EQ(test::differing_losses(config, {.rows = rows}, forward, prompts, 30), 0)
+            << rows << " rows, " << (training ? "training" : "evaluating");
       }
     }
   }

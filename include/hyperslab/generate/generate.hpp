@@ -5,6 +5,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -18,7 +19,7 @@
 
 namespace hyperslab::generate {
 
-class CachedModel;
+class TextModel;
 
 struct GenerateStats {
   std::int64_t prompt_tokens = 0;
@@ -61,6 +62,8 @@ struct GeneratorSize {
   /// Tokens of all texts whose keys and values are kept, at least a context; 0: as many as the rows
   /// can need. With fewer, texts wait until there is room.
   Dim cache_tokens = 0;
+  /// How texts are read. Absent: from a cache, but as in training on a GPU with run.deterministic.
+  std::optional<model::Generation> generation = {};
 };
 
 /// A model with a key-value cache that continues texts, however their lengths differ: a text that
@@ -145,7 +148,7 @@ class Generator {
   class Texts;
   std::unique_ptr<OwnTrainer> own_;  ///< absent if the trainer is another's
   train::Trainer* trainer_;
-  std::unique_ptr<CachedModel> model_;
+  std::unique_ptr<TextModel> model_;
   std::unique_ptr<Texts> texts_;
 };
 

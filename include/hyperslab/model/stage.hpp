@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -111,8 +112,8 @@ class Stage {
 
   /// Generation: tokens: (B, T_new) i32, at most as many as a slot holds; `past` tokens are in the
   /// cache; logits: (B, columns) of the last token, or (B T_new, columns) of all. Needs
-  /// options.cache and the whole model, which tensor ranks may share: each gives the same tokens
-  /// and gets all logits. In training the parameters are those of now, and the first slot's
+  /// Generation::cached and the whole model, which tensor ranks may share: each gives the same
+  /// tokens and gets all logits. In training the parameters are those of now, and the first slot's
   /// activations are overwritten.
   void decode(Context& ctx, View tokens, const ops::TokenPosition& past, View logits);
   /// The same on the pages of the cache, (B, most) i32, so that samples may differ in `past`. The
@@ -124,7 +125,11 @@ class Stage {
     Dim last = 0;
   };
   void decode(Context& ctx, const PagedStep& step, View logits);
-  /// Columns of decode's logits, with padding.
+  /// The same without a cache, with Generation::whole: an evaluation's pass over the tokens in
+  /// batch({0, 0}), whose samples begin with the texts. `rows`: tokens b T + t, ascending; logits:
+  /// (rows, columns) of what follows each, with the bits that loss has in training and evaluation.
+  void read_whole(Context& ctx, std::span<const Dim> rows, View logits);
+  /// Columns of logits of texts, with padding.
   [[nodiscard]] Dim logits_columns() const { return units_.back().unit->logits_columns(); }
 
   /// (B, columns) of the newest Mode::evaluate, with padding; absent if the model's last unit is

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "hyperslab/model/cache_size.hpp"
+#include "hyperslab/model/generation.hpp"
 #include "hyperslab/nn/adapter_config.hpp"
 #include "hyperslab/nn/fp8_config.hpp"
 #include "hyperslab/nn/recompute.hpp"
@@ -23,12 +24,12 @@ struct Chunk {
 
 /// How a rank runs its part of a model.
 struct StageOptions {
-  Dim B = 1;                    ///< microbatch
-  Dim T = 1;                    ///< sequence
-  std::vector<Chunk> chunks;    ///< empty: one, of the whole model
-  bool training = true;         ///< false: no gradients are planned and all blocks share one slot
-  bool cache = false;           ///< keys and values are kept for Stage::decode
-  CacheSize cache_size;         ///< of them; resolved() by the stage
+  Dim B = 1;                  ///< microbatch
+  Dim T = 1;                  ///< sequence
+  std::vector<Chunk> chunks;  ///< empty: one, of the whole model
+  bool training = true;       ///< false: no gradients are planned and all blocks share one slot
+  Generation generation = Generation::none;
+  CacheSize cache_size;         ///< of texts that are continued; resolved() by the stage
   bool split_backward = false;  ///< backward comes in two parts, for the input and for weights
   nn::Recompute recompute = nn::Recompute::none;
   DType compute = DType::f32;

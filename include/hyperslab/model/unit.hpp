@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 
 #include "hyperslab/core/batch.hpp"
@@ -57,6 +58,9 @@ struct UnitCall {
   /// for each of the B T tokens.
   View logits = {};
   Dim last = 0;
+  /// Mode::evaluate, of the last unit: tokens b T + t, ascending, whose logits are wanted, in place
+  /// of a loss: `logits` has a row for each.
+  std::span<const Dim> rows = {};
 
   [[nodiscard]] nn::TokenCount token_count() const {
     return {batch.tokens.shape()[0], batch.tokens.shape()[1]};

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <span>
+
 #include "hyperslab/nn/embedding.hpp"
 #include "hyperslab/ops/loss.hpp"
 
@@ -44,6 +46,10 @@ class Head {
                          const Memory& memory, View dx, Accumulate accumulate) const;
   /// x: (N, C) -> logits: (N, columns of this rank with padding).
   void logits(Context& ctx, CView x, const Memory& memory, View logits) const;
+  /// The same of some rows of x, the stream of a pass, in ascending order: logits: (rows, columns).
+  /// Products have the rows of those of loss(), so that the bits are those that it sees.
+  void logits_of(Context& ctx, CView x, std::span<const Dim> rows, const Memory& memory,
+                 View logits) const;
   [[nodiscard]] Dim columns() const { return split_.rows; }
 
  private:

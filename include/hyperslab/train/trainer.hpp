@@ -39,8 +39,8 @@ inline constexpr float kFirstLossScale = 65536;
 struct TrainerOptions {
   Device device = Device::cpu;
   bool training = true;  ///< false: forward only, no gradients and no optimizer state
-  bool cache = false;    ///< for generation: a key-value cache, which a trainer that
-                         ///< trains keeps beside all else
+  /// A trainer that trains keeps a cache beside all else.
+  model::Generation generation = model::Generation::none;
   model::CacheSize cache_size = {};
   bool graphs = true;            ///< CUDA graphs if the device has them
   bool time_components = false;  ///< also if marks cost the device time

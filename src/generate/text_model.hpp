@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <span>
 #include <utility>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "hyperslab/ops/sample.hpp"
 #include "hyperslab/train/trainer.hpp"
 #include "pass_orders.hpp"
+#include "reading.hpp"
 
 namespace hyperslab::generate {
 
@@ -34,16 +36,16 @@ class LogitsBlock {
   PinnedBuffer host_;
 };
 
-/// A model with a key-value cache in pages, one pass at a time. With a single row the cache has no
-/// pages: kernels for one text read it from end to end.
+/// A model that reads texts, one pass at a time, and says what may follow them. What it has read
+/// lies in pages, which the caller gives out (PagePool).
 ///
 /// The ranks of a tensor group share each pass. Their first one leads: what it reads, the others,
 /// which follow(), read with it, each with its part of the model and of the cache.
-class CachedModel {
+class TextModel {
  public:
   /// `graphs`: tokens that follow one by one are graphs, if the device has them; never with several
   /// ranks. `ranks`: of the tensor group, which must outlive this; null: there is one.
-  CachedModel(train::Trainer& trainer, bool graphs, Dim vocabulary, comm::World* ranks);
+  TextModel(train::Trainer& trainer, bool graphs, Dim vocabulary, comm::World* ranks);
 
   [[nodiscard]] bool is_alone() const { return orders_.is_alone(); }
   [[nodiscard]] bool leads() const { return orders_.leads(); }
@@ -90,18 +92,9 @@ class CachedModel {
   [[nodiscard]] std::size_t logits_row_bytes() const;
 
  private:
-  /// Rows and tokens of a pass as the device sees them.
-  struct Frame {
-    Dim B;
-    Dim T;
-    Dim last;  ///< the last token of a row that counts
-  };
-  [[nodiscard]] Frame frame_of(std::span<const RowRead> texts) const;
-  [[nodiscard]] View words_at(const View& words, Dim first, const Shape& shape) const;
-  void stage(std::span<const RowRead> texts, const Frame& frame);
+  void require_planned(std::span<const RowRead> texts) const;
   void stage(std::span<const ops::TokenChoice> choices, const Frame& frame);
-  void enqueue(const Frame& frame, Dim past, View logits);
-  void enqueue_wanted(const Frame& frame, Dim past, Wanted wanted);
+  void enqueue_wanted(const Frame& frame, Wanted wanted);
   template <class Pass>
   void lead(PassOrder order, std::span<const RowRead> texts, Pass&& pass);
   void run(std::span<const RowRead> texts, Wanted wanted,
@@ -111,12 +104,11 @@ class CachedModel {
   train::Trainer* trainer_;
   PassOrders orders_;
   bool has_failed_ = false;
-  bool graphs_;
   Dim vocabulary_;
   model::CacheSize size_;
   Dim pass_tokens_;
-  PinnedBuffer staged_;  // tokens, what is past, pages of every row
-  Tensor words_;         // the same on the device
+  std::unique_ptr<Reading> reading_;
+  bool graphs_;
   std::map<std::pair<Dim, Wanted>, GraphSegment> segments_;  // by rows, of one token each
   Tensor chosen_;                                            // (rows) on the device
   PinnedBuffer chosen_on_host_;
