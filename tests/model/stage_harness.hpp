@@ -36,7 +36,7 @@ inline model::StageOptions small_stage(Dim B, Dim T, bool training) {
   out.B = B;
   out.T = T;
   out.training = training;
-  out.cache = !training;
+  if (!training) out.generation = model::Generation::cached;
   out.seed = 3;
   out.logits_bytes = 4096;
   return out;
@@ -139,7 +139,7 @@ class StageHarness {
     for (int unit = planned.units() - 1; unit >= 0 && options_.training; --unit) {
       planned.backward(meta, {}, unit, {nullptr, none}, nn::Accumulate::no);
     }
-    if (!options_.cache) return;
+    if (options_.generation != model::Generation::cached) return;
     const View tokens(nullptr, DType::i32, Device::meta, {options_.B, options_.T});
     const View logits(nullptr, DType::f32, Device::meta, {options_.B, planned.logits_columns()});
     planned.decode(meta, tokens, 0, logits);
