@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // What must hold between keys about the maximal update parametrization.
-#include <fmt/format.h>
-
 #include <array>
 
 #include "predicates.hpp"
@@ -14,17 +12,15 @@ using train::Config;
 bool has_mup(const Config& c) { return c.model.mup_base_width > 0; }
 
 constexpr std::array kMupRules = {
-    Rule{"optimizer.name", "model.mup_base_width", "adamw with model.mup_base_width",
-         [](const Config& c, const Surroundings&) {
-           return !has_mup(c) || c.optimizer.name == optim::OptimizerKind::adamw;
-         },
-         [](const Config& c, const Surroundings&) -> std::string {
-           const bool muon = c.optimizer.name == optim::OptimizerKind::muon;
-           return fmt::format(
-               "learning rates follow the width as Adam's do, and {}: set optimizer.name to adamw, "
-               "or leave model.mup_base_width out",
-               muon ? "muon scales its updates by the shape of a matrix" : "sgd has other laws");
-         }},
+    Rule{
+        "optimizer.name", "model.mup_base_width", "adamw or muon with model.mup_base_width",
+        [](const Config& c, const Surroundings&) {
+          return !has_mup(c) || c.optimizer.name != optim::OptimizerKind::sgd;
+        },
+        [](const Config&, const Surroundings&) -> std::string {
+          return "learning rates follow the width as Adam's and Muon's do, and sgd has other laws: "
+                 "set optimizer.name to adamw or muon, or leave model.mup_base_width out";
+        }},
     Rule{
         "model.init", "model.mup_base_width", "normal with model.mup_base_width",
         [](const Config& c, const Surroundings&) {

@@ -20,6 +20,7 @@ AdamW::AdamW(const OptimizerConfig& config, const param::ParamGroup& group, bool
       exp_avg_(take_state(arena, "exp_avg", moment_dtype())),
       exp_avg_sq_(take_state(arena, "exp_avg_sq", moment_dtype())) {
   take_decay(arena);
+  take_rate(arena);
 }
 
 DType AdamW::moment_dtype() const {

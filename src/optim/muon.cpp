@@ -14,10 +14,12 @@ namespace {
 
 bool is_16_bits(DType dtype) { return dtype == DType::bf16 || dtype == DType::f16; }
 
-/// What one learning rate for matrices and the rest asks for.
-float scale_of(const View& batch) {
-  const Dim side = std::max(batch.shape()[1], batch.shape()[2]);
-  return static_cast<float>(0.2 * std::sqrt(static_cast<double>(side)));
+/// Of the learning rate, for every matrix of a group.
+double rate_of_matrices(const param::ParamGroup& group) {
+  const auto& params = group.params();
+  const auto first =
+      std::ranges::find_if(params, [](const param::Param* param) { return is_matrix(*param); });
+  return first == params.end() ? 1 : static_cast<double>((*first)->muon_rate);
 }
 
 }  // namespace
@@ -28,6 +30,7 @@ Muon::Muon(const OptimizerConfig& config, const param::ParamGroup& group, bool s
       exp_avg_(take_state(arena, "exp_avg", master_dtype())),
       exp_avg_sq_(take_state(arena, "exp_avg_sq", master_dtype())),
       matrices_(group, sharded, groups, arena),
+      rate_of_matrices_(rate_of_matrices(group)),
       bf16_products_(is_16_bits(group.value().data.dtype())) {
   take_space(arena);
   take_decay(arena);
@@ -67,6 +70,12 @@ void Muon::find_others() {
     if (from < begin) others_.push_back({from, begin});
     done = end;
   }
+}
+
+/// What one learning rate for matrices and the rest asks for.
+float Muon::scale_of(const View& batch) const {
+  const Dim side = std::max(batch.shape()[1], batch.shape()[2]);
+  return static_cast<float>(rate_of_matrices_ * 0.2 * std::sqrt(static_cast<double>(side)));
 }
 
 std::vector<Optimizer::State> Muon::moments() const {

@@ -35,6 +35,8 @@ class Muon final : public Optimizer {
   /// All else.
   void update_range(Context& ctx, const ops::StepState* state, const ops::UpdateOperands& operands,
                     const param::ElementRange& range) const override;
+  /// Of the orthogonal update of every matrix of a batch.
+  [[nodiscard]] float scale_of(const View& batch) const;
   void take_space(Arena& arena);
   void find_others();
 
@@ -46,6 +48,7 @@ class Muon final : public Optimizer {
   param::StateView exp_avg_;
   param::StateView exp_avg_sq_;
   MatrixExchange matrices_;
+  double rate_of_matrices_;  ///< param::Param::muon_rate
   ops::OrthogonalizeSpace space_;
   bool bf16_products_;
   std::vector<Interval> others_;  ///< between matrices, in order, from a granule on

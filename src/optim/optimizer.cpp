@@ -54,7 +54,6 @@ std::unique_ptr<Optimizer> make_optimizer(const OptimizerConfig& config,
                                           const param::ParamGroup& group, bool sharded,
                                           Arena& arena, const UpdateGroups& groups) {
   std::unique_ptr<Optimizer> made = optimizer_of(config, group, sharded, arena, groups);
-  made->take_rate(arena);
   if (config.averages()) {
     made->average_ = made->take_state(arena, Optimizer::kAverage, made->master_dtype());
   }
@@ -87,7 +86,6 @@ void Optimizer::take_decay(Arena& arena) { decay_ = take_table(arena, "weight de
 void Optimizer::take_rate(Arena& arena) {
   const auto has_its_own = [](const param::Param* param) { return param->rate != 1; };
   if (std::ranges::none_of(group_.params(), has_its_own)) return;
-  require(config_.name == OptimizerKind::adamw, "only adamw has learning rates by parameter");
   rate_ = take_table(arena, "learning rates");
 }
 
@@ -104,7 +102,7 @@ void Optimizer::initialize(Context& ctx) const {
     if (param->numel() == 0) continue;
     const float decay = weight_decay_of(config_, *param);
     if (decay != 0) fill_granules(ctx, decay_, *param, decay);
-    if (param->rate != 1) fill_granules(ctx, rate_, *param, param->rate);
+    if (rate_ && param->rate != 1) fill_granules(ctx, rate_, *param, param->rate);
   }
 }
 

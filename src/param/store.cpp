@@ -106,6 +106,7 @@ Param& ParamStore::add(const ParamSpec& spec) {
   param.init = spec.init;
   param.init_std = static_cast<float>(spec.init_std * parametrization_.init_factor(spec.role));
   param.rate = static_cast<float>(parametrization_.rate_factor(spec.role));
+  param.muon_rate = static_cast<float>(parametrization_.muon_rate_factor(spec.role));
   param.placement = spec.placement;
   param.replicas = spec.replicas;
   param.replica = spec.replica;

@@ -22,13 +22,15 @@ using test::StageHarness;
 /// A stage that trains with the optimizer of a deck.
 class Trained {
  public:
-  explicit Trained(const ModelSpec& spec, const StageOptions& options = small_stage(4, 16, true))
-      : run(spec, options) {
+  explicit Trained(const ModelSpec& spec,
+                   optim::OptimizerKind optimizer = optim::OptimizerKind::adamw)
+      : run(spec, small_stage(4, 16, true)) {
+    const optim::OptimizerConfig config = {.name = optimizer, .weight_decay = 0, .clip_norm = 0};
     const param::ParamGroup& group = run.stage->params().trained();
     Arena measuring("optimizer");
-    (void)optim::make_optimizer(config(), group, false, measuring);
+    (void)optim::make_optimizer(config, group, false, measuring);
     arena_.emplace("optimizer", Device::cpu, measuring.used_bytes());
-    optimizer_ = optim::make_optimizer(config(), group, false, *arena_);
+    optimizer_ = optim::make_optimizer(config, group, false, *arena_);
     optimizer_->initialize(*run.ctx);
   }
   void step(float learning_rate) {
@@ -38,13 +40,13 @@ class Trained {
     std::array<ops::StepResult, ops::kResultRing> results{};
     ops::finalize_step(*run.ctx, optimizer_->finalize_constants(), run.sums.view(), &run.state,
                        results.data());
+    optimizer_->update_whole(*run.ctx, &run.state, run.strategy->gradients());
     optimizer_->update(*run.ctx, &run.state, run.strategy->gradients(),
                        run.stage->params().trained().all());
   }
   StageHarness run;
 
  private:
-  static optim::OptimizerConfig config() { return {.weight_decay = 0, .clip_norm = 0}; }
   std::optional<Arena> arena_;
   std::unique_ptr<optim::Optimizer> optimizer_;
 };
@@ -76,6 +78,7 @@ enum class Grown : std::uint8_t { heads, head_width };
 struct Growing {
   Family family;
   Grown grown;
+  optim::OptimizerKind optimizer = optim::OptimizerKind::adamw;
 };
 
 ModelSpec model_of_width(const Growing& growing, Dim width, bool mup) {
@@ -92,8 +95,8 @@ ModelSpec model_of_width(const Growing& growing, Dim width, bool mup) {
 }
 
 /// How far a few steps move every coordinate.
-std::map<std::string, double> changes(const ModelSpec& spec) {
-  Trained model(spec);
+std::map<std::string, double> changes(const ModelSpec& spec, optim::OptimizerKind optimizer) {
+  Trained model(spec, optimizer);
   const auto before = coordinates(model.run);
   for (int step = 0; step < 4; ++step) model.step(0x1p-10F);
   std::map<std::string, double> moved;
@@ -107,9 +110,10 @@ class Coordinates : public testing::TestWithParam<Growing> {
  protected:
   /// How much further than in a model of the base's width.
   static std::map<std::string, double> growths(Dim width, bool mup) {
-    const auto narrow = changes(model_of_width(GetParam(), kBaseWidth, mup));
+    const optim::OptimizerKind optimizer = GetParam().optimizer;
+    const auto narrow = changes(model_of_width(GetParam(), kBaseWidth, mup), optimizer);
     std::map<std::string, double> out;
-    for (const auto& [name, change] : changes(model_of_width(GetParam(), width, mup))) {
+    for (const auto& [name, change] : changes(model_of_width(GetParam(), width, mup), optimizer)) {
       out[name] = change / narrow.at(name);
     }
     return out;
@@ -133,11 +137,13 @@ TEST_P(Coordinates, MoveFurtherInWideModelsWithoutIt) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, Coordinates,
-                         testing::Values(Growing{Family::gpt2, Grown::heads},
-                                         Growing{Family::llama, Grown::heads},
-                                         Growing{Family::gpt2, Grown::head_width},
-                                         Growing{Family::llama, Grown::head_width}));
+INSTANTIATE_TEST_SUITE_P(
+    Models, Coordinates,
+    testing::Values(Growing{Family::gpt2, Grown::heads}, Growing{Family::llama, Grown::heads},
+                    Growing{Family::gpt2, Grown::head_width},
+                    Growing{Family::llama, Grown::head_width},
+                    Growing{Family::gpt2, Grown::heads, optim::OptimizerKind::muon},
+                    Growing{Family::llama, Grown::heads, optim::OptimizerKind::muon}));
 
 void scale(View values, float factor) {
   for (float& value : values.span<float>()) value *= factor;

@@ -70,6 +70,8 @@ class Optimizer {
   Optimizer(const OptimizerConfig& config, const param::ParamGroup& group, bool sharded)
       : config_(config), group_(group), sharded_(sharded) {}
   void take_decay(Arena& arena);
+  /// Nothing if all parameters learn at one rate.
+  void take_rate(Arena& arena);
   [[nodiscard]] param::StateView take_state(Arena& arena, const std::string& name,
                                             DType dtype) const;
   [[nodiscard]] DType master_dtype() const { return group_.master().data.dtype(); }
@@ -87,7 +89,6 @@ class Optimizer {
   virtual void update_range(Context& ctx, const ops::StepState* state,
                             const ops::UpdateOperands& operands,
                             const param::ElementRange& range) const = 0;
-  void take_rate(Arena& arena);
   [[nodiscard]] param::StateView take_table(Arena& arena, const std::string& name) const;
   [[nodiscard]] View part_of(const param::StateView& table, const param::ElementRange& range) const;
   void fill_granules(Context& ctx, const param::StateView& table, const param::Param& param,

@@ -9,7 +9,7 @@ namespace hyperslab::param {
 
 /// How initial values, learning rates, logits and attention's scores follow from the width, so that
 /// a learning rate that was tuned on a narrow model serves a wide one: the maximal update
-/// parametrization for Adam (Yang et al. 2022, "Tensor Programs V", table 8). As default
+/// parametrization (Yang et al. 2022, "Tensor Programs V", table 8, for Adam). As default
 /// constructed, the standard one, in which every factor is 1.
 struct Parametrization {
   double width_ratio = 1;   ///< width over that of the model on which rates are tuned, m
@@ -19,9 +19,15 @@ struct Parametrization {
   [[nodiscard]] double init_factor(Role role) const {
     return role == Role::matrix ? 1 / std::sqrt(width_ratio) : 1;
   }
-  /// Of the learning rate.
+  /// Of the learning rate of Adam, whose update has as large elements in every model.
   [[nodiscard]] double rate_factor(Role role) const {
     return role == Role::matrix ? 1 / width_ratio : 1;
+  }
+  /// Of that of Muon, whose update has as large elements, too, but equal singular values: its
+  /// spectral norm, which may not grow (Yang et al. 2023, "A spectral condition for feature
+  /// learning", condition 1), grows with the root of the width.
+  [[nodiscard]] double muon_rate_factor(Role role) const {
+    return role == Role::matrix ? 1 / std::sqrt(width_ratio) : 1;
   }
   /// Of the head's products, with a tied table as with a matrix of its own.
   [[nodiscard]] double logit_factor() const { return 1 / width_ratio; }

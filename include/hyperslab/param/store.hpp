@@ -25,7 +25,8 @@ struct Param {
   Role role = Role::matrix;
   Init init = Init::zeros;
   float init_std = 0;
-  float rate = 1;  ///< factor of the learning rate
+  float rate = 1;       ///< factor of the learning rate
+  float muon_rate = 1;  ///< the same if Muon updates it
   Placements placement;
   int replicas = 1;
   int replica = 0;
