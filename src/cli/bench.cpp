@@ -13,6 +13,7 @@
 #include "command.hpp"
 #include "hyperslab/bench/machine.hpp"
 #include "hyperslab/core/log.hpp"
+#include "hyperslab/core/philox.hpp"
 #include "hyperslab/core/version.hpp"
 #include "hyperslab/generate/generate.hpp"
 #include "hyperslab/io/text_file.hpp"
@@ -252,8 +253,15 @@ class Discard final : public generate::TokenListener {
 };
 
 void require_decodes(const comm::World& world, const Arguments& args, const train::Config& config) {
-  if (args.get<int>("rows") < 1 || args.get<int>("steps") < 2) {
-    throw Error(ExitCode::usage, "--mode decode takes --rows of 1 or more and --steps of 2 or more")
+  if (args.get<int>("rows") < 1 || args.get<int>("steps") < 2 || args.get<int>("prompt") < 1) {
+    throw Error(ExitCode::usage,
+                "--mode decode takes --rows and --prompt of 1 or more and --steps of 2 or more")
+        .on_all_ranks();
+  }
+  if (args.get<int>("prompt") + 2 > config.model.context) {
+    throw Error(ExitCode::usage,
+                fmt::format("prompts of {} tokens and 2 more do not fit into model.context, {}",
+                            args.get<int>("prompt"), config.model.context))
         .on_all_ranks();
   }
   const mesh::ParallelConfig& parallel = config.parallel;
@@ -283,7 +291,21 @@ void require_decodes(const comm::World& world, const Arguments& args, const trai
   }
 }
 
-/// Texts of one token's prompt each, at most as long as the context.
+/// Texts whose prompts have one length, drawn from the whole vocabulary.
+generate::Prompts drawn_prompts(const train::Config& config, std::size_t rows, std::size_t length) {
+  generate::Prompts prompts(rows, std::vector<std::int32_t>(length));
+  std::uint64_t index = 0;
+  for (auto& prompt : prompts) {
+    for (std::int32_t& token : prompt) {
+      const PhiloxCounter words = philox(philox_counter(index++, 0), config.run.seed);
+      token = static_cast<std::int32_t>(words.x[0] %
+                                        static_cast<std::uint32_t>(config.model.vocabulary));
+    }
+  }
+  return prompts;
+}
+
+/// Continues texts of equal lengths, at most up to the context.
 ExitCode run_decode(comm::World& world, const Arguments& args, const train::Config& config) {
   require_decodes(world, args, config);
   const int rows = args.get<int>("rows");
@@ -293,7 +315,9 @@ ExitCode run_decode(comm::World& world, const Arguments& args, const train::Conf
     generator.follow();
     return ExitCode::ok;
   }
-  const generate::Prompts prompts(static_cast<std::size_t>(rows), {0});
+  const int prompt_tokens = args.get<int>("prompt");
+  const generate::Prompts prompts = drawn_prompts(config, static_cast<std::size_t>(rows),
+                                                  static_cast<std::size_t>(prompt_tokens));
   generate::SamplingOptions options;
   options.temperature = args.get<double>("temperature");
   options.top_p = args.get<double>("top-p");
@@ -301,18 +325,25 @@ ExitCode run_decode(comm::World& world, const Arguments& args, const train::Conf
   Discard listener;
   options.max_tokens = std::max(2, args.get<int>("warmup"));  // the second one captures a graph
   (void)generator.generate(prompts, options, listener);
-  options.max_tokens = std::min<std::int64_t>(args.get<int>("steps"), config.model.context - 1);
+  options.max_tokens =
+      std::min<std::int64_t>(args.get<int>("steps"), config.model.context - prompt_tokens);
   const generate::GenerateStats stats = generator.generate(prompts, options, listener);
   generator.let_go();
-  // A text's first token comes from its prompt, which is not timed.
+  // A text's first token comes with its prompt.
   const double rate = static_cast<double>(stats.tokens - rows) / stats.seconds;
+  const double prompt_rate = static_cast<double>(stats.prompt_tokens) / stats.prompt_seconds;
   fmt::print("decode: {} texts of {} tokens, {:.1f} tokens/s, {:.3f} ms a token\n", rows,
              options.max_tokens, rate, 1e3 * rows / rate);
+  if (prompt_tokens > 1) {
+    fmt::print("prompts: {} tokens each, {:.1f} tokens/s\n", prompt_tokens, prompt_rate);
+  }
   if (args.has("json")) {
     ordered_json out = head_of(args, setup_of(config));
     out["rows"] = rows;
     out["temperature"] = options.temperature;
     out["top_p"] = options.top_p;
+    out["prompt_tokens"] = prompt_tokens;
+    out["prompt_tokens_per_second"] = prompt_rate;
     out["tokens"] = stats.tokens;
     out["seconds"] = stats.seconds;
     out["tokens_per_second"] = rate;
@@ -332,6 +363,7 @@ void add_options(Arguments& args) {
       "warmup", po::value<int>()->default_value(5), "steps before the measured ones")(
       "steps", po::value<int>()->default_value(10), "measured steps; with decode: tokens a text")(
       "rows", po::value<int>()->default_value(1), "decode: texts at once")(
+      "prompt", po::value<int>()->default_value(1), "decode: tokens of a text's prompt")(
       "temperature", po::value<double>()->default_value(0),
       "decode: of drawn tokens; 0: the likeliest ones")(
       "top-p", po::value<double>()->default_value(1), "decode: tokens are drawn of this mass")(

@@ -271,6 +271,14 @@ class Bench(support.Case):
                 self.assertEqual((found["rows"], found["tokens"]), (2, 16))
                 self.assertAlmostEqual(found["token_seconds"] * found["tokens_per_second"], 2, places=9)
 
+    def test_decoding_begins_with_prompts(self):
+        _, found = self.bench("--mode", "decode", "--rows", 3, "--prompt", 5, steps=8)
+        self.assertEqual((found["rows"], found["prompt_tokens"], found["tokens"]), (3, 5, 24))
+        self.assertGreater(found["prompt_tokens_per_second"], 0)
+
+        refused = self.run_program("bench", "deck.yaml", "--mode", "decode", "--prompt", 1000)
+        self.assert_refused(refused, 2, "prompts of 1000 tokens", "model.context")
+
     def test_two_tensor_ranks_decode_together(self):
         _, found = self.bench("--mode", "decode", "--rows", 2, *support.overrides("parallel.data=1", "parallel.tensor=2"),
                               ranks=2, steps=8)
