@@ -151,7 +151,7 @@ std::optional<TarMember> TarReader::next() {
     if (left < kTarBlock)
       fail("whole blocks of 512 bytes", fmt::format("{} bytes at the end", left));
     const auto block = text_of(bytes_.subspan(static_cast<std::size_t>(at_), 512));
-    if (block.find_first_not_of('\0') == block.npos) break;
+    if (block.find_first_not_of('\0') == block.npos) return {};
     const Header header = read_header();
     const std::int64_t offset = at_ + kTarBlock;
     if (header.type == 'L') {
@@ -172,7 +172,8 @@ std::optional<TarMember> TarReader::next() {
     }
     at_ = offset + in_tar_blocks(header.bytes);
   }
-  return {};
+  fail_file(path_, "a block of zeros at the end, as every tar has", "the last member",
+            "copy the file again; if it is whole: head -c 1024 /dev/zero >> FILE", kImageFile);
 }
 
 std::string tar_header_name(std::span<const std::byte> header) {

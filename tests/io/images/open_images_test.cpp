@@ -108,6 +108,8 @@ TEST_F(OpenImages, RefusesDamagedTars) {
   expect_refused(flipped, {"byte 0", "wrong checksum"});
   expect_refused(whole.substr(0, 1024), {"whole member 'a/x.ppm'", "512 of its 600 bytes"});
   expect_refused(whole.substr(0, 1700), {"164 bytes at the end"});
+  expect_refused(whole.substr(0, 1536), {"a block of zeros at the end", "head -c 1024 /dev/zero"});
+  expect_refused(whole.substr(0, 1200), {"a block of zeros at the end"});
   expect_refused("\x1F\x8B" + whole, {"compressed by gzip"});
   expect_refused(std::string(1024, '\0'), {"expected images"});
   expect_refused("", {"an empty file"});
