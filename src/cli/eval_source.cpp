@@ -5,9 +5,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
 #include <filesystem>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "hyperslab/core/log.hpp"
 #include "hyperslab/train/setup.hpp"
@@ -15,6 +17,8 @@
 
 namespace hyperslab::cli {
 namespace {
+
+constexpr std::int64_t kMostAxisRanks = 65536;  // of a deck
 
 bool is_file(const std::string& path) {
   std::error_code ignored;
@@ -31,10 +35,27 @@ void move_to(std::vector<std::string>& decks, std::vector<std::string>& from,
   from.erase(found.begin(), found.end());
 }
 
+/// The last value that --set gives a key.
+std::optional<std::string_view> override_of(const EvalSource& source, std::string_view key) {
+  std::optional<std::string_view> value;
+  for (const std::string_view override : source.overrides) {
+    if (override.starts_with(key) && override.substr(key.size()).starts_with('=')) {
+      value = override.substr(key.size() + 1);
+    }
+  }
+  return value;
+}
+
 bool overrides_key(const EvalSource& source, std::string_view key) {
-  return std::ranges::any_of(source.overrides, [&](const std::string& override) {
-    return override.starts_with(key) && override.size() > key.size() && override[key.size()] == '=';
-  });
+  return override_of(source, key).has_value();
+}
+
+/// Ranks of an axis that --set asks for; the reader of decks judges what is no number above 0.
+std::int64_t asked_ranks(const EvalSource& source, std::string_view key, std::int64_t otherwise) {
+  const std::string_view text = override_of(source, key).value_or("");
+  std::int64_t ranks = 0;
+  (void)std::from_chars(text.data(), text.data() + text.size(), ranks);
+  return ranks >= 1 && ranks <= kMostAxisRanks ? ranks : otherwise;
 }
 
 /// What rank 0 finds in a checkpoint.
@@ -60,22 +81,34 @@ std::string kept_vocabulary(comm::World& world, const std::string& checkpoint) {
   return world.broadcast(kept);
 }
 
-/// The whole model on every one of so many data ranks, if the layout needs another number.
-std::vector<std::string> layout_overrides(const train::Config& config, std::int64_t ranks) {
-  if (config.parallel.ranks() == ranks) return {};
-  const std::int64_t share = std::max<std::int64_t>(1, config.train.global_batch / ranks);
-  std::vector<std::string> overrides = {
-      fmt::format("parallel.data={}", ranks),
-      "parallel.tensor=1",
-      "parallel.pipeline=1",
-      "parallel.sequence=false",
-      "parallel.schedule=1f1b",
-      "parallel.virtual_stages=1",
-      "parallel.stage_layers=[]",
-      "parallel.zero=0",
-      fmt::format("train.microbatch={}", std::min(config.train.microbatch, share))};
-  if (config.train.global_batch < ranks) {
-    overrides.push_back(fmt::format("train.global_batch={}", ranks));
+/// If the layout needs another number of ranks: the whole model on every data rank, or the tensor
+/// and pipeline ranks that --set asks for.
+std::vector<std::string> layout_overrides(const train::Config& config, const EvalSource& source,
+                                          std::int64_t ranks) {
+  const auto asked = [&](std::string_view key, std::int64_t otherwise) {
+    return asked_ranks(source, key, otherwise);
+  };
+  std::vector<std::string> overrides;
+  std::int64_t data = asked("parallel.data", config.parallel.data);
+  if (data * asked("parallel.tensor", config.parallel.tensor) *
+          asked("parallel.pipeline", config.parallel.pipeline) !=
+      ranks) {
+    data = std::max<std::int64_t>(
+        1, ranks / (asked("parallel.tensor", 1) * asked("parallel.pipeline", 1)));
+    overrides = {fmt::format("parallel.data={}", data),
+                 "parallel.tensor=1",
+                 "parallel.pipeline=1",
+                 "parallel.sequence=false",
+                 "parallel.schedule=1f1b",
+                 "parallel.virtual_stages=1",
+                 "parallel.stage_layers=[]",
+                 "parallel.zero=0"};
+  }
+  if (data == config.parallel.data) return overrides;
+  const std::int64_t share = std::max<std::int64_t>(1, config.train.global_batch / data);
+  overrides.push_back(fmt::format("train.microbatch={}", std::min(config.train.microbatch, share)));
+  if (config.train.global_batch < data) {
+    overrides.push_back(fmt::format("train.global_batch={}", data));
   }
   return overrides;
 }
@@ -115,7 +148,7 @@ eval::EvalDeck deck_of_checkpoint(comm::World& world, const EvalSource& source,
   std::vector<std::string> notes;
   const train::Config trained = read_stored_deck(deck, {}, 0, notes);
   notes.clear();
-  std::vector<std::string> overrides = layout_overrides(trained, world.size());
+  std::vector<std::string> overrides = layout_overrides(trained, source, world.size());
   overrides.insert(overrides.end(), source.overrides.begin(), source.overrides.end());
   eval::EvalDeck out;
   out.config = read_stored_deck(deck, overrides, world.size(), notes, source.needs_text);

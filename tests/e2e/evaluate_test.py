@@ -204,6 +204,17 @@ class Evaluate(support.Case):
         self.assert_refused(support.Result(lost.returncode, lost.stdout, lost.stderr.decode(), 0), 3,
                             f"data.validation 'one.bin' is not in {here} and 'vv*.bin' not in {start}, where the run was started")
 
+    def test_ranks_that_no_one_asks_for_otherwise_are_data_ranks(self):
+        one = self.measure("--checkpoint", "run")
+        cases = ((2, "tensor=2"), (2, "pipeline=2"), (4, "tensor=2"), (4, "pipeline=2"), (2, "data=2"), (4, "data=2", "tensor=2"))
+        for ranks, *asked in cases:
+            with self.subTest(ranks=ranks, asked=asked):
+                found = self.measure("--checkpoint", "run", *support.overrides(*(f"parallel.{axis}" for axis in asked)), ranks=ranks)
+                self.assertAlmostEqual(found["loss"] / one["loss"], 1, delta=1e-6)
+        refused = self.run_program("eval", "--checkpoint", "run", "--set", "parallel.tensor=2", ranks=3)
+        self.assertEqual(refused.code, 2)
+        self.assertIn("needs 2 ranks", refused.err)
+
     def test_more_ranks_than_the_global_batch_measure_the_same_text(self):
         self.train("small", "train.global_batch=2", "train.validate_batches=3", "train.steps=2", "model.dropout=0.1")
 
