@@ -69,7 +69,7 @@ FIRST_HEADER = ["run", "ranks", "data x pipeline x tensor"]
 def scaling_rows(group: Group) -> Table:
     of_images = not any(math.isnan(case.images_per_second) for case in group.cases)
     header = [*FIRST_HEADER, "hosts", "steps", "step (ms)", "quartiles (ms)", *(["images/s"] if of_images else []),
-              "tokens/s", "tokens/s per rank", "speed-up", "efficiency (%)", "MFU (%)", "peak MiB",
+              "tokens/s", "tokens/s per rank", "speed-up", "efficiency (%)", "MFU, attention as masked (%)", "peak MiB",
               "checkpoints (ms per step)"]
     rows = [[*first_cells(case), str(len(case.hosts)), str(case.steps),
              milliseconds(case.step_seconds),

@@ -51,7 +51,7 @@ def described() -> dict[str, tuple[str, float, int]]:
         "top1": ("top-1 (%)", 100.0, 2), "best_top1": ("best top-1 (%)", 100.0, 2), "top5": ("top-5 (%)", 100.0, 2),
         "speed_up": ("speed-up", 1.0, 2), "run_speed_up": ("speed-up", 1.0, 2),
         "efficiency": ("efficiency (%)", 100.0, 1),
-        "mfu": ("MFU (%)", 100.0, 1),
+        "mfu": ("MFU, attention as masked (%)", 100.0, 1),
         "memory_peak_bytes": ("peak memory (MiB)", 1 / MIB, 1),
         "parameter_bytes": ("parameters in memory (MiB)", 1 / MIB, 1),
         "matrix_bytes": ("matrices of blocks in memory (MiB)", 1 / MIB, 1),

@@ -101,7 +101,7 @@ void RunRecords::log_run() {
   const int ranks = start_.world.size();
   log::info(fmt::format(
       "{}: {:.3f} M parameters, {} on {} rank{} ({}); {}; {:.2f} GiB a rank; utilization against "
-      "{}",
+      "{}, counting of attention what its mask leaves",
       config.run.name, 1e-6 * static_cast<double>(model::parameter_count(config.model)),
       mesh::describe(config.parallel), ranks, ranks == 1 ? "" : "s", setting_.device,
       data_.train_source().description(),
