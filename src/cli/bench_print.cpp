@@ -124,8 +124,8 @@ void print_times(const bench::BenchResult& result, bool cold, bool each) {
   fmt::print("matmul rate      {:.2f} GFLOP/s of all ranks together, {}: {}\n",
              1e-9 * result.matmul_rate, result.rate_is_measured ? "measured" : "the peak",
              result.rate_source);
-  fmt::print("utilization      {:.1f} % causal, {:.1f} % full of {}\n", 100.0 * result.mfu(),
-             100.0 * result.mfu_full(), result.rate_name);
+  fmt::print("utilization      {:.1f} % with attention as masked, {:.1f} % with all of it, of {}\n",
+             100.0 * result.mfu(), 100.0 * result.mfu_full(), result.rate_name);
   fmt::print("memory           {:.1f} MiB on the fullest rank\n",
              static_cast<double>(result.memory_peak_bytes) / 1048576.0);
 }

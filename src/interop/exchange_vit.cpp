@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <regex>
 #include <string_view>
@@ -160,6 +162,14 @@ void read_arguments(Import& in, ModelSpec& spec, const json& arguments) {
   }
 }
 
+/// What timm multiplies the width by and cuts to a whole number.
+double mlp_ratio(const ModelSpec& spec) {
+  const auto width = static_cast<double>(spec.width);
+  const double ratio = static_cast<double>(spec.ffn_width) / width;
+  const bool falls_short = static_cast<Dim>(width * ratio) < spec.ffn_width;  // by rounding
+  return falls_short ? std::nextafter(ratio, std::numeric_limits<double>::infinity()) : ratio;
+}
+
 }  // namespace
 
 void check_vit_counterpart(const ModelSpec& spec, Library library, Complaints& complaints) {
@@ -213,7 +223,7 @@ std::string timm_config_json(const ModelSpec& spec, const image::AugmentConfig& 
   arguments["embed_dim"] = spec.width;
   arguments["depth"] = spec.layers;
   arguments["num_heads"] = spec.heads;
-  arguments["mlp_ratio"] = static_cast<double>(spec.ffn_width) / static_cast<double>(spec.width);
+  arguments["mlp_ratio"] = mlp_ratio(spec);
   if (!spec.has_qkv_bias()) arguments["qkv_bias"] = false;
   arguments["class_token"] = token;
   arguments["global_pool"] = pool;

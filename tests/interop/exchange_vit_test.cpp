@@ -128,6 +128,16 @@ TEST(ExchangeVit, QueriesKeysAndValuesMayHaveNoBias) {
   EXPECT_EQ(read_foreign_config(config_json(spec, DType::f32, {}), "config.json").spec, spec);
 }
 
+// timm cuts width x mlp_ratio to a whole number.
+TEST(ExchangeVit, RoundingOfTheRatioLosesNoFeature) {
+  ModelSpec spec = small_vit(Pooling::token);
+  for (const auto& [width, ffn_width] : {std::pair<Dim, Dim>{448, 488}, {112, 1840}, {88, 120}}) {
+    spec.width = width;
+    spec.ffn_width = ffn_width;
+    EXPECT_EQ(read_foreign_config(timm_config_json(spec, {}), "config.json").spec, spec);
+  }
+}
+
 /// A folder with these files.
 class Preprocessing : public test::TempFolder {
  public:
