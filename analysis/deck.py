@@ -32,7 +32,7 @@ EARLIER = {"train.trainable": "[]", "data.weights": "[]", "data.weight_steps": "
            "adapter.targets": "[]", "adapter.dropout": "0", "model.frozen_format": "compute",
            "quantization.weights": "none", "quantization.group": "64", "quantization.activations": "none",
            "quantization.after": "0", "checkpoint.async": "true", "checkpoint.max_failures": "3",
-           "checkpoint.memory_every": "0", "checkpoint.memory_directory": "/dev/shm",
+           "checkpoint.memory_every": "0", "checkpoint.new_head": "false", "checkpoint.memory_directory": "/dev/shm",
            "run.walltime_minutes": "0", "run.check_links": "auto", "run.machine": "null",
            "run.compare_replicas_every": "0", "spikes.policy": "log", "spikes.window": "128", "spikes.z_score": "6",
            "spikes.warmup_steps": "128", "spikes.max_walk_backs": "8",

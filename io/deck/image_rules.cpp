@@ -23,6 +23,12 @@ std::string order_message(const std::array<double, 2>& range) {
                      range[1]);
 }
 
+bool trains_head(const Config& c) {
+  const auto& roles = c.train.trainable;
+  return !c.adapter &&
+         (roles.empty() || std::ranges::find(roles, param::Role::head) != roles.end());
+}
+
 constexpr std::array kImageRules = {
     Rule{
         "model.image", "model.family", "above 0 with family vit, else 0",
@@ -196,6 +202,19 @@ constexpr std::array kImageRules = {
          },
          [](const Config&, const Surroundings&) -> std::string {
            return "every class counts: leave it out";
+         }},
+    Rule{"checkpoint.new_head", "model.family adapter.rank train.trainable",
+         "false unless the family is vit and the head is trained",
+         [](const Config& c, const Surroundings&) {
+           return !c.checkpoint.new_head || (of_images(c) && trains_head(c));
+         },
+         [](const Config& c, const Surroundings&) -> std::string {
+           if (!of_images(c))
+             return "only a vision transformer has a head of classes: leave it out";
+           return c.adapter
+                      ? "adapters alone are trained, and a new head would stay random: set it "
+                        "to false, or adapter.rank to 0"
+                      : "a new head would stay random: add head to train.trainable";
          }},
     Rule{"data.decode", "run.device", "gpu only on a GPU",
          [](const Config& c, const Surroundings& s) {

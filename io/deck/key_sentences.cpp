@@ -395,6 +395,10 @@ constexpr auto kSentences = std::to_array<KeySentence>({
     {"checkpoint.initial",
      "Checkpoint whose weights, and nothing else, a run without one of its own starts from at step "
      "1: a step's folder or a directory of them; null: random weights."},
+    {"checkpoint.new_head",
+     "Whether the head of a vision transformer begins anew beside the weights of "
+     "checkpoint.initial, "
+     "which may then have other classes."},
 
     {"timing", "What is recorded of the time of every step on every rank."},
     {"timing.every", "Steps between rows of the timing files."},

@@ -474,6 +474,7 @@ void visit_records(Visitor& v, Config& config) {
   v.section("checkpoint");
   v.maybe_text("directory", checkpoint.directory);
   v.maybe_text("initial", checkpoint.initial);
+  v.flag("new_head", checkpoint.new_head);
   v.integer("every", checkpoint.every, kSteps);
   v.flag("final", checkpoint.final);
   v.keep("keep", checkpoint.keep);

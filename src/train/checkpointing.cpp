@@ -11,12 +11,13 @@ namespace hyperslab::train {
 
 /// A value for every element of a group of parameters, and the prefix of the tensors' names.
 struct Trainer::Stored {
-  enum class Which : std::uint8_t { all, adapters, base };
+  enum class Which : std::uint8_t { all, adapters, base, body };
   std::string prefix;
   const param::ParamGroup* group;
   param::StateView values;
   Which which = Which::all;
   [[nodiscard]] bool holds(const param::Param& param) const {
+    if (which == Which::body) return !param.name.starts_with("head.");
     return which == Which::all ||
            (which == Which::adapters) == (param.role == param::Role::adapter);
   }
@@ -43,11 +44,13 @@ std::vector<Trainer::Stored> Trainer::own_parameters() const {
           {kModel, &params.frozen(), params.frozen().value(), which}};
 }
 
-/// What checkpoint.initial gives: a base for adapters, or the whole model.
+/// What checkpoint.initial gives: a base for adapters, the whole model, or all but its head.
 std::vector<Trainer::Stored> Trainer::initial_parameters() const {
   std::vector<Stored> initial = own_parameters();
-  if (!config_.adapter) return initial;
-  for (Stored& part : initial) part.which = Stored::Which::base;
+  for (Stored& part : initial) {
+    if (config_.adapter) part.which = Stored::Which::base;
+    if (config_.checkpoint.new_head) part.which = Stored::Which::body;
+  }
   return initial;
 }
 

@@ -111,6 +111,16 @@ std::string resampled_text(Dim resolution, const model::ModelSpec& spec) {
                      spec.position == model::Position::learned ? ", positions resampled" : "");
 }
 
+/// For a head of its own: the choices of the checkpoint's model with this one's classes.
+std::string with_classes_of(const model::ModelSpec& spec, const std::string& stored) {
+  std::string all = " " + stored + " ";
+  for (const auto& [was, is] : model::differing_choices(stored, model::identity(spec))) {
+    if (!was.starts_with("vocabulary=")) continue;
+    all.replace(all.find(" " + was + " ") + 1, was.size(), is);
+  }
+  return all.substr(1, all.size() - 2);
+}
+
 /// `step`: of a directory of checkpoints; 0: the newest.
 void start_from_step(comm::World& world, const Config& config, Trainer& trainer,
                      std::int64_t step) {
@@ -121,6 +131,8 @@ void start_from_step(comm::World& world, const Config& config, Trainer& trainer,
   comm::agree(world, [&] {
     const Pause pause(world.activity(), "loading initial values");
     io::CheckpointReader reader(folder);
+    const bool new_head = config.checkpoint.new_head;
+    if (new_head) reader.set_model(with_classes_of(config.model, reader.meta().model));
     const Dim resolution = fit_resolution(reader, config.model);
     // Adapters may have a base in few bits, if model.frozen_format is theirs.
     if (!config.adapter || !io::is_quantized(reader)) require_whole_model(reader);
@@ -130,10 +142,11 @@ void start_from_step(comm::World& world, const Config& config, Trainer& trainer,
     require_same_model(reader.meta(), config.model, reader.folder());
     if (config.adapter) term = io::parameter_fingerprint(reader, world.rank(), world.size());
     if (world.rank() == 0) {
-      log::info(fmt::format("{} the weights of {} (step {}, {}){}",
+      log::info(fmt::format("{} the weights of {} (step {}, {}){}{}",
                             config.adapter ? "adapters are added to" : "starts from",
                             reader.folder(), reader.meta().step, reader.meta().layout,
-                            resolution == 0 ? "" : resampled_text(resolution, config.model)));
+                            resolution == 0 ? "" : resampled_text(resolution, config.model),
+                            new_head ? ", with a new head" : ""));
     }
   });
   if (config.adapter) trainer.set_base(sum_of_terms(world, term), found);

@@ -5,6 +5,7 @@
 import csv
 import io
 import json
+import math
 import struct
 import tarfile
 
@@ -172,6 +173,23 @@ class Predictions(support.Case):
         self.assert_close(losses, [losses[0]] * 3, 1e-5)
         other = support.overrides("checkpoint.initial=run", f"model.image={2 * SIZE}", "model.patch=8", "run.directory=other")
         self.assert_refused(self.run_program("train", "vit.yaml", *other), 4, "another", "patch")
+
+    def test_a_new_head_has_classes_of_its_own(self):
+        """Every layout begins alike, at a loss of about ln(classes); without the key other classes are refused."""
+        other = support.overrides("checkpoint.initial=run", f"model.classes={CLASSES + 3}", f"model.image={2 * SIZE}", "train.steps=1",
+                                  "checkpoint.every=0", "data.train=[synthetic]", "data.validation=[]")
+        self.assert_refused(self.run_program("train", "vit.yaml", *other, "--set", "run.directory=old_head"), 4, "head.weight")
+        losses = []
+        for layout in ("data", "tensor", "pipeline"):
+            directory = f"new_head_{layout}"
+            result = self.well(self.run_program("train", "vit.yaml", *other, *support.overrides(
+                "checkpoint.new_head=true", f"parallel.{layout}=2", f"run.directory={directory}"), ranks=2))
+            self.assertIn("positions resampled, with a new head", result.err)
+            losses += support.column(self.folder / directory, "loss")
+        self.assert_close(losses, [losses[0]] * 3, 1e-5)
+        self.assertAlmostEqual(losses[0], math.log(CLASSES + 3), delta=0.3)
+        for more, words in (("train.trainable=[matrix]", "add head to train.trainable"), ("adapter.rank=2", "adapters alone")):
+            self.assert_refused(self.run_program("train", "vit.yaml", *other, *support.overrides("checkpoint.new_head=true", more)), 2, words)
 
     def test_what_does_not_fit_is_refused(self):
         for options, words in ((("bench", "deck.yaml", "--mode", "data", "--samples", "a.npy",

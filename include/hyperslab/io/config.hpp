@@ -89,7 +89,8 @@ struct CheckpointConfig {
   std::int64_t memory_every = 0;  ///< steps between checkpoints in the hosts' memory; 0: none
   std::string memory_directory = "/dev/shm";
   ResumeChoice resume;
-  std::string initial;  ///< checkpoint whose weights a new run starts from; empty: none
+  std::string initial;    ///< checkpoint whose weights a new run starts from; empty: none
+  bool new_head = false;  ///< of classes: not those weights, but initial values of its own
   friend bool operator==(const CheckpointConfig&, const CheckpointConfig&) = default;
 };
 

@@ -97,6 +97,8 @@ inline const std::vector<BrokenImageRule>& broken_image_rules() {
       {"data.ignore_token", "data.ignore_token=3", true, "every class counts: leave it out"},
       {"data.decode", "data.decode=gpu", true,
        "gpu needs a GPU, and this run is on the CPU: set data.decode to auto or cpu"},
+      {"checkpoint.new_head", "checkpoint.new_head=true", false,
+       "only a vision transformer has a head of classes: leave it out"},
       {"augment.scale", "augment.scale=[0.5, 0.25]", true,
        "the least value, 0.5, is above the largest, 0.25; swap them"},
       {"augment.ratio", "augment.ratio=[2, 1]", true,
@@ -108,9 +110,8 @@ inline const std::vector<BrokenImageRule>& broken_image_rules() {
        "mixup and cutmix mix the two samples of a pair, and a microbatch of 1 cuts pairs; nearest: "
        "2"},
       {"model.width", "model.width=50", true,
-       "sincos2d has sine and cosine of two coordinates, and 50 is no multiple of 4; nearest: 48 "
-       "or "
-       "52"},
+       "sincos2d has sine and cosine of two coordinates, and 50 is no multiple of 4; "
+       "nearest: 48 or 52"},
   };
   return all;
 }
