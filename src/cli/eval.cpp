@@ -223,9 +223,8 @@ Arguments eval_arguments() {
       "else of the deck's validation files, and which files those were, the same numbers on every "
       "layout; of images loss, top-1 and top-5. Without DECK it is "
       "the one that the first checkpoint holds, on as many data ranks as the started ones leave "
-      "with "
-      "--set parallel.tensor and parallel.pipeline (1). Bytes are "
-      "those of the counted tokens in data.vocabulary; end of text and other special tokens have "
+      "with --set parallel.tensor and parallel.pipeline (1). Bytes are those of the counted tokens "
+      "in data.vocabulary; end of text and other special tokens have "
       "none. train.validate_batches limits the text to so many batches of train.global_batch "
       "samples, 0 takes all");
   add_options(args);
