@@ -40,7 +40,7 @@ __device__ void sum_dots(const TiledCall<T>& call, const QueryRows<T>& rows, flo
 
 /// The shared memory of a block of queries, and how many blocks a multiprocessor has.
 template <int kWidth>
-struct QueryCut {
+struct QuerySharedLayout {
   static constexpr int kBlocks = kWidth == 64 ? 3 : 2;
   static constexpr int kSlots = 2;
   static constexpr int kTile = warpgroup::Tile<kWidth>::kBytes;
@@ -51,10 +51,10 @@ struct QueryCut {
 
 /// dq, and the sums of dout * out. Block (tile of queries, head, sample).
 template <int kWidth, bool kCapped, class T>
-__global__ void __launch_bounds__(kTileThreads, QueryCut<kWidth>::kBlocks)
+__global__ void __launch_bounds__(kTileThreads, QuerySharedLayout<kWidth>::kBlocks)
     attend_warpgroup_queries_kernel(const __grid_constant__ WarpgroupCall<T> call) {
   extern __shared__ __align__(1024) unsigned char memory[];
-  using Shared = QueryCut<kWidth>;
+  using Shared = QuerySharedLayout<kWidth>;
   auto* barriers = reinterpret_cast<std::uint64_t*>(memory + Shared::kBarriersAt);
   auto* dots = reinterpret_cast<float*>(memory + Shared::kDotsAt);
   // Queries and their gradients.
@@ -152,7 +152,7 @@ constexpr int kStatistics = 2;  // tiles of which they are kept
 
 /// The shared memory of a block of keys, and how many blocks a multiprocessor has.
 template <int kWidth>
-struct KeyCut {
+struct KeySharedLayout {
   static constexpr int kBlocks = kWidth == 64 ? 3 : 2;
   static constexpr int kSlots = 2;
   static constexpr int kTile = warpgroup::Tile<kWidth>::kBytes;
@@ -167,7 +167,7 @@ struct KeyCut {
 /// next.
 template <int kWidth, class T>
 struct KeySteps {
-  using Shared = KeyCut<kWidth>;
+  using Shared = KeySharedLayout<kWidth>;
   const WarpgroupCall<T>& call;
   TileRing<kWidth, Shared::kSlots> queries;
   TileRing<kWidth, Shared::kSlots> gradients;
@@ -267,10 +267,10 @@ __device__ void to_score_gradients(const ScoreRule<kCapped>& rule, const Lane& a
 /// dk and dv. Block (tile of keys, key-value head, sample); the query heads of the group one after
 /// another, so that sums have one order. Products have keys as rows and queries as columns.
 template <int kWidth, bool kCapped, class T>
-__global__ void __launch_bounds__(kTileThreads, KeyCut<kWidth>::kBlocks)
+__global__ void __launch_bounds__(kTileThreads, KeySharedLayout<kWidth>::kBlocks)
     attend_warpgroup_keys_kernel(const __grid_constant__ WarpgroupCall<T> call) {
   extern __shared__ __align__(1024) unsigned char memory[];
-  using Shared = KeyCut<kWidth>;
+  using Shared = KeySharedLayout<kWidth>;
   auto* barriers = reinterpret_cast<std::uint64_t*>(memory + Shared::kBarriersAt);
   // Keys and their values.
   const TileRing<kWidth, 2> row_tiles = {memory, barriers};
@@ -370,9 +370,11 @@ void warpgroup_attention_backward(Context& ctx, const HeadLayout& layout,
         call.dout = dout.data<T>();
         call.dots = dots;
         call.dqkv = dqkv.data<T>();
-        launch_tiles<QueryCut<kWidth>::kBytes, attend_warpgroup_queries_kernel<kWidth, kCapped, T>>(
+        launch_tiles<QuerySharedLayout<kWidth>::kBytes,
+                     attend_warpgroup_queries_kernel<kWidth, kCapped, T>>(
             ctx, kName, tile_grid(call, call.heads, B), call);
-        launch_tiles<KeyCut<kWidth>::kBytes, attend_warpgroup_keys_kernel<kWidth, kCapped, T>>(
+        launch_tiles<KeySharedLayout<kWidth>::kBytes,
+                     attend_warpgroup_keys_kernel<kWidth, kCapped, T>>(
             ctx, kName, tile_grid(call, call.kv_heads, B), call);
       });
 }

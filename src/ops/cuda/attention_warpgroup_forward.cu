@@ -51,7 +51,7 @@ struct RowSums {
 
 /// The shared memory of a block, and how many blocks a multiprocessor has.
 template <int kWidth>
-struct Cut {
+struct SharedLayout {
   static constexpr int kBlocks = kWidth == 64 ? 4 : 2;
   static constexpr int kSlots = 2;
   static constexpr int kTile = warpgroup::Tile<kWidth>::kBytes;
@@ -62,10 +62,10 @@ struct Cut {
 /// Block (tile of queries, head, sample). A weighted sum of values and the next products of keys
 /// run beside the softmax.
 template <int kWidth, bool kCapped, class T>
-__global__ void __launch_bounds__(kTileThreads, Cut<kWidth>::kBlocks)
+__global__ void __launch_bounds__(kTileThreads, SharedLayout<kWidth>::kBlocks)
     attend_warpgroup_kernel(const __grid_constant__ WarpgroupCall<T> call) {
   extern __shared__ __align__(1024) unsigned char memory[];
-  using Shared = Cut<kWidth>;
+  using Shared = SharedLayout<kWidth>;
   constexpr int kSlots = Shared::kSlots;
   auto* barriers = reinterpret_cast<std::uint64_t*>(memory + Shared::kBarriersAt);
   const TileRing<kWidth, 1> query_tile = {memory, barriers};
@@ -170,7 +170,7 @@ void warpgroup_attention_forward(Context& ctx, const HeadLayout& layout,
         call.qkv_boxes = boxes_of<T>(kName, qkv, kWidth);
         call.out = out.data<T>();
         call.log_sum_exp = log_sum_exp.data<float>();
-        launch_tiles<Cut<kWidth>::kBytes, attend_warpgroup_kernel<kWidth, kCapped, T>>(
+        launch_tiles<SharedLayout<kWidth>::kBytes, attend_warpgroup_kernel<kWidth, kCapped, T>>(
             ctx, kName, tile_grid(call, call.heads, qkv.shape()[0]), call);
       });
 }
