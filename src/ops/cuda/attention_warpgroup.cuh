@@ -60,6 +60,8 @@ struct ScoreRule {
   }
 };
 
+constexpr int kBarrierBytes = 64;  // of a block in shared memory: eight barriers at most
+
 /// Slots of tiles in shared memory that are filled in turn.
 template <int kWidth, int kSlots>
 struct TileRing {

@@ -45,7 +45,7 @@ struct QuerySharedLayout {
   static constexpr int kSlots = 2;
   static constexpr int kTile = warpgroup::Tile<kWidth>::kBytes;
   static constexpr int kBarriersAt = (2 + 2 * kSlots) * kTile;
-  static constexpr int kDotsAt = kBarriersAt + 64;
+  static constexpr int kDotsAt = kBarriersAt + kBarrierBytes;
   static constexpr int kBytes = kDotsAt + kTileRows * static_cast<int>(sizeof(float));
 };
 
@@ -157,7 +157,7 @@ struct KeySharedLayout {
   static constexpr int kSlots = 2;
   static constexpr int kTile = warpgroup::Tile<kWidth>::kBytes;
   static constexpr int kBarriersAt = (2 + 2 * kSlots) * kTile;
-  static constexpr int kStatisticsAt = kBarriersAt + 64;
+  static constexpr int kStatisticsAt = kBarriersAt + kBarrierBytes;
   static constexpr int kBytes =
       kStatisticsAt + kStatistics * static_cast<int>(sizeof(QueryStatistics));
 };

@@ -8,7 +8,7 @@ namespace {
 constexpr const char* kName = "attention_forward";
 
 /// Scores in units of log 2 may exceed the number that is taken off their exponents by this much
-/// before it grows and all that was summed shrinks.
+/// before it grows and all that was summed shrinks: weights are at most 2^8, which f16 holds.
 constexpr float kSlack = 8;
 
 /// Of each of the lane's two rows: what is taken off exponents, in units of log 2, and the lane's
@@ -56,7 +56,7 @@ struct SharedLayout {
   static constexpr int kSlots = 2;
   static constexpr int kTile = warpgroup::Tile<kWidth>::kBytes;
   static constexpr int kBarriersAt = (1 + 2 * kSlots) * kTile;
-  static constexpr int kBytes = kBarriersAt + 64;
+  static constexpr int kBytes = kBarriersAt + kBarrierBytes;
 };
 
 /// Block (tile of queries, head, sample). A weighted sum of values and the next products of keys

@@ -249,7 +249,7 @@ __device__ KeySplits block_splits(const CachedCall<T>& call, int past) {
   return splits_of(call, past, kRingReaders * kVector<T> / D * kKeysAtOnce);
 }
 
-/// A warp: brings the keys and values that its block will attend to into the second cache.
+/// A warp: brings the keys and values that its block will attend to into the L2 cache.
 template <int D, class T>
 __device__ void fetch_cache(const CachedCall<T>& call, int past) {
   constexpr int kLine = 128 / sizeof(T);

@@ -72,7 +72,7 @@ struct Int4Codes {
 //                  lanes with t = 0 the sums over the four lanes that share a row.
 
 /// All readers: keep(v, present, value) for every vector of eight columns, with `present` false for
-/// threads that have none. Read::kAtOnce are read at once, as each read waits for the second cache.
+/// threads that have none. Read::kAtOnce are read at once, as each read waits for the L2 cache.
 template <class Read, class Keep>
 __device__ void for_vectors(const Read& read, Dim K, const Keep& keep) {
   constexpr int kAtOnce = Read::kAtOnce;

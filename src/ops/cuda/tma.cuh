@@ -45,7 +45,7 @@ __device__ inline void wait(std::uint64_t* barrier, unsigned parity) {
       "r"(parity)
       : "memory");
 }
-/// What is read once leaves the second cache first.
+/// The policy of a copy whose bytes are read once: they leave the L2 cache first.
 __device__ inline std::uint64_t read_once() {
   std::uint64_t policy;
   asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
