@@ -10,7 +10,6 @@
 #include <string_view>
 
 #include "hyperslab/core/error.hpp"
-#include "hyperslab/core/log.hpp"
 #include "hyperslab/core/printable.hpp"
 #include "hyperslab/serve/completion.hpp"
 #include "hyperslab/serve/completion_json.hpp"
@@ -37,17 +36,37 @@ bool are_equal_slowly(std::string_view a, std::string_view b) {
   return difference == 0;
 }
 
-struct Route {
+/// Whether the Content-Type of a request is that of JSON.
+bool is_json(const HttpRequest& request) {
+  std::string type = request.content_type.substr(0, request.content_type.find(';'));
+  std::erase(type, ' ');
+  std::ranges::transform(type, type.begin(), [](char c) {
+    return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  });
+  return type == "application/json";
+}
+
+}  // namespace
+
+struct Api::Route {
   std::string_view method;
   std::string_view path;
+  void (Api::*answer)(const HttpRequest& request, const std::shared_ptr<HttpReply>& reply);
 };
-constexpr std::array kRoutes = {Route{"GET", "/health"},         Route{"GET", "/v1/models"},
-                                Route{"GET", "/tokenizer_info"}, Route{"POST", "/tokenize"},
-                                Route{"POST", "/detokenize"},    Route{"POST", "/v1/completions"}};
 
-std::string known_paths() {
+std::span<const Api::Route> Api::routes() {
+  static constexpr std::array kRoutes = {Route{"GET", "/health", &Api::health},
+                                         Route{"GET", "/v1/models", &Api::models},
+                                         Route{"GET", "/tokenizer_info", &Api::tokenizer_info},
+                                         Route{"POST", "/tokenize", &Api::tokenize},
+                                         Route{"POST", "/detokenize", &Api::detokenize},
+                                         Route{"POST", "/v1/completions", &Api::complete}};
+  return kRoutes;
+}
+
+std::string Api::known_paths() {
   std::string all;
-  for (const Route& route : kRoutes) {
+  for (const Route& route : routes()) {
     all += fmt::format("{}{} {}", all.empty() ? "" : ", ", route.method, route.path);
   }
   return all;
@@ -55,9 +74,9 @@ std::string known_paths() {
 
 /// Refuses what no route takes. A page of another site can make a browser send other types of
 /// content here without asking, but not JSON.
-void require_route(const HttpRequest& request) {
-  const auto* const route = std::ranges::find(kRoutes, request.path, &Route::path);
-  if (route == kRoutes.end()) {
+const Api::Route& Api::route_of(const HttpRequest& request) {
+  const auto route = std::ranges::find(routes(), request.path, &Route::path);
+  if (route == routes().end()) {
     throw RequestError(
         404, fmt::format("there is nothing at {}; there are: {}",
                          printable(std::string_view(request.path).substr(0, 64)), known_paths()));
@@ -65,21 +84,12 @@ void require_route(const HttpRequest& request) {
   if (request.method != route->method) {
     throw RequestError(405, fmt::format("{} takes {} alone", route->path, route->method));
   }
-  const auto is_json = [&] {
-    std::string type = request.content_type.substr(0, request.content_type.find(';'));
-    std::erase(type, ' ');
-    std::ranges::transform(type, type.begin(), [](char c) {
-      return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-    });
-    return type == "application/json";
-  };
-  if (request.method == "POST" && !is_json()) {
+  if (request.method == "POST" && !is_json(request)) {
     throw RequestError(415,
                        "the body must be JSON, with the header Content-Type: application/json");
   }
+  return *route;
 }
-
-}  // namespace
 
 Api::Api(ServedModel model, generate::Generator& generator, ModelQueue& queue, std::string token)
     : model_(std::move(model)),
@@ -94,7 +104,8 @@ HttpResponse Api::refusal(int status, const std::string& text) {
 
 void Api::answer(const HttpRequest& request, const std::shared_ptr<HttpReply>& reply) {
   try {
-    route(request, reply);
+    if (request.path != "/health") require_token(request);
+    (this->*route_of(request).answer)(request, reply);
   } catch (const RequestError& error) {
     reply->send(error_response(error));
   }
@@ -106,65 +117,52 @@ void Api::require_token(const HttpRequest& request) const {
   throw RequestError(401, "this server asks for its token: send Authorization: Bearer TOKEN");
 }
 
-void Api::route(const HttpRequest& request, const std::shared_ptr<HttpReply>& reply) {
-  if (request.path != "/health") require_token(request);
-  require_route(request);
-  if (request.path == "/health") {
-    reply->send(json_response({{"status", "ok"}}));
-  } else if (request.path == "/v1/models") {
-    reply->send(models());
-  } else if (request.path == "/tokenizer_info") {
-    reply->send(tokenizer_info());
-  } else if (request.path == "/tokenize") {
-    reply->send(tokenize(request.body));
-  } else if (request.path == "/detokenize") {
-    reply->send(detokenize(request.body));
-  } else {
-    complete(request, reply);
-  }
+void Api::health(const HttpRequest& /*request*/, const std::shared_ptr<HttpReply>& reply) {
+  reply->send(json_response({{"status", "ok"}}));
 }
 
-HttpResponse Api::models() const {
-  return json_response({{"object", "list"},
-                        {"data",
-                         {{{"id", model_.name},
-                           {"object", "model"},
-                           {"created", started_},
-                           {"owned_by", "hyperslab"},
-                           {"max_model_len", model_.context}}}}});
+void Api::models(const HttpRequest& /*request*/, const std::shared_ptr<HttpReply>& reply) {
+  reply->send(json_response({{"object", "list"},
+                             {"data",
+                              {{{"id", model_.name},
+                                {"object", "model"},
+                                {"created", started_},
+                                {"owned_by", "hyperslab"},
+                                {"max_model_len", model_.context}}}}}));
 }
 
-HttpResponse Api::tokenizer_info() const {
+void Api::tokenizer_info(const HttpRequest& /*request*/, const std::shared_ptr<HttpReply>& reply) {
   const io::Tokenizer& tokenizer = *model_.tokenizer;
   const auto name = [&](std::int32_t id) -> Json {
     if (id < 0) return nullptr;
     return id == tokenizer.end_of_text() ? end_of_text_name(tokenizer) : tokenizer.decode(id);
   };
   const io::NamedTokens named = tokenizer.named_tokens();
-  return json_response({{"tokenizer_class", "hyperslab"},
-                        {"vocab_size", tokenizer.vocabulary()},
-                        {"model_max_length", model_.context},
-                        {"eos_token", name(named.eos)},
-                        {"bos_token", name(named.bos)},
-                        {"pad_token", name(named.pad)}});
+  reply->send(json_response({{"tokenizer_class", "hyperslab"},
+                             {"vocab_size", tokenizer.vocabulary()},
+                             {"model_max_length", model_.context},
+                             {"eos_token", name(named.eos)},
+                             {"bos_token", name(named.bos)},
+                             {"pad_token", name(named.pad)}}));
 }
 
-HttpResponse Api::tokenize(const std::string& body) const {
-  const nlohmann::json object = parse_object(body);
+void Api::tokenize(const HttpRequest& request, const std::shared_ptr<HttpReply>& reply) {
+  const nlohmann::json object = parse_object(request.body);
   JsonFields fields(object);
-  (void)fields.text("model");
+  take_model(model_, fields);
   const TextRules rules = take_text_rules(model_, fields);
   const auto text = fields.text("prompt");
   fields.finish();
   if (!text) throw RequestError(400, "prompt: expected a text, found none", "prompt");
   const auto ids = encode_text(model_, *text, rules);
-  return json_response({{"count", ids.size()}, {"max_model_len", model_.context}, {"tokens", ids}});
+  reply->send(
+      json_response({{"count", ids.size()}, {"max_model_len", model_.context}, {"tokens", ids}}));
 }
 
-HttpResponse Api::detokenize(const std::string& body) const {
-  const nlohmann::json object = parse_object(body);
+void Api::detokenize(const HttpRequest& request, const std::shared_ptr<HttpReply>& reply) {
+  const nlohmann::json object = parse_object(request.body);
   JsonFields fields(object);
-  (void)fields.text("model");
+  take_model(model_, fields);
   const auto ids = parse_ids(model_, fields.need("tokens"), "tokens");
   fields.finish();
   io::TextDecoder decoder(*model_.tokenizer);
@@ -175,7 +173,7 @@ HttpResponse Api::detokenize(const std::string& body) const {
     text += stream.push(is_end ? end_of_text_name(*model_.tokenizer) : decoder.next(id));
   }
   text += stream.finish();
-  return json_response({{"prompt", text}});
+  reply->send(json_response({{"prompt", text}}));
 }
 
 void Api::complete(const HttpRequest& request, const std::shared_ptr<HttpReply>& reply) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "hyperslab/generate/generate.hpp"
@@ -25,13 +25,18 @@ class Api {
   [[nodiscard]] static HttpResponse refusal(int status, const std::string& text);
 
  private:
-  void route(const HttpRequest& request, const std::shared_ptr<HttpReply>& reply);
+  struct Route;
+  [[nodiscard]] static std::span<const Route> routes();
+  [[nodiscard]] static std::string known_paths();
+  [[nodiscard]] static const Route& route_of(const HttpRequest& request);
   void require_token(const HttpRequest& request) const;
+  // What answers a path.
+  void health(const HttpRequest& request, const std::shared_ptr<HttpReply>& reply);
+  void models(const HttpRequest& request, const std::shared_ptr<HttpReply>& reply);
+  void tokenizer_info(const HttpRequest& request, const std::shared_ptr<HttpReply>& reply);
+  void tokenize(const HttpRequest& request, const std::shared_ptr<HttpReply>& reply);
+  void detokenize(const HttpRequest& request, const std::shared_ptr<HttpReply>& reply);
   void complete(const HttpRequest& request, const std::shared_ptr<HttpReply>& reply);
-  [[nodiscard]] HttpResponse models() const;
-  [[nodiscard]] HttpResponse tokenizer_info() const;
-  [[nodiscard]] HttpResponse tokenize(const std::string& body) const;
-  [[nodiscard]] HttpResponse detokenize(const std::string& body) const;
 
   ServedModel model_;
   generate::Generator& generator_;

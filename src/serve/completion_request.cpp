@@ -7,7 +7,6 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "hyperslab/core/printable.hpp"
 #include "hyperslab/io/json_depth.hpp"
 #include "json_fields.hpp"
 
@@ -194,13 +193,7 @@ std::vector<std::int32_t> parse_ids(const ServedModel& model, const json& ids,
 CompletionRequest parse_completion_request(const ServedModel& model, std::string_view body) {
   const json object = parse_object(body);
   JsonFields fields(object);
-  const std::string name = fields.text("model").value_or(model.name);
-  if (name != model.name) {
-    throw RequestError(404,
-                       fmt::format("model: this server has '{}', not '{}'", model.name,
-                                   printable(std::string_view(name).substr(0, 64))),
-                       "model");
-  }
+  take_model(model, fields);
   CompletionRequest request;
   request.sampling = parse_sampling(model, fields);
   request.stops = parse_stops(fields);

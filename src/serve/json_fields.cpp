@@ -33,7 +33,7 @@ const nlohmann::json* JsonFields::take(const std::string& name) {
 
 const nlohmann::json& JsonFields::need(const std::string& name) {
   const nlohmann::json* found = take(name);
-  if (found == nullptr) throw RequestError(400, fmt::format("{}: it is missing", name), name);
+  if (found == nullptr) throw RequestError(400, fmt::format("{} is missing", name), name);
   return *found;
 }
 
@@ -89,6 +89,15 @@ void JsonFields::finish() const {
     throw RequestError(400, fmt::format("there is no field '{}' here; leave it out", unknown),
                        unknown);
   }
+}
+
+void take_model(const ServedModel& model, JsonFields& fields) {
+  const std::string name = fields.text("model").value_or(model.name);
+  if (name == model.name) return;
+  throw RequestError(404,
+                     fmt::format("model: this server has '{}', not '{}'", model.name,
+                                 printable(std::string_view(name).substr(0, 64))),
+                     "model");
 }
 
 TextRules take_text_rules(const ServedModel& model, JsonFields& fields) {

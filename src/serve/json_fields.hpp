@@ -41,6 +41,9 @@ class JsonFields {
   std::set<std::string> taken_;
 };
 
+/// Takes the field model, which may be absent. Throws RequestError(404) if it names another model.
+void take_model(const ServedModel& model, JsonFields& fields);
+
 /// With vLLM's name of the one rule, add_special_tokens, and llama.cpp's of the other,
 /// parse_special, which is refused where the model's vocabulary cannot parse special tokens.
 [[nodiscard]] TextRules take_text_rules(const ServedModel& model, JsonFields& fields);
