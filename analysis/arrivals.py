@@ -84,7 +84,7 @@ def arrivals_of(start: Path, skip: int) -> list[Arrival]:
                                  float(np.mean(own >= times.max(axis=0))),
                                  float(np.mean(seconds))))
     if len(ranks) == 1:
-        raise UserError(f"{start}: one rank comes late to nobody; this command is for runs of several ranks")
+        raise UserError(f"{start}: one rank comes late to no one; this command is for runs of several ranks")
     return found
 
 

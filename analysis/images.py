@@ -2,13 +2,13 @@
 """`images`: a sheet of images as a model sees them, and of predictions, right and wrong ones marked."""
 from __future__ import annotations
 
-import csv
 import math
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from analysis.csv_files import read_csv
 from analysis.errors import UserError
 from analysis.packed_images import PackedImages, Pixels, read_set
 from analysis.style import Axes, plt, write_figure
@@ -51,18 +51,17 @@ def read_samples(path: Path) -> Pixels | PackedImages:
 
 def read_predictions(path: Path) -> list[Prediction]:
     """From `hyperslab eval --predictions`, in the order of the file."""
-    with path.open(encoding="utf-8", newline="") as file:
-        reader = csv.DictReader(file)
-        missing = [key for key in PREDICTION_KEYS if key not in (reader.fieldnames or [])]
-        if missing:
-            raise UserError(f"{path}:1: no column {missing[0]}; give what eval --predictions wrote")
-        found = []
-        for row in reader:
-            try:
-                found.append(Prediction(*(int(row[key]) for key in PREDICTION_KEYS)))
-            except (TypeError, ValueError) as error:
-                raise UserError(f"{path}:{reader.line_num}: expected whole numbers in {', '.join(PREDICTION_KEYS)}; "
-                                "give what eval --predictions wrote") from error
+    names, lines = read_csv(path)
+    missing = [key for key in PREDICTION_KEYS if key not in names]
+    if missing:
+        raise UserError(f"{path}:1: no column {missing[0]}; give what eval --predictions wrote")
+    found = []
+    for number, row in lines:
+        try:
+            found.append(Prediction(*(int(row[key]) for key in PREDICTION_KEYS)))
+        except ValueError as error:
+            raise UserError(f"{path}:{number}: expected whole numbers in {', '.join(PREDICTION_KEYS)}; "
+                            "give what eval --predictions wrote") from error
     if not found:
         raise UserError(f"{path} names no image; give what eval --predictions wrote")
     return found

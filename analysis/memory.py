@@ -110,6 +110,13 @@ def life_of(where: str, row: dict[str, Any]) -> Life:
     return life
 
 
+def timeline_of(path: Path, data: dict[str, Any], rank: dict[str, Any]) -> Timeline:
+    spans = [(str(span["name"]), float(span["start_seconds"]), float(span["end_seconds"])) for span in rank["spans"]]
+    lives = [life_of(str(path), row) for row in rank["lives"]]
+    return Timeline(path.stem, data, int(rank["rank"]), lives, spans, dict(rank["held_bytes"]),
+                    int(rank["residual_stream_bytes"]))
+
+
 def read_json(path: Path) -> list[Timeline]:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -118,14 +125,10 @@ def read_json(path: Path) -> list[Timeline]:
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise UserError(f"{path} is no timeline of memory; write one with hyperslab bench DECK "
                         "--memory-timeline FILE.json")
-    timelines = []
-    for rank in data["timelines"]:
-        spans = [(str(span["name"]), float(span["start_seconds"]), float(span["end_seconds"]))
-                 for span in rank["spans"]]
-        lives = [life_of(str(path), row) for row in rank["lives"]]
-        timelines.append(Timeline(path.stem, data, int(rank["rank"]), lives, spans,
-                                  dict(rank["held_bytes"]), int(rank["residual_stream_bytes"])))
-    return timelines
+    try:
+        return [timeline_of(path, data, rank) for rank in data["timelines"]]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{path}: a timeline cannot be read ({error!r}); was the file written by this version?") from error
 
 
 def setup_of(path: Path, start: str) -> dict[str, Any]:

@@ -6,10 +6,11 @@ one column named after the peer, and source, the file that says how the row was 
 """
 from __future__ import annotations
 
-import csv
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
+from analysis.csv_files import read_csv
 from analysis.errors import UserError
 from analysis.style import RUN_COLOURS, add_head, plt, save
 from analysis.tables import output_folder, text_table
@@ -26,35 +27,29 @@ class Row:
     ratio: float  # how many times as fast as the peer
 
 
-def read_row(path: Path, number: int, row: dict[str, str], peer: str) -> Row:
-    """One line of the table; UserError if it cannot be a measurement."""
+def read_row(where: str, row: dict[str, str], peer: str) -> Row:
+    """A line of the table, which is at `where`; UserError if it cannot be a measurement."""
     if row["unit"] not in HIGHER_IS_FASTER:
-        raise UserError(f"{path}:{number}: unit '{row['unit']}' is not one of {', '.join(HIGHER_IS_FASTER)}")
+        raise UserError(f"{where}: unit '{row['unit']}' is not one of {', '.join(HIGHER_IS_FASTER)}")
     try:
         ours, theirs = float(row["hyperslab"]), float(row[peer])
     except ValueError as error:
-        raise UserError(f"{path}:{number}: {error}") from error
-    if ours <= 0 or theirs <= 0:
-        raise UserError(f"{path}:{number}: a measured value is above 0")
+        raise UserError(f"{where}: {error}") from error
+    if not (0 < ours < math.inf and 0 < theirs < math.inf):
+        raise UserError(f"{where}: a measured value is above 0, and finite")
     ratio = ours / theirs if HIGHER_IS_FASTER[row["unit"]] else theirs / ours
     return Row(f"{row['work']}, {row['machine']}", ratio)
 
 
 def read_table(path: Path) -> tuple[str, list[Row]]:
     """The name of the peer and all rows."""
-    try:
-        with path.open(encoding="utf-8", newline="") as file:
-            reader = csv.DictReader(file)
-            names = reader.fieldnames or []
-            peers = [name for name in names if name not in COLUMNS]
-            if len(peers) != 1 or set(COLUMNS) - set(names):
-                raise UserError(f"{path}: expected the columns {', '.join(COLUMNS)} and one more, the peer's")
-            rows = [read_row(path, number, row, peers[0]) for number, row in enumerate(reader, 2)]
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
-    if not rows:
+    names, lines = read_csv(path)
+    peers = [name for name in names if name not in COLUMNS]
+    if len(peers) != 1 or set(COLUMNS) - set(names):
+        raise UserError(f"{path}: expected the columns {', '.join(COLUMNS)} and one more, the peer's")
+    if not lines:
         raise UserError(f"{path}: no row")
-    return peers[0], rows
+    return peers[0], [read_row(f"{path}:{number}", row, peers[0]) for number, row in lines]
 
 
 def compare_with_peers(path: Path, output: Path) -> str:

@@ -6,11 +6,11 @@ source does not tell, or tells in two ways, `not_modelled` says why the program 
 """
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Sequence
 
+from analysis.csv_files import Lines, read_csv
 from analysis.errors import UserError
 
 UNITS = {"tflops_per_gpu": "TFLOP/s", "tokens_per_second_per_gpu": "tokens/s", "step_seconds": "s"}
@@ -163,24 +163,19 @@ COLUMNS = {each.name: each.type for each in fields(Row)}
 
 
 def read_row(cells: dict[str, str]) -> Row:
-    row = Row(**{name: parsed(name, kind, (cells[name] or "").strip()) for name, kind in COLUMNS.items()})
+    row = Row(**{name: parsed(name, kind, cells[name].strip()) for name, kind in COLUMNS.items()})
     wrong = complaint(row)
     if wrong:
         raise ValueError(wrong)
     return row
 
 
-def read_lines(path: Path, columns: Sequence[str]) -> list[tuple[int, dict[str, str]]]:
+def read_lines(path: Path, columns: Sequence[str]) -> Lines:
     """The lines of a CSV file that has these columns, with their numbers in the file."""
-    try:
-        with path.open(encoding="utf-8", newline="") as file:
-            reader = csv.DictReader(file)
-            missing = [name for name in columns if name not in (reader.fieldnames or [])]
-            if missing:
-                raise UserError(f"{path}: there is no column '{missing[0]}'; tests/data/published.csv has all of them")
-            lines = list(enumerate(reader, 2))
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
+    names, lines = read_csv(path)
+    missing = [name for name in columns if name not in names]
+    if missing:
+        raise UserError(f"{path}: there is no column '{missing[0]}'; tests/data/published.csv has all of them")
     if not lines:
         raise UserError(f"{path}: no row")
     return lines
@@ -217,7 +212,7 @@ def read_curve(path: Path) -> list[CurvePoint]:
     points = []
     for number, cells in read_lines(path, list(names)):
         try:
-            points.append(CurvePoint(**{name: parsed(name, kind, cells[name] or "") for name, kind in names.items()}))
+            points.append(CurvePoint(**{name: parsed(name, kind, cells[name]) for name, kind in names.items()}))
         except ValueError as error:
             raise UserError(f"{path}:{number}: {error}") from error
     return points

@@ -52,7 +52,7 @@ def read_recorded(path: Path) -> list[Recorded]:
     names = [each.name for each in fields(Recorded)]
     rows = []
     for number, cells in read_lines(path, names):
-        row = Recorded(**{name: cells[name] or "" for name in names})
+        row = Recorded(**{name: cells[name] for name in names})
         if row.unit not in UNITS:
             raise UserError(f"{path}:{number}: unit '{row.unit}' is not one of {', '.join(UNITS)}")
         rows.append(row)

@@ -9,12 +9,12 @@ from analysis.report.document import Drawing, Section, Sheet
 from analysis.report.plot import draw_group
 from analysis.report.sentences import law_sheet, scaling_sentences
 from analysis.report.tables import (
-    FIRST_HEADER, Table, base_text, communication_rows, deck_rows, first_cells, machine_rows, mfu_note,
+    Table, base_text, communication_rows, deck_rows, machine_rows, mfu_note,
     numbered_title, part_rows, scaling_rows, slowest_rows, traffic_rows,
 )
 from analysis.runs import Metrics, Run, read_metrics
 from analysis.scaling import Case, Group
-from analysis.tables import counted, number
+from analysis.tables import counted
 
 CURVE_ROWS = ("last step", "diverged", TRAINING_LOSS, "validation loss, last",
               "validation perplexity, last", "validation token accuracy, last (%)", "validation top-1, last (%)",

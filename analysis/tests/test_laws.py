@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import re
 import unittest
-from pathlib import Path
 from typing import Any
 
 from analysis.report.fits import amdahl, fit_amdahl, fit_gustafson, gustafson, karp_flatt

@@ -30,7 +30,10 @@ class Peers(CommandTest):
         for text, says in ((HEAD, "no row"), ("work,unit\n" + row, "expected the columns"),
                            (HEAD + row.replace("tokens/s", "miles"), "unit 'miles'"),
                            (HEAD + row.replace("200", "much"), "table.csv:2"),
-                           (HEAD + row.replace("200", "0"), "above 0")):
+                           (HEAD + row.replace(",200,x.txt", ""), "table.csv:2"),
+                           (HEAD + row.replace("200", "0"), "above 0"), (HEAD + row.replace("200", "nan"), "finite")):
             with self.subTest(says=says):
                 self.expect_error("peers", self.table(text), "--output", self.output, says=says)
+        (self.folder / "utf16.csv").write_text(HEAD, encoding="utf-16")
+        self.expect_error("peers", self.folder / "utf16.csv", "--output", self.output, says="no CSV file")
         self.expect_error("peers", self.folder / "absent.csv", "--output", self.output, says="cannot read")
