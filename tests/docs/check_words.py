@@ -3,7 +3,8 @@
 """check_words.py PROGRAM [--self-test]: what the documents name exists.
 
 In every block of commands, those for clusters and GPUs too: commands and options of hyperslab, keys
-after --set, files below jobs/ and inputs/. Everywhere: relative links.
+after --set, files below jobs/ and inputs/. Everywhere: relative links, with the headings that they
+name. The index in docs/README.md: every page of docs/.
 """
 
 import pathlib
@@ -15,7 +16,7 @@ import tempfile
 import pages
 
 README_LINES = 150
-_LINK = re.compile(r"\]\(([^)#\s]+)(#[^)\s]*)?\)")
+_LINK = re.compile(r"\]\(([^)#\s]*)(#[^)\s]*)?\)")
 _PATH = re.compile(r"(?<![\w/.-])((?:jobs|inputs)/[\w./*-]*[\w*])")
 
 
@@ -65,11 +66,39 @@ def check_commands(text, program, root):
                     yield from check_hyperslab(words[names[0] + 1:], program)
 
 
+def anchors(text):
+    """What links may name in a page: its headings, in lower case, with hyphens for blanks and without
+    punctuation, and its ids."""
+    outside = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", outside, re.MULTILINE)
+    named = {"#" + re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    return named | {"#" + name for name in re.findall(r"<a id=\"([\w-]+)\">", outside)}
+
+
+def check_links(page, text, root):
+    """Complaints about the links of a page."""
+    for match in _LINK.finditer(text):
+        if "://" in match[1]:
+            continue
+        target = root / page.parent / match[1] if match[1] else root / page
+        if not target.exists():
+            yield f"{page}: the link to '{match[1]}' leads nowhere"
+        elif match[2] and target.suffix == ".md" and match[2] not in anchors(target.read_text(encoding="utf-8")):
+            yield f"{page}: the link to '{match[1]}{match[2]}' names no heading there"
+
+
+def check_index(root):
+    """Complaints about pages of docs/ that the index does not name."""
+    index = root / "docs/README.md"
+    named = {match[1] for match in _LINK.finditer(index.read_text(encoding="utf-8"))}
+    for path in sorted((root / "docs").glob("*.md")):
+        if path != index and path.name not in named:
+            yield f"docs/README.md: does not name {path.name}"
+
+
 def check_page(page, text, program, root):
     """Complaints about a page."""
-    for match in _LINK.finditer(text):
-        if "://" not in match[1] and not (root / page.parent / match[1]).exists():
-            yield f"{page}: the link to '{match[1]}' leads nowhere"
+    yield from check_links(page, text, root)
     yield from (f"{page}: {complaint}" for complaint in check_commands(text, program, root))
     if page == pathlib.Path("README.md") and text.count("\n") > README_LINES:
         yield f"{page}: {text.count(chr(10))} lines, more than {README_LINES}: the rest belongs in docs/"
@@ -77,8 +106,8 @@ def check_page(page, text, program, root):
 
 def check(root, program):
     """Complaints about all pages."""
-    return [complaint for page in pages.pages(root)
-            for complaint in check_page(page, (root / page).read_text(encoding="utf-8"), program, root)]
+    return [*check_index(root), *(complaint for page in pages.pages(root)
+            for complaint in check_page(page, (root / page).read_text(encoding="utf-8"), program, root))]
 
 
 BROKEN = [
@@ -86,9 +115,11 @@ BROKEN = [
     ("```console\nmpirun -np 2 hyperslab train a \\\n  --set model.heeds=2\n```\n", "there is no key 'model.heeds'"),
     ("```sh\njobs/absent.sh\n```\n", "'jobs/absent.sh' does not exist"),
     ("See [this](docs/absent.md#part).\n", "the link to 'docs/absent.md' leads nowhere"),
+    ("See [this](docs/a.md#part).\n", "the link to 'docs/a.md#part' names no heading there"),
+    ("# A\n```sh\n# part\n```\nSee [this](#part).\n", "the link to '#part' names no heading there"),
     ("line\n" * (README_LINES + 1), "more than 150"),
 ]
-CLEAN = ("See [it](docs/a.md) and [that](https://example.org/a).\n```sh\n"
+CLEAN = ("See [it](docs/a.md#some-part-b-and-c) and [that](https://example.org/a).\n```sh\n"
          "hyperslab train jobs/a.sh --resume never --set train.steps=1  # --no-option here\n```\n")
 
 
@@ -97,14 +128,18 @@ def self_test(program):
     failures = []
     with tempfile.TemporaryDirectory() as name:
         root = pathlib.Path(name)
-        for path in ("docs/a.md", "jobs/a.sh"):
+        for path, content in (("docs/a.md", "## Some part: `b`, and c\n"), ("docs/README.md", "[a](a.md)\n"),
+                              ("jobs/a.sh", "")):
             (root / path).parent.mkdir(exist_ok=True)
-            (root / path).write_text("", encoding="utf-8")
+            (root / path).write_text(content, encoding="utf-8")
         for text, expected in [(CLEAN, None), *BROKEN]:
             (root / "README.md").write_text(text, encoding="utf-8")
             found = check(root, program)
             if (found != []) if expected is None else not any(expected in each for each in found):
                 failures.append(f"{text[:60]!r}: expected {expected!r}, found {found}")
+        (root / "docs/b.md").write_text("", encoding="utf-8")
+        if "docs/README.md: does not name b.md" not in check(root, program):
+            failures.append("a page that the index does not name was not found")
     return failures
 
 
