@@ -3,10 +3,8 @@
 // literal with descr, fortran_order and shape, then the array.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <charconv>
 #include <cstring>
-#include <optional>
 #include <string_view>
 
 #include "dataset/shard.hpp"

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 
 #include "hyperslab/deck/deck.hpp"
 #include "nearest.hpp"

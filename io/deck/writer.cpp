@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cctype>
 #include <iterator>
-#include <span>
 
 #include "hyperslab/deck/deck.hpp"
 #include "schema.hpp"

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
-#include <string_view>
 
 #include "files/storage.hpp"
 #include "images/pack_source.hpp"

@@ -6,7 +6,6 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string_view>
-#include <utility>
 
 #include "files/npy_header.hpp"
 #include "hyperslab/io/json_depth.hpp"

@@ -7,7 +7,6 @@
 #include <array>
 #include <csetjmp>
 #include <cstring>
-#include <string_view>
 
 #include "images/image_bytes.hpp"
 

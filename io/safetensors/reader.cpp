@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <set>
 
 #include "files/storage.hpp"
 #include "hyperslab/core/error.hpp"

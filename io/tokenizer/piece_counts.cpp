@@ -4,7 +4,6 @@
 #include <omp.h>
 
 #include <cstring>
-#include <limits>
 #include <memory>
 
 #include "hyperslab/core/error.hpp"

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <omp.h>
 
-#include <algorithm>
 #include <utility>
 
 #include "dataset/token_writer.hpp"

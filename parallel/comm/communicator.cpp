@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
-#include <utility>
 
 #include "flight_recorder.hpp"
 #include "hyperslab/comm/component.hpp"

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <string>
-#include <vector>
 
 #include "host_id.hpp"
 #include "hyperslab/core/error.hpp"

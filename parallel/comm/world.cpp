@@ -13,7 +13,6 @@
 #include <climits>
 #include <csignal>
 #include <cstdlib>
-#include <exception>
 #include <numeric>
 #include <utility>
 

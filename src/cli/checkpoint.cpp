@@ -12,7 +12,6 @@
 #include "checkpoint_prune.hpp"
 #include "exchange.hpp"
 #include "hyperslab/core/printable.hpp"
-#include "hyperslab/train/setup.hpp"
 #include "merge.hpp"
 #include "quantize.hpp"
 #include "stored.hpp"

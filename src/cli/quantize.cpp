@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <filesystem>
 
 #include "exchange.hpp"
 #include "hyperslab/core/log.hpp"

@@ -2,7 +2,6 @@
 // Defaults of keys that a config.json leaves out are those of transformers' GPTNeoXConfig.
 #include "exchange_neox.hpp"
 
-#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "exchange_rope.hpp"

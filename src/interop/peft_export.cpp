@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
-#include <set>
 
 #include "exchange_config.hpp"
 #include "hyperslab/core/arena.hpp"

@@ -2,7 +2,6 @@
 #include "hyperslab/ops/image.hpp"
 
 #include <algorithm>
-#include <string>
 
 #include "backend.hpp"
 #include "checks.hpp"

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hyperslab/plan/gather.hpp"
 
-#include <algorithm>
 #include <map>
 #include <utility>
 

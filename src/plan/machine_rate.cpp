@@ -11,7 +11,6 @@
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/transfer.hpp"
 #include "hyperslab/ops/elementwise.hpp"
-#include "hyperslab/train/setup.hpp"
 
 namespace hyperslab::plan {
 namespace {

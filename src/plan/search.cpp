@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <optional>
 
 #include "hyperslab/plan/documents.hpp"
 #include "hyperslab/plan/plan.hpp"

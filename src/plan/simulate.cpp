@@ -2,7 +2,6 @@
 #include "hyperslab/plan/simulate.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <deque>
 #include <limits>
 #include <map>

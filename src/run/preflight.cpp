@@ -10,7 +10,6 @@
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/log.hpp"
 #include "hyperslab/run/run_lock.hpp"
-#include "hyperslab/train/setup.hpp"
 
 namespace hyperslab::run {
 namespace {

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <utility>
 #include <vector>
 
 #include "hyperslab/core/activity.hpp"

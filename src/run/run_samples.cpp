@@ -5,7 +5,6 @@
 
 #include <nlohmann/json.hpp>
 #include <span>
-#include <utility>
 
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/log.hpp"

@@ -8,7 +8,6 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string_view>
-#include <utility>
 
 #include "hyperslab/core/log.hpp"
 #include "report.hpp"

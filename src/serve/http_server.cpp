@@ -22,7 +22,6 @@
 #include <csignal>
 #include <deque>
 #include <set>
-#include <span>
 #include <utility>
 
 #include "hyperslab/core/error.hpp"

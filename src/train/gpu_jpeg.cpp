@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 #include <nvjpeg.h>
 
-#include <array>
 #include <utility>
 #include <vector>
 #endif

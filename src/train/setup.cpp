@@ -5,9 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
-#include <filesystem>
 
 #include "hyperslab/core/driver.hpp"
 #include "hyperslab/core/error.hpp"

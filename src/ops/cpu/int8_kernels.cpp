@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "int8_kernels.hpp"
 
-#include <algorithm>
-
 #include "hyperslab/core/error.hpp"
 
 #if defined(__x86_64__)
