@@ -9,6 +9,7 @@
 
 #include "files/storage.hpp"
 #include "hyperslab/core/error.hpp"
+#include "hyperslab/io/json_problem.hpp"
 
 namespace hyperslab::io {
 
@@ -39,7 +40,8 @@ json strict_json(const std::string& text, const std::string& file) {
   try {
     value = json::parse(text, watch);
   } catch (const json::exception& error) {
-    throw Error(ExitCode::checkpoint, fmt::format("{}: damaged JSON: {}", file, error.what()));
+    throw Error(ExitCode::checkpoint,
+                fmt::format("{}: damaged JSON: {}", file, json_problem(error)));
   }
   if (!value.is_object()) {
     throw Error(ExitCode::checkpoint, file + ": expected a JSON object, found something else");

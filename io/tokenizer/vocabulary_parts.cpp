@@ -11,6 +11,7 @@
 #include "files/storage.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/io/json_depth.hpp"
+#include "hyperslab/io/json_problem.hpp"
 #include "tokenizer/byte_text.hpp"
 
 namespace hyperslab::io {
@@ -59,10 +60,8 @@ json read_json_file(const std::string& path) {
   try {
     return json::parse(text);
   } catch (const json::exception& error) {
-    const std::string_view what = error.what();
-    const std::size_t prefix = what.find("] ");
-    fail_vocabulary(path, fmt::format("expected JSON, found a {}; copy the file again",
-                                      what.substr(prefix == what.npos ? 0 : prefix + 2)));
+    fail_vocabulary(
+        path, fmt::format("expected JSON, found a {}; copy the file again", json_problem(error)));
   }
 }
 

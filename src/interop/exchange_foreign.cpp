@@ -19,6 +19,7 @@
 #include "exchange_vit.hpp"
 #include "exchange_windows.hpp"
 #include "hyperslab/io/json_depth.hpp"
+#include "hyperslab/io/json_problem.hpp"
 
 namespace hyperslab::interop {
 
@@ -229,7 +230,8 @@ json parsed_object(const std::string& text, const std::string& file) {
     json parsed = json::parse(text);
     if (parsed.is_object()) return parsed;
   } catch (const json::exception& error) {
-    throw Error(ExitCode::checkpoint, fmt::format("{}: damaged JSON: {}", file, error.what()));
+    throw Error(ExitCode::checkpoint,
+                fmt::format("{}: damaged JSON: {}", file, io::json_problem(error)));
   }
   throw Error(ExitCode::checkpoint, file + ": expected a JSON object");
 }

@@ -12,6 +12,7 @@
 
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/io/json_depth.hpp"
+#include "hyperslab/io/json_problem.hpp"
 
 namespace hyperslab::interop {
 namespace {
@@ -78,24 +79,33 @@ void check_settings(const json& config, Complaints& complaints) {
   one_of("init_lora_weights", kInits, "an initialization that leaves the base as it is");
 }
 
+/// Keeps `value` if the key is absent.
 template <class T>
-std::map<std::string, T> pattern(const json& config, const char* key) {
+void read_value(const json& config, const std::string& file, const char* key, T& value) {
   const auto found = config.find(key);
-  if (found == config.end() || found->is_null()) return {};
-  return found->get<std::map<std::string, T>>();
+  if (found == config.end()) return;
+  try {
+    value = found->get<T>();
+  } catch (const json::exception& error) {
+    throw Error(ExitCode::checkpoint, fmt::format("{}: damaged JSON: {} is {}: {}", file, key,
+                                                  shown(*found), io::json_problem(error)));
+  }
 }
 
-PeftConfig read_values(const json& config) {
+PeftConfig read_values(const json& config, const std::string& file) {
   PeftConfig out;
-  out.rank = config.value("r", out.rank);
-  out.alpha = config.value("lora_alpha", out.alpha);
-  out.rank_scaled = config.value("use_rslora", false);
-  out.dropout = config.value("lora_dropout", 0.0);
-  out.rank_pattern = pattern<Dim>(config, "rank_pattern");
-  out.alpha_pattern = pattern<double>(config, "alpha_pattern");
+  const auto is_given = [&](const char* key) {
+    return config.contains(key) && !config[key].is_null();
+  };
+  read_value(config, file, "r", out.rank);
+  read_value(config, file, "lora_alpha", out.alpha);
+  read_value(config, file, "use_rslora", out.rank_scaled);
+  read_value(config, file, "lora_dropout", out.dropout);
+  if (is_given("rank_pattern")) read_value(config, file, "rank_pattern", out.rank_pattern);
+  if (is_given("alpha_pattern")) read_value(config, file, "alpha_pattern", out.alpha_pattern);
   const auto targets = config.find("target_modules");
   if (targets != config.end() && targets->is_array()) {
-    out.targets = targets->get<std::vector<std::string>>();
+    read_value(config, file, "target_modules", out.targets);
   }
   return out;
 }
@@ -130,7 +140,7 @@ PeftConfig read_peft_config(const std::string& text, const std::string& file,
                   fmt::format("{}: peft_type is {}; only LORA is read", file, type));
     }
     check_settings(config, complaints);
-    PeftConfig out = read_values(config);
+    PeftConfig out = read_values(config, file);
     complaints.unless(out.rank >= 1, fmt::format("r is {}, expected 1 or more", out.rank));
     complaints.unless(out.alpha > 0 && std::isfinite(out.alpha),
                       fmt::format("lora_alpha is {}, expected more than 0", out.alpha));
@@ -139,7 +149,8 @@ PeftConfig read_peft_config(const std::string& text, const std::string& file,
         fmt::format("lora_dropout is {}, expected at least 0 and below 1", out.dropout));
     return out;
   } catch (const json::exception& error) {
-    throw Error(ExitCode::checkpoint, fmt::format("{}: damaged JSON: {}", file, error.what()));
+    throw Error(ExitCode::checkpoint,
+                fmt::format("{}: damaged JSON: {}", file, io::json_problem(error)));
   }
 }
 

@@ -8,6 +8,7 @@
 
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/io/json_depth.hpp"
+#include "hyperslab/io/json_problem.hpp"
 #include "hyperslab/io/text_file.hpp"
 
 namespace hyperslab::plan {
@@ -111,6 +112,12 @@ std::string lines_of(const std::vector<Row>& rows, const char* indent) {
   return text + "]";
 }
 
+[[noreturn]] void refuse_machine_file(const std::string& path, const std::string& problem) {
+  throw Error(ExitCode::usage, fmt::format("{} is no machine file: {}; write one with hyperslab "
+                                           "bench DECK --machine FILE",
+                                           path, problem));
+}
+
 }  // namespace
 
 MachineFile read_machine_file(const std::string& path) {
@@ -119,14 +126,9 @@ MachineFile read_machine_file(const std::string& path) {
     if (io::is_too_deep(text)) throw Error(ExitCode::usage, "its JSON is nested too deep");
     return machine_of(json::parse(text));
   } catch (const json::exception& error) {
-    throw Error(ExitCode::usage,
-                fmt::format("{} is no machine file: {}; write one with hyperslab bench DECK "
-                            "--machine FILE",
-                            path, error.what()));
+    refuse_machine_file(path, io::json_problem(error));
   } catch (const Error& error) {
-    throw Error(ExitCode::usage, fmt::format("{} is no machine file: {}; write one with hyperslab "
-                                             "bench DECK --machine FILE",
-                                             path, error.what()));
+    refuse_machine_file(path, error.what());
   }
 }
 

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "hyperslab/core/error.hpp"
+#include "hyperslab/io/json_problem.hpp"
 
 namespace hyperslab::run {
 namespace {
@@ -118,7 +119,8 @@ void Spikes::restore(const std::string& text) {
     skipped_ = value.at("skipped").get<std::int64_t>();
   } catch (const json::exception& error) {
     throw Error(ExitCode::checkpoint,
-                std::string("the checkpoint's record of spikes cannot be read: ") + error.what());
+                std::string("the checkpoint's record of spikes cannot be read: ") +
+                    io::json_problem(error));
   }
   add_left_out(text);
 }
@@ -134,8 +136,9 @@ void Spikes::add_left_out(const std::string& text) {
     left_out_.merge(value.at("left_out").get<std::set<std::int64_t>>());
     walk_backs_ = std::max(walk_backs_, value.at("walk_backs").get<std::int64_t>());
   } catch (const json::exception& error) {
-    throw Error(ExitCode::checkpoint,
-                std::string("the record of steps to leave out cannot be read: ") + error.what());
+    throw Error(
+        ExitCode::checkpoint,
+        std::string("the record of steps to leave out cannot be read: ") + io::json_problem(error));
   }
 }
 

@@ -97,7 +97,8 @@ TEST_F(MachineFiles, DamageIsNamedWithTheFile) {
                                       HasSubstr("--machine FILE")));
   };
   EXPECT_THAT([&] { (void)read_machine_file(file("{")); }, refused("parse error"));
-  EXPECT_THAT([&] { (void)read_machine_file(file("{}")); }, refused("format"));
+  EXPECT_THAT([&] { (void)read_machine_file(file("{}")); },
+              refused("machine file: key 'format' not found"));
   EXPECT_THAT([&] { (void)read_machine_file(file(R"({"format": "x", "format_version": 1})")); },
               refused("not a \"hyperslab machine\""));
   std::string text = to_text(made_up_machine());

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <exception>
+#include <string>
+
+namespace hyperslab::io {
+
+/// What an exception of nlohmann's JSON says is wrong, and where, for one line: without the
+/// identifier in brackets before it, and cut where it quotes a long text.
+[[nodiscard]] std::string json_problem(const std::exception& error);
+
+}  // namespace hyperslab::io
