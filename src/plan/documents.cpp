@@ -80,6 +80,7 @@ void leave_out_documents(Plan& plan, const train::Config& config, const KeyShare
   if (shares.all == 1 && shares.windowed == 1) return;
   require(!plan.operations.empty(), "documents of a plan that lists no step");
   const Dim T = config.model.context;
+  constexpr double kSeenWithoutWindow = 0.5;  // of all pairs, by the causal mask
   const double of_window =
       ops::seen_share({ops::AttentionMask::Kind::causal, config.model.scores.window}, T);
   for (OperationList& step : plan.operations) {
@@ -87,7 +88,8 @@ void leave_out_documents(Plan& plan, const train::Config& config, const KeyShare
     for (Operation& op : step) {
       const double gemms = gemms_of(op);
       if (gemms == 0) continue;
-      const bool in_window = seen_by(op, gemms, T) < (of_window + 0.5) / 2;
+      // The list does not name layers: the nearer share tells whether this one has a window.
+      const bool in_window = seen_by(op, gemms, T) < (of_window + kSeenWithoutWindow) / 2;
       const double left = op.size.flops * (in_window ? shares.windowed : shares.all);
       hidden += op.size.flops - left;
       op.size.flops = left;

@@ -73,7 +73,7 @@ class Simulation {
 
  private:
   bool advance(int number);
-  bool settle_transfers(int number);
+  bool find_ends(int number);
   void compute(Rank& rank, const Operation& op);
   [[nodiscard]] double wait_for_room(const Rank& rank);
   void start(int number, const Operation& op);
@@ -223,7 +223,7 @@ std::optional<double> Simulation::end_of_collective(int number, Group group,
 }
 
 /// Finds ends of transfers that can be known by now.
-bool Simulation::settle_transfers(int number) {
+bool Simulation::find_ends(int number) {
   bool changed = false;
   for (auto& [group, stream] : ranks_[static_cast<std::size_t>(number)].groups) {
     while (stream.first_without_end < stream.open.size()) {
@@ -278,7 +278,7 @@ bool Simulation::advance(int number) {
       case Operation::Kind::collective:
       case Operation::Kind::exchange:
         start(number, op);
-        (void)settle_transfers(number);
+        (void)find_ends(number);
         break;
       case Operation::Kind::wait:
         if (!wait(number, op)) return changed;
@@ -296,7 +296,7 @@ SimulatedStep Simulation::run() {
   while (!std::ranges::all_of(ranks_, is_done)) {
     bool changed = false;
     for (int number = 0; number < stages; ++number) {
-      changed = settle_transfers(number) || changed;
+      changed = find_ends(number) || changed;
       changed = advance(number) || changed;
     }
     require(changed, "the planned operations wait for each other");

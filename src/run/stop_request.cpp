@@ -19,7 +19,7 @@
 namespace hyperslab::run {
 namespace {
 
-constexpr int kStepsToStop = 3;  // all ranks have stopped behind the second step after the asking
+constexpr int kStepsToStop = 3;  // all ranks have stopped after the second step after the asking
 constexpr double kSaveFactor = 1.5;
 constexpr int kUnusualSteps = 2;  // the first ones choose algorithms and record graphs
 

@@ -27,6 +27,8 @@ namespace {
 /// Rows of a table and columns of logits divide by this on a GPU: whole 16-byte vectors, and the
 /// tile of a matrix product.
 constexpr Dim kVocabularyMultipleOnGpu = 128;
+/// Logits that a GPU has at once; more rows of a microbatch come in parts.
+constexpr std::size_t kLogitsBytesOnGpu = std::size_t{1} << 30;
 
 pipeline::Program program_of(const Config& config, bool training) {
   const mesh::ParallelConfig& parallel = config.parallel;
@@ -73,7 +75,7 @@ model::StageOptions stage_options(const Config& config, const mesh::Mesh& mesh,
       options.device != Device::cuda ||
       ops::has_fused_attention_on_gpu(options.compute, config.model.head_width());
   if (options.device == Device::cuda) {
-    stage.logits_bytes = std::size_t{1} << 30;
+    stage.logits_bytes = kLogitsBytesOnGpu;
     stage.vocabulary_multiple = kVocabularyMultipleOnGpu;
   }
   stage.z_loss = static_cast<float>(config.train.z_loss);
