@@ -393,10 +393,9 @@ void add_options(Arguments& args) {
 }  // namespace
 
 Arguments bench_arguments() {
-  Arguments args(
-      "usage: [mpirun -np N] hyperslab bench DECK --mode forward|forward-backward|step|all|data|"
-      "decode times steps of DECK on generated tokens, the loader of its training files, or the "
-      "generation of tokens");
+  Arguments args("[mpirun -np N] hyperslab bench DECK [--mode MODE] [options]",
+                 "Times steps of DECK on generated tokens, the loader of its training files, or "
+                 "the generation of tokens.");
   add_options(args);
   args.positional("DECK");
   return args;

@@ -74,19 +74,27 @@ bool exchange(comm::World& world, const std::string& action, const Arguments& ar
 
 Arguments checkpoint_arguments() {
   Arguments args(
-      "usage: hyperslab checkpoint info|verify DIR... | diff A B [--all] | prune DIR --keep N "
-      "[--keep-every N] [--dry-run] | export DIR --output FOLDER [options] | "
-      "import FOLDER --output DIR [--deck DECK | --dropout P | --base DIR] | merge DIR --output "
-      "DIR "
-      "[--base DIR] | quantize DIR --weights int8|int4 --output DIR [--group N] [--activations A] "
-      "[--calibrate N] shows what checkpoints hold, checks "
-      "every block and that every tensor is covered exactly once, says how two differ (code 4 if "
-      "they do), removes old ones of a run that is not running, makes a folder of transformers "
-      "(its classes: docs/models.md), or makes a checkpoint of such a folder, with a "
-      "deck.yaml that trains from its weights (checkpoint.initial) in DIR/run. Adapters leave as a "
-      "folder of PEFT (LoRA) and come in from one, for the base that --base names; merge adds them "
-      "to the weights of their base and makes a checkpoint of the whole model; quantize stores the "
-      "blocks' matrices of a model in few bits, which eval, generate and bench read as they are");
+      "hyperslab checkpoint info|verify DIR...\n"
+      "hyperslab checkpoint diff A B [--all]\n"
+      "hyperslab checkpoint prune DIR --keep N [--keep-every N] [--dry-run]\n"
+      "hyperslab checkpoint export DIR --output FOLDER [options]\n"
+      "hyperslab checkpoint import FOLDER --output DIR\n"
+      "                   [--deck DECK | --dropout P | --base DIR]\n"
+      "hyperslab checkpoint merge DIR --output DIR [--base DIR]\n"
+      "hyperslab checkpoint quantize DIR --weights int8|int4 --output DIR\n"
+      "                   [--group N] [--activations A] [--calibrate N]",
+      "info shows what checkpoints hold.\n"
+      "verify checks every block, and that every tensor is covered exactly once.\n"
+      "diff says how two differ (exit code 4 if they do).\n"
+      "prune removes old ones of a run that is not running.\n"
+      "export makes a folder of transformers (its classes: docs/models.md), of adapters a folder "
+      "of PEFT (LoRA).\n"
+      "import makes a checkpoint of such a folder, with a deck.yaml that trains from its weights "
+      "(checkpoint.initial) in DIR/run; adapters come in for the base that --base names.\n"
+      "merge adds adapters to the weights of their base and makes a checkpoint of the whole "
+      "model.\n"
+      "quantize stores the blocks' matrices of a model in few bits, which eval, generate and bench "
+      "read as they are.");
   args.positional("ACTION");
   args.positional("DIR", true);
   add_exchange_options(args);

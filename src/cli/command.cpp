@@ -26,18 +26,18 @@ namespace hyperslab::cli {
 const std::vector<Command>& commands() {
   static const std::vector<Command> all = {
       {"train", "train a model as a deck says", run_train, train_arguments},
-      {"eval", "loss, perplexity and token accuracy of a checkpoint", run_eval, eval_arguments},
+      {"eval", "loss, accuracy and scores of tasks of checkpoints", run_eval, eval_arguments},
       {"generate", "continue a text", run_generate, generate_arguments},
       {"serve", "answer completions over HTTP", run_serve, serve_arguments},
       {"bench", "time forward, forward-backward or whole steps", run_bench, bench_arguments},
       {"tokenize", "turn text files into token files", run_tokenize, tokenize_arguments},
       {"pack-images", "turn image folders into shards with an index", run_pack_images,
        pack_images_arguments},
-      {"checkpoint", "look at, verify, export and import checkpoints", run_checkpoint,
+      {"checkpoint", "look at, verify, compare, prune and convert checkpoints", run_checkpoint,
        checkpoint_arguments},
       {"parity", "train under two layouts and compare them tensor by tensor", run_parity,
        parity_arguments},
-      {"plan", "layout, memory and pipeline schedule of a run that is not started", run_plan,
+      {"plan", "layout, memory, schedule and step time of a run that is not started", run_plan,
        plan_arguments},
       {"trace", "traced steps of a run, all ranks, as one trace for Perfetto", run_trace,
        trace_arguments},
@@ -52,8 +52,20 @@ constexpr const char* kExtra = " extra";
 
 }  // namespace
 
-Arguments::Arguments(std::string usage) : usage_(std::move(usage)) {
+Arguments::Arguments(std::string usage, std::string description)
+    : usage_(std::move(usage)), description_(std::move(description)) {
   visible_.add_options()("help,h", "show this text");
+}
+
+/// "usage: " and each way to call the command, one below the other.
+std::string Arguments::usage_lines() const {
+  constexpr std::string_view kFirst = "usage: ";
+  std::string text(kFirst);
+  for (const char c : usage_) {
+    text += c;
+    if (c == '\n') text.append(kFirst.size(), ' ');
+  }
+  return text;
 }
 
 void Arguments::positional(const std::string& name, bool many) {
@@ -110,14 +122,20 @@ void Arguments::require_positional(const std::vector<std::string>& arguments) co
     refuse(fmt::format("'{}' is one argument too many", list(kExtra).front()));
   }
   for (const std::string& name : required_) {
-    if (!has(name)) refuse(fmt::format("{} is missing; {}", name, usage_));
+    if (has(name)) continue;
+    const std::string first = usage_.substr(0, usage_.find('\n'));
+    refuse(fmt::format("{} is missing; usage: {}", name, first));
   }
 }
 
 bool Arguments::parse(const comm::World& world, const std::vector<std::string>& arguments) {
   read(arguments);
   if (has("help")) {
-    if (world.rank() == 0) std::cout << usage_ << "\n\n" << visible_ << std::flush;
+    if (world.rank() == 0) {
+      std::cout << usage_lines() << "\n\n"
+                << wrapped(description_) << "\n\n"
+                << visible_ << std::flush;
+    }
     return false;
   }
   require_positional(arguments);

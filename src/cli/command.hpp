@@ -64,8 +64,9 @@ void catch_stop_requests(bool caught);
 /// Options of a subcommand and its positional arguments.
 class Arguments {
  public:
-  /// `usage`: "hyperslab train DECK [options]", then a sentence. Adds --help.
-  explicit Arguments(std::string usage);
+  /// `usage`: "hyperslab train DECK [options]", or several such lines; `description`: what the
+  /// command does. Adds --help.
+  Arguments(std::string usage, std::string description);
   po::options_description_easy_init add() { return visible_.add_options(); }
   /// A positional argument; `many`: one or more.
   void positional(const std::string& name, bool many = false);
@@ -87,7 +88,10 @@ class Arguments {
   void require_positional(const std::vector<std::string>& arguments) const;
   [[noreturn]] void refuse(const std::string& problem) const;
 
+  [[nodiscard]] std::string usage_lines() const;
+
   std::string usage_;
+  std::string description_;
   po::options_description visible_{"Options"};
   po::options_description hidden_;
   po::positional_options_description positional_;

@@ -217,16 +217,16 @@ void write_json(comm::World& world, const std::string& path, const nlohmann::ord
 
 Arguments eval_arguments() {
   Arguments args(
-      "usage: [mpirun -np N] hyperslab eval [DECK] --checkpoint DIR... [--data FILE... | --tasks "
-      "FILE,...] [--set k=v]... prints loss (nats a token), perplexity, bits per byte and token "
-      "accuracy of FILEs, "
-      "else of the deck's validation files, and which files those were, the same numbers on every "
-      "layout; of images loss, top-1 and top-5. Without DECK it is "
-      "the one that the first checkpoint holds, on as many data ranks as the started ones leave "
-      "with --set parallel.tensor and parallel.pipeline (1). Bytes are those of the counted tokens "
-      "in data.vocabulary; end of text and other special tokens have "
-      "none. train.validate_batches limits the text to so many batches of train.global_batch "
-      "samples, 0 takes all");
+      "[mpirun -np N] hyperslab eval [DECK] --checkpoint DIR...\n"
+      "                      [--data FILE... | --tasks FILE,...] [--set k=v]...",
+      "Prints loss (nats a token), perplexity, bits per byte and token accuracy of FILEs, else of "
+      "the deck's validation files, and which files those were: the same numbers on every layout. "
+      "Of images it prints loss, top-1 and top-5. Without DECK it is the one that the first "
+      "checkpoint holds, on as many data ranks as the started ones leave with --set "
+      "parallel.tensor and parallel.pipeline (1). Bytes are those of the counted tokens in "
+      "data.vocabulary; end of text and other special tokens have none. "
+      "train.validate_batches limits the text to so many batches of train.global_batch samples; 0 "
+      "takes all.");
   add_options(args);
   return args;
 }

@@ -224,11 +224,11 @@ void add_options(Arguments& args) {
 
 Arguments generate_arguments() {
   Arguments args(
-      "usage: [mpirun -np N] hyperslab generate --checkpoint DIR --prompt TEXT [options] continues "
-      "TEXT; N ranks share the model as parallel.tensor does, whatever layout it was trained on. "
-      "The "
-      "model sees at most model.context tokens: of a longer prompt the last ones, and whenever the "
-      "context is full, it goes on from the last half of it");
+      "[mpirun -np N] hyperslab generate --checkpoint DIR --prompt TEXT\n"
+      "                          [options]",
+      "Continues TEXT. N ranks share the model as parallel.tensor does, whatever layout it was "
+      "trained on. The model sees at most model.context tokens: of a longer prompt the last ones, "
+      "and whenever the context is full, it goes on from the last half of it.");
   add_options(args);
   return args;
 }

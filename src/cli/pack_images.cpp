@@ -82,8 +82,10 @@ void print(const std::string& output, const io::PackedImages& packed, double sec
 
 Arguments pack_images_arguments() {
   Arguments args(
-      "usage: hyperslab pack-images --input FOLDER... --output DIR [--split train|validation]; "
-      "images stay encoded as they are");
+      "hyperslab pack-images --input FOLDER... --output DIR\n"
+      "                      [--split train|validation]",
+      "Packs images and their classes into tar files with an index. Images stay encoded "
+      "as they are.");
   args.add()("input", po::value<std::vector<std::string>>()->multitoken()->required(),
              "a folder with a folder a class, or with train and val of such; TinyImageNet as it is "
              "unpacked; CIFAR's binary files; tar files (WebDataset)")(

@@ -114,14 +114,15 @@ bool compare_all(comm::World& world, const Arguments& args, const train::Config&
 
 Arguments parity_arguments() {
   Arguments args(
-      "usage: mpirun -np N hyperslab parity DECK_A DECK_B [--steps n] [--set k=v]...\n"
-      "       mpirun -np N hyperslab parity DECK --matrix FILE [--steps n] [--set k=v]...\n"
-      "trains under both layouts from one seed and compares, tensor by tensor, the gradients of "
-      "step 1 and the losses; every line of FILE is a layout as overrides of DECK, such as "
+      "mpirun -np N hyperslab parity DECK_A DECK_B [--steps n] [--set k=v]...\n"
+      "mpirun -np N hyperslab parity DECK --matrix FILE [--steps n]\n"
+      "                              [--set k=v]...",
+      "Trains under both layouts from one seed and compares, tensor by tensor, the gradients of "
+      "step 1, and the losses. Every line of FILE is a layout as overrides of DECK, such as "
       "`parallel.data=2 parallel.tensor=2`. Differences are relative to the largest element of a "
-      "tensor, or to a thousandth of the largest of all weights or all biases: "
-      "attention.key.bias without rope has a gradient of zero in theory, as softmax does not see "
-      "what all keys share, so that what is left is rounding, which Adam scales up");
+      "tensor, or to a thousandth of the largest of all weights or all biases: attention.key.bias "
+      "without rope has a gradient of zero in theory, as softmax does not see what all keys share, "
+      "so that what is left is rounding, which Adam scales up.");
   add_deck_options(args);
   args.add()("matrix", po::value<std::string>(), "layouts to compare DECK with, a line each")(
       "steps", po::value<std::int64_t>()->default_value(10), "steps to train")(

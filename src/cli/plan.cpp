@@ -260,9 +260,10 @@ void search(const Arguments& args, const train::Config& config,
 
 Arguments plan_arguments() {
   Arguments args(
-      "usage: hyperslab plan DECK [--ranks N] [--device cpu|cuda] [--machine FILE [--search]] "
-      "[--schedule] [--set k=v]... shows what a run would hold, compute and send, and with a "
-      "machine file how long a step takes, without starting it");
+      "hyperslab plan DECK [--ranks N] [--device cpu|cuda] [--schedule]\n"
+      "               [--machine FILE [--search]] [--set k=v]...",
+      "Shows what a run would hold, compute and send, and with a machine file how long a step "
+      "takes, without starting it.");
   add_deck_options(args);
   args.add()("ranks", po::value<int>(), "ranks of the run (default: as many as the deck's layout)")(
       "device", po::value<std::string>(),

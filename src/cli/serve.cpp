@@ -115,11 +115,10 @@ void serve(comm::World& world, const Arguments& args) {
 }  // namespace
 
 Arguments serve_arguments() {
-  Arguments args(
-      "usage: [mpirun -np N] hyperslab serve --checkpoint DIR [options] answers POST "
-      "/v1/completions, /tokenize and /detokenize, and GET /v1/models, /tokenizer_info and /health "
-      "over HTTP, until SIGINT, SIGTERM or SIGUSR1; N ranks share the model as parallel.tensor "
-      "does, whatever layout it was trained on");
+  Arguments args("[mpirun -np N] hyperslab serve --checkpoint DIR [options]",
+                 "Answers POST /v1/completions, /tokenize and /detokenize, and GET /v1/models, "
+                 "/tokenizer_info and /health over HTTP, until SIGINT, SIGTERM or SIGUSR1. N ranks "
+                 "share the model as parallel.tensor does, whatever layout it was trained on.");
   const serve::ServeOptions defaults;
   add_stored_model_options(args);
   add_cache_option(args);

@@ -104,9 +104,13 @@ void tokenize(const Arguments& args) {
 
 Arguments tokenize_arguments() {
   Arguments args(
-      "usage: hyperslab tokenize --vocab DIR|bytes --input FILE... --output FILE, or --decode "
-      "--vocab DIR|bytes --input FILE... [--output FILE], or --train-vocab SIZE --input FILE... "
-      "[--special TEXT...] --output-vocab DIR");
+      "hyperslab tokenize --vocab DIR|bytes --input FILE... --output FILE\n"
+      "hyperslab tokenize --decode --vocab DIR|bytes --input FILE...\n"
+      "                   [--output FILE]\n"
+      "hyperslab tokenize --train-vocab SIZE --input FILE... [--special TEXT...]\n"
+      "                   --output-vocab DIR",
+      "Turns text files into a file of tokens, a file of tokens into text, or learns a vocabulary "
+      "from text files.");
   args.add()(
       "vocab", po::value<std::string>(),
       unicode_help("vocabulary; `bytes`: 256 bytes and an end-of-text id; else a tokenizer.json, "

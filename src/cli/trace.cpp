@@ -42,8 +42,8 @@ void print(const io::TraceSummary& summary, const std::string& output) {
 
 Arguments trace_arguments() {
   Arguments args(
-      "usage: hyperslab trace RUN --output FILE.json writes the traced steps of a run "
-      "(timing.trace_steps) with all its ranks for Perfetto");
+      "hyperslab trace RUN --output FILE.json",
+      "Writes the traced steps of a run (timing.trace_steps), with all its ranks, for Perfetto.");
   args.add()("output", po::value<std::string>()->required(), "the file to write");
   args.positional("RUN");
   return args;

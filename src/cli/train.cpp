@@ -97,7 +97,7 @@ void catch_stop_requests(bool caught) {
 }
 
 Arguments train_arguments() {
-  Arguments args("usage: [mpirun -np N] hyperslab train DECK [--set k=v]... trains as DECK says");
+  Arguments args("[mpirun -np N] hyperslab train DECK [--set k=v]...", "Trains as DECK says.");
   add_deck_options(args);
   args.add()("resume", po::value<std::string>()->default_value(""),
              "auto: newest checkpoint if there is one; never; or a step (default: the deck's)")(

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <sstream>
 #include <typeinfo>
 
 #include "hyperslab/deck/reference.hpp"
@@ -162,6 +163,27 @@ std::string meant_override(const std::string& word, const std::vector<std::strin
   const bool follows_set = found - arguments.begin() >= 2 && *(found - 2) == "--set";
   if (!follows_set || word.ends_with(".yaml") || word.ends_with(".yml")) return "";
   return deck::is_key(*(found - 1)) ? set_form(*(found - 1), word) : "";
+}
+
+std::string wrapped(const std::string& text) {
+  constexpr std::size_t kColumns = 80;
+  std::string out;
+  std::size_t begin = 0;  // of the line
+  std::istringstream words(text);
+  for (std::string word; std::getline(words, word, ' ');) {
+    const bool is_first = out.size() == begin;
+    const std::size_t end = std::min(word.find('\n'), word.size());
+    if (!is_first && out.size() - begin + 1 + end > kColumns) {
+      out += '\n';
+      begin = out.size();
+    } else if (!is_first) {
+      out += ' ';
+    }
+    out += word;
+    const std::size_t newline = out.rfind('\n');
+    if (newline != std::string::npos) begin = newline + 1;
+  }
+  return out;
 }
 
 }  // namespace hyperslab::cli

@@ -18,4 +18,7 @@ namespace hyperslab::cli {
 [[nodiscard]] std::string meant_override(const std::string& word,
                                          const std::vector<std::string>& arguments);
 
+/// The text in lines of at most 80 columns, broken at blanks; its own ends of lines stay.
+[[nodiscard]] std::string wrapped(const std::string& text);
+
 }  // namespace hyperslab::cli

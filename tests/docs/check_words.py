@@ -4,7 +4,7 @@
 
 In every block of commands, those for clusters and GPUs too: commands and options of hyperslab, keys
 after --set, files below jobs/ and inputs/. Everywhere: relative links, with the headings that they
-name. The index in docs/README.md: every page of docs/.
+name. The index in docs/README.md: every page of docs/. The help of every command fits a terminal.
 """
 
 import pathlib
@@ -16,6 +16,7 @@ import tempfile
 import pages
 
 README_LINES = 150
+COLUMNS = 80  # of a terminal
 _LINK = re.compile(r"\]\(([^)#\s]*)(#[^)\s]*)?\)")
 _PATH = re.compile(r"(?<![\w/.-])((?:jobs|inputs)/[\w./*-]*[\w*])")
 
@@ -28,6 +29,10 @@ class Program:
         self._help = {}
         self.keys = set(re.findall(r"`(\w+\.\w+)`", self.output("--keys", "--markdown")))
 
+    def commands(self):
+        """The names of its commands, as its help lists them."""
+        return re.findall(r"^  ([a-z][\w-]*) ", self.output("--help"), re.MULTILINE)
+
     def output(self, *arguments):
         """What it prints."""
         return subprocess.run([self.path, *arguments], capture_output=True, text=True, check=False).stdout
@@ -37,6 +42,18 @@ class Program:
         if command not in self._help:
             self._help[command] = self.output(command, "--help")
         return re.search(rf"(?<![\w-]){re.escape(option)}(?![\w-])", self._help[command]) is not None
+
+
+def check_help(program):
+    """Complaints about the help of commands: how each is called, then what it does, for 80 columns."""
+    if "train" not in program.commands():
+        yield "hyperslab --help lists no command train"
+    for command in program.commands():
+        text = program.output(command, "--help")
+        if not re.match(rf"usage: (\[?mpirun -np N\]? )?hyperslab {command} .*\n\n[A-Za-z]", text, re.DOTALL):
+            yield f"hyperslab {command} --help does not begin with its usage and what it does"
+        yield from (f"hyperslab {command} --help has {len(line)} columns: {line}"
+                    for line in text.splitlines() if len(line) > COLUMNS)
 
 
 def check_hyperslab(words, program):
@@ -145,6 +162,6 @@ def self_test(program):
 
 if __name__ == "__main__":
     PROGRAM = Program(sys.argv[1])
-    COMPLAINTS = self_test(PROGRAM) if "--self-test" in sys.argv else check(pages.ROOT, PROGRAM)
+    COMPLAINTS = self_test(PROGRAM) if "--self-test" in sys.argv else [*check(pages.ROOT, PROGRAM), *check_help(PROGRAM)]
     print("\n".join(COMPLAINTS) or "documents: nothing to complain about")
     sys.exit(1 if COMPLAINTS else 0)
