@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 #include <memory>
 
+#include "hyperslab/comm/agree.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/transfer.hpp"
 #include "hyperslab/ops/elementwise.hpp"
@@ -18,6 +20,7 @@ namespace {
 constexpr double kEnoughSeconds = 0.3;  // of measured rounds
 constexpr double kRoundSeconds = 0.03;  // at least, that begin and end of a round cost nothing
 constexpr Dim kLargest = 4096;
+constexpr const char* kVariable = "HYPERSLAB_MATRIX_GFLOPS";
 
 /// The longest of all ranks.
 double slowest(comm::World& world, double seconds) {
@@ -55,6 +58,23 @@ double best_round(comm::World& world, const Measuring& measuring) {
     spent += seconds;
   }
   return world.size() * products * measuring.probe->flops() / best;
+}
+
+/// FLOP/s of a rank that the user states, 0 if there is no such statement. Launchers may keep the
+/// variable from ranks on other hosts, so rank 0's counts. Collective.
+double stated_flops(comm::World& world) {
+  double flops = 0;
+  comm::agree(world, [&] {
+    const char* const text = world.rank() == 0 ? std::getenv(kVariable) : nullptr;
+    if (text == nullptr || *text == '\0') return;
+    char* end = nullptr;
+    flops = 1e9 * std::strtod(text, &end);
+    if (*end == '\0' && flops > 0 && std::isfinite(flops)) return;
+    throw Error(ExitCode::usage,
+                fmt::format("{} is '{}', expected a number of GFLOP/s of one rank, more than 0",
+                            kVariable, text));
+  });
+  return world.sum(flops);
 }
 
 std::string readable(double flops) {
@@ -126,12 +146,17 @@ MachineRate measured_rate(comm::World& world, const Context& run, Precision prec
 }
 
 MachineRate machine_rate(comm::World& world, const Context& ctx, Precision precision) {
-  std::optional<double> peak;
-  if (ctx.device() == Device::cuda) peak = ctx.machine().peak(precision);
-  if (!world.all(peak.has_value()) || !peak) return measured_rate(world, ctx, precision);
   MachineRate rate;
-  rate.flops = world.size() * *peak;
   rate.is_measured = false;
+  if (ctx.device() == Device::cpu) {
+    rate.flops = world.size() * stated_flops(world);
+    rate.name = "the stated matrix rate";
+    rate.source = kVariable;
+    return rate.flops > 0 ? rate : measured_rate(world, ctx, precision);
+  }
+  const std::optional<double> peak = ctx.machine().peak(precision);
+  if (!world.all(peak.has_value()) || !peak) return measured_rate(world, ctx, precision);
+  rate.flops = world.size() * *peak;
   rate.name = "the peak";
   rate.source = fmt::format("{} in {}, as NVIDIA states for dense products", device_name(),
                             name_of(precision));

@@ -12,7 +12,8 @@ import support
 
 CORES = sorted(os.sched_getaffinity(0))
 # What CTest and the user set for other runs would decide here.
-ALONE = ("OMP_NUM_THREADS", "OMPI_MCA_mpi_yield_when_idle", "OMPI_MCA_hwloc_base_binding_policy")
+ALONE = ("OMP_NUM_THREADS", "OMPI_MCA_mpi_yield_when_idle", "OMPI_MCA_hwloc_base_binding_policy",
+         "HYPERSLAB_MATRIX_GFLOPS")
 STEPS = ("train.steps=1", "schedule.warmup_steps=0", "train.validate_every=0", "data.validation=[]",
          "checkpoint.every=0", "checkpoint.final=false")
 
@@ -135,6 +136,12 @@ class ThreadsTest(support.Case):
         for key in ("mfu", "mfu_full"):
             self.assertGreater(line[key] * line["step_seconds"] * rate, 0)
         self.assertLess(line["mfu"], line["mfu_full"])
+
+    def test_a_stated_rate_is_not_measured(self):
+        _, text = self.train_with("stated", 2, ("--oversubscribe", "--bind-to", "none"), HYPERSLAB_MATRIX_GFLOPS="40")
+
+        self.assertIn("utilization against the stated matrix rate, 80.0 GFLOP/s of 2 ranks (HYPERSLAB_MATRIX_GFLOPS)",
+                      text)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <limits>
 
+#include "hyperslab/core/error.hpp"
 #include "support/mpi_world.hpp"
 
 namespace {
@@ -41,7 +42,10 @@ TEST(MatmulProbe, CountsItsProducts) {
   EXPECT_GT(probe.run(2000), probe.run(10));
 }
 
+constexpr const char* kVariable = "HYPERSLAB_MATRIX_GFLOPS";
+
 TEST(MachineRate, IsMeasuredByAllRanksTogether) {
+  ::unsetenv(kVariable);
   const Context ctx(Device::cpu);
   const double start = now_seconds();
 
@@ -55,6 +59,35 @@ TEST(MachineRate, IsMeasuredByAllRanksTogether) {
   const std::string ranks = world().size() == 1 ? " of 1 rank (" : " of 2 ranks (";
   EXPECT_NE(rate.describe(world().size()).find("the measured matrix rate, "), std::string::npos);
   EXPECT_NE(rate.describe(world().size()).find(ranks), std::string::npos);
+}
+
+TEST(MachineRate, MayBeStatedOnTheFirstRank) {
+  const Context ctx(Device::cpu);
+  ::unsetenv(kVariable);
+  if (world().rank() == 0) ::setenv(kVariable, "12.5", 1);
+
+  const MachineRate rate = plan::machine_rate(world(), ctx, Precision::fp32);
+  ::unsetenv(kVariable);
+
+  EXPECT_FALSE(rate.is_measured);
+  EXPECT_EQ(rate.flops, world().size() * 12.5e9);
+  EXPECT_EQ(rate.name, "the stated matrix rate");
+  EXPECT_EQ(rate.source, kVariable);
+}
+
+TEST(MachineRate, StatedAsNoRateIsRefused) {
+  const Context ctx(Device::cpu);
+  for (const char* text : {"fast", "0", "-3", "inf", "nan", "5 GFLOP/s"}) {
+    ::setenv(kVariable, text, 1);
+    try {
+      (void)plan::machine_rate(world(), ctx, Precision::fp32);
+      ADD_FAILURE() << text;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::usage);
+      EXPECT_NE(std::string(error.what()).find("HYPERSLAB_MATRIX_GFLOPS is '"), std::string::npos);
+    }
+  }
+  ::unsetenv(kVariable);
 }
 
 TEST(MachineRate, IsOfTheLargestProductThatFits) {

@@ -30,8 +30,8 @@ class MatmulProbe {
 
 struct MachineRate {
   double flops = 0;         ///< FLOP/s of all ranks together; not a number if it is not known
-  bool is_measured = true;  ///< otherwise NVIDIA's statement
-  std::string name;         ///< "the measured matrix rate" | "the peak"
+  bool is_measured = true;  ///< otherwise NVIDIA's statement or the user's
+  std::string name;         ///< "the measured matrix rate" | "the stated matrix rate" | "the peak"
   std::string source;       ///< "fp32, 2048 x 2048 x 2048, all ranks at once"
 
   /// "the measured matrix rate, 123.4 GFLOP/s of 4 ranks (...)"
@@ -46,8 +46,9 @@ struct MachineRate {
 [[nodiscard]] MachineRate measured_rate(comm::World& world, const Context& run, Precision precision,
                                         Dim smallest = 1024);
 
-/// The rate that utilization is stated against: on a GPU of the table its peak, otherwise the
-/// measured one. Collective over the world.
+/// The rate that utilization is stated against: on a GPU of the table its peak, on a CPU what
+/// HYPERSLAB_MATRIX_GFLOPS says of every rank, otherwise the measured one. Collective over the
+/// world.
 [[nodiscard]] MachineRate machine_rate(comm::World& world, const Context& ctx, Precision precision);
 
 }  // namespace hyperslab::plan
