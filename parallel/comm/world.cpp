@@ -39,12 +39,14 @@ bool has_launcher() {
   return std::ranges::any_of(kVariables, [](const char* name) { return std::getenv(name); });
 }
 
-/// Without a launcher Open MPI would start a daemon and open the network, which no one needs.
+/// Without a launcher Open MPI would start a daemon and open the network, which no one needs, and
+/// make a folder that all such processes share: one that ends removes what another begins with.
 void stay_alone() {
   constexpr int kKeepTheUsers = 0;
   ::setenv("OMPI_MCA_ess_singleton_isolated", "1", kKeepTheUsers);
   ::setenv("OMPI_MCA_pml", "ob1", kKeepTheUsers);
   ::setenv("OMPI_MCA_btl", "self", kKeepTheUsers);
+  ::setenv("OMPI_MCA_orte_create_session_dirs", "0", kKeepTheUsers);
 }
 
 /// If ranks of a host cannot read each other's memory, Open MPI copies messages in fragments of
