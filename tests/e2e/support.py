@@ -346,4 +346,7 @@ def main():
     for key, value in {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
                        "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMP_NUM_THREADS": "1"}.items():
         os.environ.setdefault(key, value)
-    unittest.main(argv=[sys.argv[0], *rest], module="__main__")
+    # In a folder that two scripts share, an mpirun that ends removes what another is about to use.
+    with tempfile.TemporaryDirectory(prefix="hyperslab_sessions_", ignore_cleanup_errors=True) as sessions:
+        os.environ.setdefault("OMPI_MCA_orte_tmpdir_base", sessions)
+        unittest.main(argv=[sys.argv[0], *rest], module="__main__")
