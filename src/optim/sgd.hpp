@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "hyperslab/core/error.hpp"
 #include "hyperslab/optim/optimizer.hpp"
 
 namespace hyperslab::optim {
@@ -12,6 +13,8 @@ class Sgd final : public Optimizer {
       : Optimizer(config, group, sharded),
         momentum_buffer_(take_state(arena, "momentum_buffer", master_dtype())) {
     take_decay(arena);
+    take_rate(arena);
+    require(!rate(), "sgd has one learning rate for all parameters");
   }
 
  private:

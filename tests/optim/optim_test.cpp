@@ -155,10 +155,27 @@ TEST(Optimizer, MatricesOfAWideModelMoveLessAndDecayAlike) {
   }
 }
 
-TEST(Optimizer, OnlyAdamwHasRatesByParameter) {
-  for (const OptimizerKind kind : {OptimizerKind::sgd, OptimizerKind::muon}) {
-    EXPECT_THROW(Optimized(kind, 4), Error);
+/// With Muon a half: the root of the width.
+TEST(Muon, MatricesOfAWideModelMoveLessAndDecayAlike) {
+  Optimized narrow(OptimizerKind::muon);
+  Optimized wide(OptimizerKind::muon, 4);
+  EXPECT_FALSE(wide.optimizer->rate());
+  const std::vector<float> of_narrow = narrow.updated();
+  const std::vector<float> of_wide = wide.updated();
+
+  for (const std::size_t index : {0, 1, 2}) {
+    const param::Param& param = wide.param(index);
+    const float decayed = param.role == param::Role::norm ? 1.0F : 1 - 0.5F * 0.1F;
+    const float share = param.role == param::Role::norm ? 1.0F : 0.5F;
+    for (Dim i = param.flat_begin; i < param.flat_begin + param.numel(); ++i) {
+      const auto at = static_cast<std::size_t>(i);
+      EXPECT_NEAR(of_wide[at] - decayed, share * (of_narrow[at] - decayed), 1e-6) << param.name;
+    }
   }
+}
+
+TEST(Optimizer, SgdHasOneRateForAllParameters) {
+  EXPECT_THROW(Optimized(OptimizerKind::sgd, 4), Error);
 }
 
 TEST(Optimizer, NamesItsStateAsPyTorchDoes) {
