@@ -13,11 +13,11 @@ passed=0
 failed=0
 failures=()
 skipped=()
-not_slow=(-LE "slow|repository")
+left_out="slow|repository"  # labels
 tidy_all=0
 while (($# > 0)); do
   case $1 in
-    --slow) not_slow=(-LE "repository|soak") ;;
+    --slow) left_out="repository|soak" ;;
     --tidy) tidy_all=1 ;;
     --no-install) HYPERSLAB_NO_INSTALL=1 ;;
     -h | --help)
@@ -75,12 +75,12 @@ run_whole_again() {
   ctest --test-dir build -R "^($names)\$" --output-on-failure --output-junit "$scratch/junit.xml" || true
   recovered=$(($(attribute tests) - $(attribute failures)))
 }
-# run_ctest NAME OPTION...: CTest's own words are shown, its counts kept.
+# run_ctest NAME AT_ONCE OPTION...: CTest's own words are shown, its counts kept.
 run_ctest() {
-  local name=$1 status=0 all bad unrun recovered=0
-  shift
+  local name=$1 at_once=$2 status=0 all bad unrun recovered=0
+  shift 2
   rm -f "$scratch/junit.xml"
-  ctest --test-dir build -j "$(hs_cores)" --output-on-failure --no-tests=error \
+  ctest --test-dir build -j "$at_once" --output-on-failure --no-tests=error \
     --output-junit "$scratch/junit.xml" "$@" || status=$?
   all=$(attribute tests)
   bad=$(attribute failures)
@@ -185,15 +185,18 @@ check_tidy() {
 hs_part "install"
 hs_install "${hs_build_packages[@]}" "${hs_test_packages[@]}" "${hs_analysis_packages[@]}"
 hs_install_optional "${hs_lint_packages[@]}" "${hs_pdf_packages[@]}"
-[[ ${not_slow[1]} == *slow* ]] || hs_install_optional "${hs_slow_packages[@]}"
+[[ $left_out == *slow* ]] || hs_install_optional "${hs_slow_packages[@]}"
 
 hs_part "build"
 try build configure_and_build
 if ((failed == 0)); then
   hs_part "tests"
-  run_ctest ctest "${not_slow[@]}"
+  run_ctest ctest "$(hs_cores)" -LE "$left_out|e2e|fault"
+  hs_part "whole runs"
+  # They wait for launches and time-outs: each takes less than half of a core.
+  run_ctest "whole runs" $((($(hs_cores) * 3 + 1) / 2)) -L "e2e|fault" -LE "$left_out"
   hs_part "repository"
-  run_ctest repository -L repository
+  run_ctest repository "$(hs_cores)" -L repository
 else
   skipped+=("every test of CTest: not all was built")
 fi
