@@ -156,7 +156,7 @@ void TextModel::follow() {
       case PassOrder::read_all: {
         const std::span<const RowRead> rows = orders_.rows();
         const auto tokens = static_cast<Dim>(rows.size() * rows.front().tokens.size());
-        if (tokens > room) all.emplace(make_block(room = tokens));
+        if (!all || tokens > room) all.emplace(make_block(room = tokens));
         run_all(rows, *all);
         break;
       }
