@@ -7,7 +7,7 @@ python3 -m analysis.compare.speed --check [--output analysis/results/speed.jsonl
 
 A line {"row", "ratio", "ours", "peer", "hardware", "versions", "commit", "date", ...} is added to --output; rates are in
 tokens per second of the median step. The peer is PyTorch (torch.compile, scaled dot product attention, fused AdamW), or
-hyperslab itself in bf16. --check ends with 1 if the newest ratio of a row on some hardware is more than 4 % below the one
+hyperslab itself in bf16. --check ends with 1 if the newest ratio of a row on some hardware is more than 4 % below the best
 before.
 """
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import Any
 from analysis.compare.rates import bench
 from analysis.errors import UserError
 
-MOST_LOSS = 0.04  # of a ratio from one record to the next
+MOST_LOSS = 0.04  # of the best ratio on record
 EIGHT_LAYERS = ("model.layers=8", "model.vocabulary=32000", "train.global_batch=2", "train.microbatch=2")
 FP8 = (*EIGHT_LAYERS, "precision.gemm=fp8_tensor")
 
@@ -159,13 +159,16 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def losses(lines: list[dict[str, Any]]) -> list[str]:
-    """A sentence for every row whose newest ratio is too far below the one before."""
+    """A sentence for every row whose newest ratio is too far below the best before."""
     records: dict[tuple[str, str], list[float]] = defaultdict(list)
     for line in lines:
         records[line["row"], line["hardware"]].append(line["ratio"])
-    return [f"{row} on {hardware}: {ratios[-1]:.3f} after {ratios[-2]:.3f}, {1 - ratios[-1] / ratios[-2]:.1%} less"
-            for (row, hardware), ratios in records.items()
-            if len(ratios) > 1 and ratios[-1] < (1 - MOST_LOSS) * ratios[-2]]
+    found = []
+    for (row, hardware), (*before, newest) in records.items():
+        best = max(before, default=newest)
+        if newest < (1 - MOST_LOSS) * best:
+            found.append(f"{row} on {hardware}: {newest:.3f} after {best:.3f}, {1 - newest / best:.1%} less")
+    return found
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -81,7 +81,11 @@ class Speed(unittest.TestCase):
         self.record(2.0, hardware="another")
         code, out, _ = self.call("--check", "--output", self.output)
 
-        self.assertEqual((code, out), (1, "small on 1 x H: 1.100 after 1.170, 6.0% less\n"))
+        self.assertEqual((code, out), (1, "small on 1 x H: 1.100 after 1.200, 8.3% less\n"))
+
+    def test_a_ratio_that_falls_a_little_each_time_is_found(self) -> None:
+        self.record(1.20, 1.17, 1.14)
+        self.assertEqual(self.call("--check", "--output", self.output)[0], 1)
 
     def test_errors_are_one_line(self) -> None:
         broken = self.folder / "broken.jsonl"

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -33,7 +34,9 @@ generate::SamplingOptions sampling_options(const Arguments& args, const io::Toke
   options.seed = args.get<std::uint64_t>("seed");
   options.stop_token =
       args.has("stop-token") ? args.get<std::int32_t>("stop-token") : tokenizer.end_of_text();
-  if (!(options.temperature >= 0)) refuse("--temperature must be 0 (the likeliest token) or more");
+  if (!(options.temperature >= 0 && std::isfinite(options.temperature))) {
+    refuse("--temperature must be 0 (the likeliest token) or more, and finite");
+  }
   if (!(options.top_p > 0 && options.top_p <= 1)) refuse("--top-p must be above 0 and at most 1");
   if (!(options.min_p >= 0 && options.min_p <= 1)) refuse("--min-p must be 0 (all tokens) to 1");
   if (!(options.repetition_penalty > 0 && options.repetition_penalty <= 1e6)) {
@@ -99,8 +102,9 @@ std::optional<std::int64_t> wanted_logprobs(const Arguments& args) {
   return count;
 }
 
+/// 0 if they took no time of their own: a text's first token comes with its prompt.
 double rate(std::int64_t tokens, double seconds) {
-  return static_cast<double>(tokens) / std::max(seconds, 1e-9);
+  return seconds > 0 ? static_cast<double>(tokens) / seconds : 0;
 }
 
 constexpr auto kReplace = nlohmann::ordered_json::error_handler_t::replace;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "hyperslab/core/error.hpp"
@@ -62,10 +63,11 @@ std::uint64_t sum_of_terms(comm::World& world, std::uint64_t term) {
 void require_format(const io::CheckpointReader& reader, const Config& config) {
   for (const char* table : {"model/embedding.token.weight.codes", "model/head.weight.codes"}) {
     if (!reader.tensors().contains(table)) continue;
-    throw Error(ExitCode::checkpoint,
-                reader.folder() +
-                    ": its embeddings or its head are in few bits, for eval, generate and bench; "
-                    "take the checkpoint that it was made of");
+    throw Error(
+        ExitCode::checkpoint,
+        reader.folder() +
+            ": its embeddings or its head are in few bits, for eval, generate, serve and bench; "
+            "take the checkpoint that it was made of");
   }
   if (!io::is_quantized(reader) || config.model.frozen_format != param::StorageFormat::compute) {
     return;
@@ -111,11 +113,25 @@ std::string resampled_text(Dim resolution, const model::ModelSpec& spec) {
                      spec.position == model::Position::learned ? ", positions resampled" : "");
 }
 
+constexpr std::string_view kClasses = "vocabulary=";  // of an identity
+
+void require_same_classes(const io::CheckpointReader& reader, const model::ModelSpec& spec) {
+  for (const auto& [was, is] :
+       model::differing_choices(reader.meta().model, model::identity(spec))) {
+    if (!was.starts_with(kClasses)) continue;
+    const std::string stored = was.substr(kClasses.size());
+    throw Error(ExitCode::checkpoint,
+                fmt::format("{}: it has {} classes, and this model {}: set checkpoint.new_head to "
+                            "true for a head of its own, or model.classes to {}",
+                            reader.folder(), stored, is.substr(kClasses.size()), stored));
+  }
+}
+
 /// For a head of its own: the choices of the checkpoint's model with this one's classes.
 std::string with_classes_of(const model::ModelSpec& spec, const std::string& stored) {
   std::string all = " " + stored + " ";
   for (const auto& [was, is] : model::differing_choices(stored, model::identity(spec))) {
-    if (!was.starts_with("vocabulary=")) continue;
+    if (!was.starts_with(kClasses)) continue;
     all.replace(all.find(" " + was + " ") + 1, was.size(), is);
   }
   return all.substr(1, all.size() - 2);
@@ -132,7 +148,11 @@ void start_from_step(comm::World& world, const Config& config, Trainer& trainer,
     const Pause pause(world.activity(), "loading initial values");
     io::CheckpointReader reader(folder);
     const bool new_head = config.checkpoint.new_head;
-    if (new_head) reader.set_model(with_classes_of(config.model, reader.meta().model));
+    if (new_head) {
+      reader.set_model(with_classes_of(config.model, reader.meta().model));
+    } else if (config.model.is_of_images()) {
+      require_same_classes(reader, config.model);
+    }
     const Dim resolution = fit_resolution(reader, config.model);
     // Adapters may have a base in few bits, if model.frozen_format is theirs.
     if (!config.adapter || !io::is_quantized(reader)) require_whole_model(reader);

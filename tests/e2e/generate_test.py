@@ -300,6 +300,7 @@ class Generate(support.Case):
             (2, ["--checkpoint"], ()),
             (2, ["--temperature"], (*ours, "--temperature", "-1")),
             (2, ["--temperature"], (*ours, "--temperature", "nan")),
+            (2, ["--temperature"], (*ours, "--temperature", "inf")),
             (2, ["--temperature"], (*ours, "--temperature", "warm")),
             (2, ["--top-p"], (*ours, "--top-p", "0")),
             (2, ["--top-p"], (*ours, "--top-p", "1.5")),

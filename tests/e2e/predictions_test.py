@@ -178,7 +178,8 @@ class Predictions(support.Case):
         """Every layout begins alike, at a loss of about ln(classes); without the key other classes are refused."""
         other = support.overrides("checkpoint.initial=run", f"model.classes={CLASSES + 3}", f"model.image={2 * SIZE}", "train.steps=1",
                                   "checkpoint.every=0", "data.train=[synthetic]", "data.validation=[]")
-        self.assert_refused(self.run_program("train", "vit.yaml", *other, "--set", "run.directory=old_head"), 4, "head.weight")
+        self.assert_refused(self.run_program("train", "vit.yaml", *other, "--set", "run.directory=old_head"), 4, f"{CLASSES} classes",
+                            "checkpoint.new_head")
         losses = []
         for layout in ("data", "tensor", "pipeline"):
             directory = f"new_head_{layout}"

@@ -173,6 +173,8 @@ class Serve(support.Case):
 
         self.assertEqual(self.server.post("/tokenize", prompt=text)[1]["tokens"], ids)
         self.assertEqual(self.server.post("/detokenize", tokens=ids)[1]["prompt"], text)
+        for path, fields in (("/tokenize", {"prompt": text}), ("/detokenize", {"tokens": ids})):
+            self.assertEqual(self.server.post(path, model="another", **fields)[0], 404)
 
     def test_a_text_is_that_of_generate(self):
         for options, fields in ((("--temperature", 0), {"temperature": 0}),
