@@ -216,6 +216,15 @@ constexpr std::array kImageRules = {
                         "to false, or adapter.rank to 0"
                       : "a new head would stay random: add head to train.trainable";
          }},
+    Rule{
+        "checkpoint.new_head", "checkpoint.initial", "false without checkpoint.initial",
+        [](const Config& c, const Surroundings&) {
+          return !c.checkpoint.new_head || !c.checkpoint.initial.empty();
+        },
+        [](const Config&, const Surroundings&) -> std::string {
+          return "without the weights of checkpoint.initial all of the model begins anew: leave it "
+                 "out";
+        }},
     Rule{"data.decode", "run.device", "gpu only on a GPU",
          [](const Config& c, const Surroundings& s) {
            return c.data.decode != io::DecodeOn::gpu || on_gpu(c, s);

@@ -20,8 +20,8 @@ constexpr auto kSentences = std::to_array<KeySentence>({
      "Where ranks compute; auto takes GPUs if the program was built with CUDA and "
      "finds one."},
     {"run.deterministic",
-     "Sum in a fixed order: equal runs on GPUs give equal bits, and generated tokens have the "
-     "log-probabilities of a forward pass, bit for bit; slower, generation on GPUs by far."},
+     "Sum in a fixed order: equal runs on GPUs give equal bits, and what generate and serve add "
+     "has the log-probabilities of a forward pass, bit for bit; slower, on GPUs by far."},
     {"run.hang_timeout_seconds",
      "Seconds without any progress after which the run ends with code 8, three times as many until "
      "its first steps have ended; 0: never."},

@@ -10,7 +10,13 @@ std::string json_problem(const std::exception& error) {
   std::string_view what = error.what();
   const std::size_t end = what.starts_with('[') ? what.find("] ") : what.npos;
   if (end != what.npos) what.remove_prefix(end + 2);
-  return what.size() <= kMost ? std::string(what) : std::string(what.substr(0, kMost)) + "...";
+  if (what.size() <= kMost) return std::string(what);
+  std::size_t length = kMost;
+  const auto continues = [&](std::size_t i) {  // a character in UTF-8
+    return (static_cast<unsigned char>(what[i]) & 0xC0U) == 0x80U;
+  };
+  while (length > 0 && continues(length)) --length;
+  return std::string(what.substr(0, length)) + "...";
 }
 
 }  // namespace hyperslab::io

@@ -257,7 +257,7 @@ void require_decodes(const comm::World& world, const Arguments& args, const trai
                 "--mode decode takes --rows and --prompt of 1 or more and --steps of 2 or more")
         .on_all_ranks();
   }
-  if (args.get<int>("prompt") + 2 > config.model.context) {
+  if (args.get<int>("prompt") > config.model.context - 2) {
     throw Error(ExitCode::usage,
                 fmt::format("prompts of {} tokens and 2 more do not fit into model.context, {}",
                             args.get<int>("prompt"), config.model.context))

@@ -122,9 +122,7 @@ void Arguments::require_positional(const std::vector<std::string>& arguments) co
     refuse(fmt::format("'{}' is one argument too many", list(kExtra).front()));
   }
   for (const std::string& name : required_) {
-    if (has(name)) continue;
-    const std::string first = usage_.substr(0, usage_.find('\n'));
-    refuse(fmt::format("{} is missing; usage: {}", name, first));
+    if (!has(name)) refuse(fmt::format("{} is missing", name));
   }
 }
 

@@ -81,34 +81,54 @@ std::string kept_vocabulary(comm::World& world, const std::string& checkpoint) {
   return world.broadcast(kept);
 }
 
-/// If the layout needs another number of ranks: the whole model on every data rank, or the tensor
-/// and pipeline ranks that --set asks for.
+struct Axes {
+  std::int64_t data = 1;
+  std::int64_t tensor = 1;
+  std::int64_t pipeline = 1;
+  friend bool operator==(const Axes&, const Axes&) = default;
+  [[nodiscard]] std::int64_t ranks() const { return data * tensor * pipeline; }
+};
+
+/// Those that --set asks for; the others are the deck's if that takes all ranks and cuts the model
+/// in the same way, else one tensor and pipeline rank and as many data ranks as are left.
+Axes axes_of(const Axes& deck, const EvalSource& source, std::int64_t ranks) {
+  const auto asked = [&](const Axes& otherwise) {
+    return Axes{asked_ranks(source, "parallel.data", otherwise.data),
+                asked_ranks(source, "parallel.tensor", otherwise.tensor),
+                asked_ranks(source, "parallel.pipeline", otherwise.pipeline)};
+  };
+  const Axes as_in_deck = asked(deck);
+  if (as_in_deck.ranks() == ranks && as_in_deck.pipeline == deck.pipeline) return as_in_deck;
+  const std::int64_t share = asked({}).tensor * asked({}).pipeline;
+  if (ranks % share != 0) {
+    throw Error(ExitCode::usage, fmt::format("parallel.tensor={} and parallel.pipeline={} need a "
+                                             "multiple of {} ranks, and {} were started",
+                                             asked({}).tensor, asked({}).pipeline, share, ranks))
+        .on_all_ranks();
+  }
+  return asked({.data = ranks / share});
+}
+
 std::vector<std::string> layout_overrides(const train::Config& config, const EvalSource& source,
                                           std::int64_t ranks) {
-  const auto asked = [&](std::string_view key, std::int64_t otherwise) {
-    return asked_ranks(source, key, otherwise);
-  };
+  const Axes deck = {config.parallel.data, config.parallel.tensor, config.parallel.pipeline};
+  const Axes axes = axes_of(deck, source, ranks);
   std::vector<std::string> overrides;
-  std::int64_t data = asked("parallel.data", config.parallel.data);
-  if (data * asked("parallel.tensor", config.parallel.tensor) *
-          asked("parallel.pipeline", config.parallel.pipeline) !=
-      ranks) {
-    data = std::max<std::int64_t>(
-        1, ranks / (asked("parallel.tensor", 1) * asked("parallel.pipeline", 1)));
-    overrides = {fmt::format("parallel.data={}", data),
-                 "parallel.tensor=1",
-                 "parallel.pipeline=1",
+  if (axes != deck) {
+    overrides = {fmt::format("parallel.data={}", axes.data),
+                 fmt::format("parallel.tensor={}", axes.tensor),
+                 fmt::format("parallel.pipeline={}", axes.pipeline),
                  "parallel.sequence=false",
                  "parallel.schedule=1f1b",
                  "parallel.virtual_stages=1",
                  "parallel.stage_layers=[]",
                  "parallel.zero=0"};
   }
-  if (data == config.parallel.data) return overrides;
-  const std::int64_t share = std::max<std::int64_t>(1, config.train.global_batch / data);
+  if (axes.data == config.parallel.data) return overrides;
+  const std::int64_t share = std::max<std::int64_t>(1, config.train.global_batch / axes.data);
   overrides.push_back(fmt::format("train.microbatch={}", std::min(config.train.microbatch, share)));
-  if (config.train.global_batch < data) {
-    overrides.push_back(fmt::format("train.global_batch={}", data));
+  if (config.train.global_batch < axes.data) {
+    overrides.push_back(fmt::format("train.global_batch={}", axes.data));
   }
   return overrides;
 }

@@ -159,6 +159,7 @@ void generate(comm::World& world, const Arguments& args) {
   require_places(world, args, {"json", "logits"});
   generate::GeneratorSize size;
   comm::agree(world, [&] { size.cache_tokens = cache_tokens(args); });
+  size.generation = generation_of(args);
   size.rows =
       world.max(generate::Generator::rows_for(request.prompts, args.get<std::int64_t>("batch")));
   const comm::Watchdog watchdog(world, watch_options(world, model.config));
@@ -185,7 +186,7 @@ void generate(comm::World& world, const Arguments& args) {
 
 void add_options(Arguments& args) {
   add_stored_model_options(args);
-  add_cache_option(args);
+  add_cache_options(args);
   add_parse_special_option(args);
   args.add()("prompt", po::value<std::vector<std::string>>()->composing(),
              "text to continue (may be repeated; default: the beginning of a document)")(

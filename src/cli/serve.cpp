@@ -91,7 +91,9 @@ void serve(comm::World& world, const Arguments& args) {
   serve::ServeOptions options;
   generate::GeneratorSize size;
   comm::agree(world, [&] {
-    size = {.rows = in_range(args, "batch", 1, kMostRows), .cache_tokens = cache_tokens(args)};
+    size = {.rows = in_range(args, "batch", 1, kMostRows),
+            .cache_tokens = cache_tokens(args),
+            .generation = generation_of(args)};
     if (world.rank() == 0) options = serve_options(args);
   });
   const StoredModel model = open_stored_model(world, args, io::SpecialTokens::text);
@@ -121,7 +123,7 @@ Arguments serve_arguments() {
                  "share the model as parallel.tensor does, whatever layout it was trained on.");
   const serve::ServeOptions defaults;
   add_stored_model_options(args);
-  add_cache_option(args);
+  add_cache_options(args);
   args.add()("host", po::value<std::string>()->default_value(defaults.host),
              "address to listen on; 0.0.0.0 or :: lets other machines in")(
       "port", po::value<std::int64_t>()->default_value(defaults.port),

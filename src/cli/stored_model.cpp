@@ -25,11 +25,19 @@ void add_stored_model_options(Arguments& args) {
       "vocabulary (default: the one that the checkpoint keeps, else that of its deck)");
 }
 
-void add_cache_option(Arguments& args) {
+void add_cache_options(Arguments& args) {
   args.add()("cache-tokens", po::value<std::int64_t>(),
              "tokens of all running texts whose keys and values are kept, at least a context; if "
              "they do not suffice, the newest text waits and is read again (default: a context for "
-             "every text)");
+             "every text)")(
+      "keep-cache",
+      "keep keys and values where run.deterministic has a GPU read whole texts again for every "
+      "token: faster by far, and logits differ from those of a forward pass by rounding");
+}
+
+std::optional<model::Generation> generation_of(const Arguments& args) {
+  if (!args.has("keep-cache")) return {};
+  return model::Generation::cached;
 }
 
 Dim cache_tokens(const Arguments& args) {
@@ -43,7 +51,8 @@ void log_cache(const generate::Generator& generator) {
   const model::CacheSize& cache = generator.cache();
   if (generator.cache_bytes() == 0) {
     log::info(fmt::format(
-        "cache: none, as run.deterministic reads whole texts on a GPU; {} texts of up to {} tokens",
+        "cache: none, as run.deterministic reads whole texts on a GPU (--keep-cache keeps one); {} "
+        "texts of up to {} tokens",
         cache.rows, cache.tokens));
     return;
   }

@@ -16,9 +16,12 @@ namespace hyperslab::cli {
 /// --checkpoint, --base, --vocab and --ema.
 void add_stored_model_options(Arguments& args);
 
+/// --cache-tokens and --keep-cache.
+void add_cache_options(Arguments& args);
 /// --cache-tokens: what it says, at least 1, or 0: as many as texts can need.
-void add_cache_option(Arguments& args);
 [[nodiscard]] Dim cache_tokens(const Arguments& args);
+/// --keep-cache; absent: as GeneratorSize has it.
+[[nodiscard]] std::optional<model::Generation> generation_of(const Arguments& args);
 /// A line on the memory that the generator has for keys and values.
 void log_cache(const generate::Generator& generator);
 

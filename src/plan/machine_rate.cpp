@@ -4,8 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <limits>
 #include <memory>
 
@@ -67,12 +69,18 @@ double stated_flops(comm::World& world) {
   comm::agree(world, [&] {
     const char* const text = world.rank() == 0 ? std::getenv(kVariable) : nullptr;
     if (text == nullptr || *text == '\0') return;
-    char* end = nullptr;
-    flops = 1e9 * std::strtod(text, &end);
-    if (*end == '\0' && flops > 0 && std::isfinite(flops)) return;
-    throw Error(ExitCode::usage,
-                fmt::format("{} is '{}', expected a number of GFLOP/s of one rank, more than 0",
-                            kVariable, text));
+    constexpr double kMost = 1e9;
+    double giga_flops = 0;
+    const char* const end = text + std::strlen(text);
+    const auto [rest, error] = std::from_chars(text, end, giga_flops);
+    if (error != std::errc() || rest != end || !(giga_flops > 0 && giga_flops <= kMost)) {
+      throw Error(
+          ExitCode::usage,
+          fmt::format("{} is '{}', expected a number of GFLOP/s of one rank, above 0 and at "
+                      "most {}",
+                      kVariable, text, kMost));
+    }
+    flops = 1e9 * giga_flops;
   });
   return world.sum(flops);
 }

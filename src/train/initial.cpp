@@ -115,16 +115,18 @@ std::string resampled_text(Dim resolution, const model::ModelSpec& spec) {
 
 constexpr std::string_view kClasses = "vocabulary=";  // of an identity
 
+/// Of models that differ in nothing else, but for the size of their images.
 void require_same_classes(const io::CheckpointReader& reader, const model::ModelSpec& spec) {
-  for (const auto& [was, is] :
-       model::differing_choices(reader.meta().model, model::identity(spec))) {
-    if (!was.starts_with(kClasses)) continue;
-    const std::string stored = was.substr(kClasses.size());
-    throw Error(ExitCode::checkpoint,
-                fmt::format("{}: it has {} classes, and this model {}: set checkpoint.new_head to "
-                            "true for a head of its own, or model.classes to {}",
-                            reader.folder(), stored, is.substr(kClasses.size()), stored));
-  }
+  auto differing = model::differing_choices(reader.meta().model, model::identity(spec));
+  std::erase_if(differing, [](const auto& choice) { return choice.first.starts_with("image="); });
+  if (differing.size() != 1 || !differing.front().first.starts_with(kClasses)) return;
+  const std::string stored = differing.front().first.substr(kClasses.size());
+  throw Error(
+      ExitCode::checkpoint,
+      fmt::format("{}: it has {} classes, and this model {}: set checkpoint.new_head to true for a "
+                  "head of its own, or model.classes to {}",
+                  reader.folder(), stored, differing.front().second.substr(kClasses.size()),
+                  stored));
 }
 
 /// For a head of its own: the choices of the checkpoint's model with this one's classes.

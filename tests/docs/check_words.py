@@ -50,7 +50,7 @@ def check_help(program):
         yield "hyperslab --help lists no command train"
     for command in program.commands():
         text = program.output(command, "--help")
-        if not re.match(rf"usage: (\[?mpirun -np N\]? )?hyperslab {command} .*\n\n[A-Za-z]", text, re.DOTALL):
+        if not re.match(rf"usage: (\[?mpirun -np N\]? )?hyperslab {command}\b.*\n(.+\n)*\n(?!Options:)[A-Za-z]", text):
             yield f"hyperslab {command} --help does not begin with its usage and what it does"
         yield from (f"hyperslab {command} --help has {len(line)} columns: {line}"
                     for line in text.splitlines() if len(line) > COLUMNS)

@@ -213,7 +213,17 @@ class Evaluate(support.Case):
                 self.assertAlmostEqual(found["loss"] / one["loss"], 1, delta=1e-6)
         refused = self.run_program("eval", "--checkpoint", "run", "--set", "parallel.tensor=2", ranks=3)
         self.assertEqual(refused.code, 2)
-        self.assertIn("needs 2 ranks", refused.err)
+        self.assertIn("a multiple of 2 ranks, and 3 were started", refused.err)
+
+    def test_a_pipeline_of_the_deck_goes_with_all_that_it_asks_for(self):
+        self.train("staged", "parallel.data=2", "parallel.pipeline=2", "parallel.schedule=interleaved",
+                   "parallel.virtual_stages=2", "model.layers=4", "train.microbatch=2", "train.global_batch=8",
+                   ranks=4)
+        one = self.measure("--checkpoint", "staged")
+        for ranks, *asked in ((2, "pipeline=1"), (1, "data=1", "pipeline=1"), (4, "tensor=1")):
+            with self.subTest(ranks=ranks, asked=asked):
+                found = self.measure("--checkpoint", "staged", *support.overrides(*(f"parallel.{axis}" for axis in asked)), ranks=ranks)
+                self.assertAlmostEqual(found["loss"] / one["loss"], 1, delta=1e-6)
 
     def test_more_ranks_than_the_global_batch_measure_the_same_text(self):
         self.train("small", "train.global_batch=2", "train.validate_batches=3", "train.steps=2", "model.dropout=0.1")

@@ -43,7 +43,7 @@ class Decks(Refused):
         self.refuse(2, ["folder"], "train", ".")
 
     def test_no_deck(self):
-        self.refuse(2, ["DECK is missing", "usage"], "train")
+        self.refuse(2, ["DECK is missing", "hyperslab train --help"], "train")
 
     def test_broken_decks(self):
         broken = {"empty": b"", "open": b"run: {name: a\n", "bytes": b"run: {name: \xff}\n", "list": b"- 1\n"}

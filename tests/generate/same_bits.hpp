@@ -111,8 +111,8 @@ class Losses final : public generate::TokenListener {
 };
 
 /// Counts the tokens, added by a generator of `size` with random weights, whose loss differs in a
-/// bit from what a trainer finds that evaluates the same texts with `forward`, or by more than
-/// 1e-5. Prompts and `tokens` more fit into the context.
+/// bit from what a trainer finds that evaluates the same texts with `forward`. Prompts and `tokens`
+/// more fit into the context.
 inline std::size_t differing_losses(const train::Config& config,
                                     const generate::GeneratorSize& size,
                                     const train::TrainerOptions& forward,

@@ -135,6 +135,33 @@ TEST_F(TensorGroup, LogitsOfWholePromptsAreThoseOfOneRank) {
   }
 }
 
+/// More rows than the memory for the logits of all ranks has.
+TEST_F(TensorGroup, LogitsOfLongPromptsAreThoseOfOneRank) {
+  const train::Config config = small_config({"model.family=llama", "model.context=100"}, 1);
+  const Prompts prompts(3, std::vector<std::int32_t>(90, 7));
+  for (const auto way : {model::Generation::cached, model::Generation::whole}) {
+    Generator one(alone(), config, nullptr, {.rows = 3});
+    Generator two(test::world(), config, nullptr, {.rows = 3, .generation = way});
+    if (!two.leads()) {
+      two.follow();
+      continue;
+    }
+    const auto logits_of = [&](Generator& generator) {
+      std::vector<float> all;
+      generator.prompt_logits(prompts,
+                              [&](std::size_t /*prompt*/, std::size_t /*position*/, auto row) {
+                                all.insert(all.end(), row.begin(), row.end());
+                              });
+      return all;
+    };
+    const std::vector<float> expected = logits_of(one);
+    const std::vector<float> found = logits_of(two);
+    two.let_go();
+    ASSERT_EQ(found.size(), prompts.size() * 90 * 67);
+    for (std::size_t i = 0; i < found.size(); ++i) ASSERT_NEAR(found[i], expected[i], kTolerance);
+  }
+}
+
 TEST_F(TensorGroup, CachesOfDifferentSizesAreRefused) {
   const train::Config config = small_config({"model.family=llama"}, 1);
   const Dim rows = 1 + test::world().rank();

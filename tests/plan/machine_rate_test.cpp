@@ -77,7 +77,7 @@ TEST(MachineRate, MayBeStatedOnTheFirstRank) {
 
 TEST(MachineRate, StatedAsNoRateIsRefused) {
   const Context ctx(Device::cpu);
-  for (const char* text : {"fast", "0", "-3", "inf", "nan", "5 GFLOP/s"}) {
+  for (const char* text : {"fast", "0", "-3", "inf", "nan", "5 GFLOP/s", "1e299", "5 ", " 5"}) {
     ::setenv(kVariable, text, 1);
     try {
       (void)plan::machine_rate(world(), ctx, Precision::fp32);

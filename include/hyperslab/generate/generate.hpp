@@ -66,8 +66,8 @@ struct GeneratorSize {
   std::optional<model::Generation> generation = {};
 };
 
-/// A model with a key-value cache that continues texts, however their lengths differ: a text that
-/// ends makes room for the next one. The ranks of a tensor group share the model and its cache:
+/// A model that continues texts, however their lengths differ: a text that ends makes room for the
+/// next one. The ranks of a tensor group share the model and its cache, if it keeps one:
 /// their first one leads, which alone knows the texts; the others follow().
 class Generator {
  public:
@@ -77,9 +77,10 @@ class Generator {
   /// rank to rank.
   Generator(comm::World& world, const train::Config& config, const io::CheckpointReader* reader,
             const GeneratorSize& size, const plan::IsLegal& is_legal = {});
-  /// Of a trainer that was planned with a cache (TrainerOptions::cache), on its parameters as they
-  /// are: between steps of a trainer that trains, which computes the same afterwards. `config`: its
-  /// own. `ranks`: of this rank's tensor group; null: it is alone. Both must outlive this.
+  /// Of a trainer that was planned with a cache (TrainerOptions::generation), on its parameters as
+  /// they are: between steps of a trainer that trains, which computes the same afterwards.
+  /// `config`: its own. `ranks`: of this rank's tensor group; null: it is alone. Both must outlive
+  /// this.
   Generator(train::Trainer& trainer, const train::Config& config, comm::World* ranks = nullptr);
   ~Generator();
   Generator(const Generator&) = delete;

@@ -32,5 +32,15 @@ TEST(JsonProblem, CutsALongText) {
   EXPECT_LT(problem_of([&] { return json::parse(text); }).size(), 250);
 }
 
+TEST(JsonProblem, CutsNoCharacter) {
+  for (const char* before : {"", "a"}) {
+    std::string text = std::string("\"") + before;
+    for (int i = 0; i < 500; ++i) text += "\u00e9";
+    const std::string found = problem_of([&] { return json::parse(text); });
+    EXPECT_TRUE(found.ends_with("\u00e9..."));
+    EXPECT_NO_THROW(std::ignore = json(found).dump()) << "is no UTF-8";
+  }
+}
+
 }  // namespace
 }  // namespace hyperslab::io
