@@ -222,7 +222,7 @@ constexpr std::array kImageRules = {
           return !c.checkpoint.new_head || !c.checkpoint.initial.empty();
         },
         [](const Config&, const Surroundings&) -> std::string {
-          return "without the weights of checkpoint.initial all of the model begins anew: leave it "
+          return "without checkpoint.initial all of the model starts from random weights: leave it "
                  "out";
         }},
     Rule{"data.decode", "run.device", "gpu only on a GPU",

@@ -396,9 +396,9 @@ constexpr auto kSentences = std::to_array<KeySentence>({
      "Checkpoint whose weights, and nothing else, a run without one of its own starts from at step "
      "1: a step's folder or a directory of them; null: random weights."},
     {"checkpoint.new_head",
-     "Whether the head of a vision transformer begins anew beside the weights of "
-     "checkpoint.initial, "
-     "which may then have other classes."},
+     "Whether the head of a vision transformer starts from random weights and all else from those "
+     "of "
+     "checkpoint.initial, which may then have other classes."},
 
     {"timing", "What is recorded of the time of every step on every rank."},
     {"timing.every", "Steps between rows of the timing files."},

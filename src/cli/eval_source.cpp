@@ -109,6 +109,7 @@ Axes axes_of(const Axes& deck, const EvalSource& source, std::int64_t ranks) {
   return asked({.data = ranks / share});
 }
 
+/// What lays a checkpoint's deck out over so many ranks.
 std::vector<std::string> layout_overrides(const train::Config& config, const EvalSource& source,
                                           std::int64_t ranks) {
   const Axes deck = {config.parallel.data, config.parallel.tensor, config.parallel.pipeline};

@@ -40,8 +40,10 @@ void add_attention(const train::Config& config, const train::TrainerOptions& opt
 
 void add_microbatch(const train::Config& config, const train::TrainerOptions& options,
                     std::vector<Change>& to) {
+  // Texts that are read whole have the bits of the deck's microbatch.
+  if (options.B > 0 || options.generation == model::Generation::whole) return;
   const std::int64_t half = config.train.microbatch / 2;
-  if (options.B > 0 || half == 0 || config.train.microbatch % 2 != 0) return;
+  if (half == 0 || config.train.microbatch % 2 != 0) return;
   Change& change = to.emplace_back(Change{fmt::format("train.microbatch: {}", half), config});
   change.config.train.microbatch = half;
 }

@@ -154,6 +154,21 @@ TEST(MemorySavings, FusedAttentionIfAGpuHasIt) {
   EXPECT_FALSE(found(DType::bf16, {kept, "model.width=48"}).contains(fused));
 }
 
+TEST(MemorySavings, TextsThatAreReadWholeKeepTheirMicrobatch) {
+  train::TrainerOptions options;
+  options.training = false;
+  const auto names_microbatch = [&] {
+    const auto savings = savings_of(small_config({"train.microbatch=4"}, 1), options);
+    return std::ranges::any_of(savings, [](const plan::MemorySaving& saving) {
+      return saving.setting.starts_with("train.microbatch");
+    });
+  };
+
+  EXPECT_TRUE(names_microbatch());
+  options.generation = model::Generation::whole;
+  EXPECT_FALSE(names_microbatch());
+}
+
 TEST(MemorySavings, AreNoneIfNothingIsKnownToBeLegal) {
   EXPECT_TRUE(plan::memory_savings(small_config({"parallel.data=2"}, 2), {}, 0, {}).empty());
 }

@@ -99,7 +99,7 @@ inline const std::vector<BrokenImageRule>& broken_image_rules() {
       {"checkpoint.new_head", "checkpoint.new_head=true", false,
        "only a vision transformer has a head of classes: leave it out"},
       {"checkpoint.new_head", "checkpoint.new_head=true", true,
-       "without the weights of checkpoint.initial all of the model begins anew"},
+       "without checkpoint.initial all of the model starts from random weights"},
       {"augment.scale", "augment.scale=[0.5, 0.25]", true,
        "the least value, 0.5, is above the largest, 0.25; swap them"},
       {"augment.ratio", "augment.ratio=[2, 1]", true, "the least value, 2, is above"},
