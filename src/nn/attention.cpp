@@ -196,9 +196,10 @@ void Attention::backward(Context& ctx, CView dy, CView x, const BackwardPass& pa
   const View d_qkv = config_.split_backward ? slot.d_qkv : pass.scratch.d_qkv;
   if (pass.part == BackwardPart::input) ops::cast(ctx, dy, slot.dy);
   const CView all_dy = group.gather(ctx, dy, gathered);
-  const LinearPass of_output = output_.backward_input(
+  LinearPass of_output = output_.backward_input(
       ctx, all_dy, pass.scratch.d_attention,
       pass.before_weights(linear_pass(AdaptedLinear::output, pass.batch, pass.scratch, slot)));
+  of_output.skips_bias = pass.skips_output_biases;
   comm::Ticket rows = 0;
   if (pass.part == BackwardPart::both) {
     output_.backward_weight(ctx, all_dy, slot.out, pass.accumulate, of_output);

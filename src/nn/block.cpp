@@ -298,23 +298,38 @@ void Block::backward_parallel(Context& ctx, const BackwardPass& pass, const Slot
   ops::add(ctx, d, d_stream, d);
 }
 
+/// Those of both sublayers' outputs around the second norm, if these enter the stream as they are.
+StreamBiases Block::stream_biases(const BackwardPass& pass) const {
+  const bool drops_here = drops() && pass.batch.dropout;
+  if (pass.part != BackwardPart::both || drops_here || norms_outputs() ||
+      config_.group.cuts_rows() || !norm2_.trains()) {
+    return {};
+  }
+  const StreamBiases biases = {.before = attention_.output_bias_gradient(),
+                               .after = mlp_.output_bias_gradient()};
+  return biases.before && biases.after ? biases : StreamBiases();
+}
+
 /// With norms before the sublayers, of their outputs, or both.
 void Block::backward_before(Context& ctx, const BackwardPass& pass, const Slot& slot,
                             View d) const {
+  const StreamBiases biases = stream_biases(pass);
+  BackwardPass of_sublayers = pass;
+  of_sublayers.skips_output_biases = static_cast<bool>(biases.before);
   const View d_mid = pass.scratch.d_mid;
   const bool recomputes = config_.recompute == Recompute::selective;
   CView dy = masked(ctx, pass.batch, Sublayer::mlp, pass.scratch, d);
   dy = through_norm(ctx, pass, mlp_norm_, slot.mlp_norm, dy);
   if (recomputes) norm2_.recompute(ctx, slot.norm2);
-  mlp_.backward(ctx, dy, slot.norm2.y(), pass, slot.mlp, d_mid);
-  norm2_.backward(ctx, slot.norm2, d_mid, Accumulate::yes, d, pass.accumulate);
+  mlp_.backward(ctx, dy, slot.norm2.y(), of_sublayers, slot.mlp, d_mid);
+  norm2_.backward(ctx, slot.norm2, d_mid, Accumulate::yes, d, pass.accumulate, biases);
   dy = masked(ctx, pass.batch, Sublayer::attention, pass.scratch, d);
   dy = through_norm(ctx, pass, attention_norm_, slot.attention_norm, dy);
   if (recomputes) norm1_.recompute(ctx, slot.norm1);
   if (nothing_before_trains()) {
-    return attention_.backward(ctx, dy, slot.norm1.y(), pass, slot.attention, {});
+    return attention_.backward(ctx, dy, slot.norm1.y(), of_sublayers, slot.attention, {});
   }
-  attention_.backward(ctx, dy, slot.norm1.y(), pass, slot.attention, d_mid);
+  attention_.backward(ctx, dy, slot.norm1.y(), of_sublayers, slot.attention, d_mid);
   norm1_.backward(ctx, slot.norm1, d_mid, Accumulate::yes, d, pass.accumulate);
 }
 

@@ -173,7 +173,7 @@ CView Linear::rounded_input(Context& ctx, CView x) const {
 void Linear::backward_weight(Context& ctx, CView dy, CView x, Accumulate accumulate,
                              const LinearPass& pass) const {
   View dweight = weight_.gradient();
-  const View dbias = bias_ ? bias_.gradient() : View();
+  const View dbias = pass.skips_bias ? View() : bias_gradient();
   if (dweight && fp8_.takes(rows_of(dy))) {
     const View kept = pass.has_gradient ? pass.rounded_gradient : View();
     fp8_.backward_weight(ctx, dy, x, kept, accumulate, dweight);

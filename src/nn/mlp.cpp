@@ -104,12 +104,16 @@ void Mlp::backward_activation(Context& ctx, CView dy, const BackwardPass& pass, 
   const View d_activated = pass.scratch.d_activated;
   const bool both = pass.part == BackwardPart::both;
   if (!d_activated) {
-    if (both) down_.backward_weight(ctx, dy, slot.activated, pass.accumulate);
+    if (both) {
+      down_.backward_weight(ctx, dy, slot.activated, pass.accumulate,
+                            {.skips_bias = pass.skips_output_biases});
+    }
     return down_.backward_input_activated(ctx, dy, slot.pre, config_.activation, d_pre);
   }
-  const LinearPass of_down = down_.backward_input(
+  LinearPass of_down = down_.backward_input(
       ctx, dy, d_activated,
       pass.before_weights(linear_pass(AdaptedLinear::down, pass.batch, pass.scratch, slot)));
+  of_down.skips_bias = pass.skips_output_biases;
   if (both) down_.backward_weight(ctx, dy, slot.activated, pass.accumulate, of_down);
   if (ops::is_gated(config_.activation)) {
     ops::gated_backward(ctx, config_.activation, slot.pre, d_activated, d_pre);

@@ -78,7 +78,7 @@ void Norm::recompute(Context& ctx, const Slot& slot) const {
 }
 
 void Norm::backward(Context& ctx, const Slot& slot, CView dy, Accumulate through, View dsum,
-                    Accumulate accumulate) const {
+                    Accumulate accumulate, const StreamBiases& biases) const {
   const Scope scope(ctx.recorder(), kNormsComponent);
   if (kind_ == NormKind::none) {
     if (through == Accumulate::yes)
@@ -94,7 +94,9 @@ void Norm::backward(Context& ctx, const Slot& slot, CView dy, Accumulate through
        .accumulate_input = through,
        .dweight = weight_.gradient(),
        .dbias = bias_ ? bias_.gradient() : View(),
-       .accumulate_weight = accumulate});
+       .accumulate_weight = accumulate,
+       .arriving_sums = biases.after,
+       .leaving_sums = biases.before});
 }
 
 }  // namespace hyperslab::nn

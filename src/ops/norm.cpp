@@ -37,7 +37,8 @@ void add_norm_forward(Context& ctx, NormKind kind, const NormOperands& operands,
 void norm_backward(Context& ctx, NormKind kind, CView dy, const NormSaved& saved,
                    const NormGradients& gradients) {
   const auto& [sum, weight, mean, rstd] = saved;
-  const auto& [dsum, accumulate_input, dweight, dbias, accumulate_weight] = gradients;
+  const auto& [dsum, accumulate_input, dweight, dbias, accumulate_weight, arriving, leaving] =
+      gradients;
   require_here(ctx, dy, "norm_backward dy");
   const DType dtype = dy.dtype();
   const DType statistic = statistic_dtype(dtype);
@@ -51,14 +52,22 @@ void norm_backward(Context& ctx, NormKind kind, CView dy, const NormSaved& saved
     if (dweight) require_operand(ctx, dweight, {C}, statistic, "norm_backward dweight");
     require(dweight || !dbias, "norm_backward dbias: is given without dweight");
   }
+  if (arriving || leaving) {
+    require(dweight && accumulate_input == Accumulate::yes && kind != NormKind::none,
+            "norm_backward arriving_sums: expected dweight and a residual path beside it");
+    require_operand(ctx, arriving, {C}, statistic, "norm_backward arriving_sums");
+    require_operand(ctx, leaving, {C}, statistic, "norm_backward leaving_sums");
+  }
   if (kind == NormKind::layernorm) {
     require_count(ctx, mean, rows, statistic, "norm_backward mean");
     if (dbias) require_operand(ctx, dbias, {C}, statistic, "norm_backward dbias");
   }
   const double flops = 14.0 * static_cast<double>(dy.numel());
-  if (on_meta(ctx, "norm_backward", flops, {dy, sum, weight, mean, rstd, dsum, dweight, dbias},
+  const auto with_stream = static_cast<bool>(arriving);
+  if (on_meta(ctx, "norm_backward", flops,
+              {dy, sum, weight, mean, rstd, dsum, dweight, dbias, arriving, leaving},
               workspace_for(ctx, cpu::norm_backward_workspace(ctx.threads(), C, dtype),
-                            dweight ? cuda::norm_backward_workspace(rows, C) : 0))) {
+                            dweight ? cuda::norm_backward_workspace(rows, C, with_stream) : 0))) {
     return;
   }
   dispatch<cuda::norm_backward, cpu::norm_backward>(ctx, kind, dy, saved, gradients);

@@ -262,6 +262,38 @@ TEST_F(GpuNorm, Backward) {
   }
 }
 
+TEST_F(GpuNorm, BackwardSumsWhatArrivesAndWhatLeaves) {
+  for (const DType dtype : kGpuTypes) {
+    for (const Size& size : kSizes) {
+      for (const bool accumulate : {false, true}) {
+        for (const NormKind kind : {NormKind::layernorm, NormKind::rmsnorm}) {
+          Problem problem = backward_problem(dtype, size, kind, true);
+          problem.in_out(around(DType::f32, {size.C}, 7, 0))
+              .in_out(around(DType::f32, {size.C}, 8, 0));
+          problem.expect_match(
+              [=](Context& ctx, const Problem::Views& v) {
+                const bool centered = kind == NormKind::layernorm;
+                norm_backward(ctx, kind, v[0],
+                              {.sum = v[1],
+                               .weight = v[2],
+                               .mean = centered ? CView(v[3]) : CView(),
+                               .rstd = v[4]},
+                              {.dsum = v[5],
+                               .accumulate_input = Accumulate::yes,
+                               .dweight = v[6],
+                               .dbias = centered ? v[7] : View(),
+                               .accumulate_weight = accumulate ? Accumulate::yes : Accumulate::no,
+                               .arriving_sums = v[8],
+                               .leaving_sums = v[9]});
+                if (!centered) ops::fill(ctx, 0, v[7]);
+              },
+              "norm_backward with sums of the stream, " + std::to_string(size.C), 4);
+        }
+      }
+    }
+  }
+}
+
 TEST_F(GpuNorm, BackwardOfFrozenWeights) {
   for (const DType dtype : kGpuTypes) {
     for (const Size& size : kSizes) {

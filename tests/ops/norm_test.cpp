@@ -175,6 +175,41 @@ TEST_F(Norm, BackwardAddsIfAskedAndMayAlias) {
   EXPECT_TRUE(same_bits(in_place.view(), plain.view()));
 }
 
+TEST_F(Norm, BackwardSumsWhatArrivesAndWhatLeaves) {
+  for (const NormKind kind : {NormKind::layernorm, NormKind::rmsnorm}) {
+    NormCase c(DType::f64, 7, 5);
+    c.forward(ctx, kind);
+    const Tensor dy = random_tensor(DType::f64, {7, 5}, 9);
+    const Tensor arriving = random_tensor(DType::f64, {7, 5}, 10);
+    const auto sums_of = [](CView rows, double offset) {
+      std::vector<double> sums(5, offset);
+      const auto values = to_doubles(rows);
+      for (std::size_t i = 0; i < values.size(); ++i) sums[i % 5] += values[i];
+      return sums;
+    };
+    for (const Accumulate weight : {Accumulate::no, Accumulate::yes}) {
+      Tensor dsum = arriving.clone();
+      Tensor dweight = filled_tensor(DType::f64, {5}, 3);
+      Tensor arriving_sums = filled_tensor(DType::f64, {5}, 3);
+      Tensor leaving_sums = filled_tensor(DType::f64, {5}, 3);
+      norm_backward(ctx, kind, dy.view(),
+                    {.sum = c.sum.view(),
+                     .weight = c.weight.view(),
+                     .mean = kind == NormKind::layernorm ? CView(c.mean.view()) : CView(),
+                     .rstd = c.rstd.view()},
+                    {.dsum = dsum.view(),
+                     .accumulate_input = Accumulate::yes,
+                     .dweight = dweight.view(),
+                     .accumulate_weight = weight,
+                     .arriving_sums = arriving_sums.view(),
+                     .leaving_sums = leaving_sums.view()});
+      const double offset = weight == Accumulate::yes ? 3 : 0;
+      expect_values(arriving_sums.view(), sums_of(arriving.view(), offset), 1e-12);
+      expect_values(leaving_sums.view(), sums_of(dsum.view(), offset), 1e-12);
+    }
+  }
+}
+
 TEST_F(Norm, SumMayAliasResidualOrDelta) {
   for (const bool over_residual : {true, false}) {
     NormCase separate(DType::f32, 9, 21);
@@ -352,6 +387,22 @@ TEST_F(Norm, WrongOperandsAreNamed) {
                   {.sum = c.residual.view(), .weight = c.weight.view(), .rstd = c.rstd.view()},
                   {.dsum = c.sum.view(), .dweight = dweight.view()});
   });
+  Tensor sums = filled_tensor(DType::f32, {3}, 0);
+  const auto with_sums = [&](View of_weight, Accumulate through, View leaving) {
+    norm_backward(ctx, NormKind::rmsnorm, c.y.view(),
+                  {.sum = c.residual.view(), .weight = c.weight.view(), .rstd = c.rstd.view()},
+                  {.dsum = c.sum.view(),
+                   .accumulate_input = through,
+                   .dweight = of_weight,
+                   .arriving_sums = sums.view(),
+                   .leaving_sums = leaving});
+  };
+  expect_error_naming("norm_backward arriving_sums",
+                      [&] { with_sums({}, Accumulate::yes, sums.view()); });
+  expect_error_naming("norm_backward arriving_sums",
+                      [&] { with_sums(sums.view(), Accumulate::no, sums.view()); });
+  expect_error_naming("norm_backward leaving_sums",
+                      [&] { with_sums(sums.view(), Accumulate::yes, {}); });
 }
 
 }  // namespace

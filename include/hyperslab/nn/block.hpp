@@ -117,6 +117,8 @@ struct BackwardPass {
   const Scratch& scratch;
   Accumulate accumulate = Accumulate::no;  ///< of parameter gradients
   BackwardPart part = BackwardPart::both;
+  /// Whether the sublayers compute no gradients of their outputs' biases (StreamBiases).
+  bool skips_output_biases = false;
   /// The pass of a linear layer's backward_input, which learns whether backward_weight follows.
   [[nodiscard]] LinearPass before_weights(LinearPass linear) const {
     if (part == BackwardPart::both) linear.weights_follow = accumulate;
@@ -169,6 +171,8 @@ class Attention {
                 View dx) const;
   /// Heads of this rank.
   [[nodiscard]] const ops::HeadLayout& heads() const { return heads_; }
+  /// Absent if the output has no bias, or a frozen one.
+  [[nodiscard]] View output_bias_gradient() const { return output_.bias_gradient(); }
   /// Sets what a block's forward pass on a cache takes of attention. Returns whether that is all
   /// that forward() does.
   [[nodiscard]] bool describe(const ForwardPass& pass, ops::DecodeBlock& block) const;
@@ -212,6 +216,8 @@ class Mlp {
                 View dx) const;
   /// As Attention::describe.
   [[nodiscard]] bool describe(ops::DecodeBlock& block) const;
+  /// As Attention::output_bias_gradient.
+  [[nodiscard]] View output_bias_gradient() const { return down_.bias_gradient(); }
 
  private:
   [[nodiscard]] LinearPass linear_pass(AdaptedLinear linear, const BatchInfo& batch,
@@ -279,6 +285,7 @@ class Block {
                                                 const ForwardPass& pass, Slot& slot) const;
   void run_attention(Context& ctx, CView x, const ForwardPass& pass, Slot& slot, View y) const;
   void run_mlp(Context& ctx, CView x, const ForwardPass& pass, Slot& slot, View y) const;
+  [[nodiscard]] StreamBiases stream_biases(const BackwardPass& pass) const;
   [[nodiscard]] CView through_norm(Context& ctx, const BackwardPass& pass, const Norm& norm,
                                    const Norm::Slot& slot, CView dy) const;
   void backward_parallel(Context& ctx, const BackwardPass& pass, const Slot& slot, View d) const;

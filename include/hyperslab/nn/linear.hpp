@@ -47,6 +47,8 @@ class Linear {
   /// adapters.
   void backward_weight(Context& ctx, CView dy, CView x, Accumulate accumulate,
                        const LinearPass& pass = {}) const;
+  /// Absent if there is no bias, or if it is frozen.
+  [[nodiscard]] View bias_gradient() const { return bias_ ? bias_.gradient() : View(); }
   /// The operands of forward(), if it is one product of x by these weights or their codes.
   [[nodiscard]] std::optional<ops::BlockWeights> product() const;
   /// Columns of LinearPass::reduced; 0: no adapters.

@@ -9,6 +9,14 @@
 
 namespace hyperslab::nn {
 
+/// Gradients of two biases, of what enters the residual stream before a norm and after it. They are
+/// the column sums of the stream's gradient, which the norm's backward pass reads and writes anyway
+/// (ops::NormGradients), so that linear layers need not read it once more.
+struct StreamBiases {
+  View before{};
+  View after{};
+};
+
 /// Residual addition and normalization: sum = residual + delta, y = norm(sum). With NormKind::none
 /// there are no parameters and y is the sum.
 class Norm {
@@ -51,10 +59,13 @@ class Norm {
   [[nodiscard]] std::optional<ops::BlockNorm> operands() const;
   /// Computes slot.out again from slot.x, to the same bits.
   void recompute(Context& ctx, const Slot& slot) const;
+  /// Whether it has weights, and they are trained.
+  [[nodiscard]] bool trains() const { return weight_ && weight_.gradient(); }
   /// dsum = gradient through the norm, or added to dsum if `through` says that it already holds
-  /// the gradient of the residual path. dy may alias dsum with Accumulate::no.
+  /// the gradient of the residual path. dy may alias dsum with Accumulate::no. `biases`: both
+  /// or neither, of a norm that trains and with `through` Accumulate::yes.
   void backward(Context& ctx, const Slot& slot, CView dy, Accumulate through, View dsum,
-                Accumulate accumulate) const;
+                Accumulate accumulate, const StreamBiases& biases = {}) const;
 
  private:
   void normalize(Context& ctx, CView residual, CView delta, View sum, const Slot& slot) const;

@@ -48,12 +48,18 @@ struct NormGradients {
   View dweight{};
   View dbias{};
   Accumulate accumulate_weight = Accumulate::no;
+  /// Column sums of dsum as it arrives over the residual path and as it leaves: gradients of biases
+  /// that are added to the stream after this norm and before it. Both or neither, and only with
+  /// dweight and Accumulate::yes of the input.
+  View arriving_sums{};
+  View leaving_sums{};
 };
 
 /// dsum (+)= gradient with respect to `sum`; dweight, dbias (+)= sums over rows, deterministic.
 /// dy, sum, dsum: (..., C); with accumulate_input::yes dsum holds the gradient that arrived over
 /// the residual path and is added to. dsum may alias dy if accumulate_input is no. dweight,
 /// dbias: (C) in f32 (f64 for f64); dbias is absent if there is no bias, both if they are frozen.
+/// arriving_sums, leaving_sums: as dweight, (+)= by accumulate_weight.
 void norm_backward(Context& ctx, NormKind kind, CView dy, const NormSaved& saved,
                    const NormGradients& gradients);
 

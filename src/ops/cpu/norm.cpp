@@ -77,16 +77,18 @@ struct BackwardRow {
   T* dx;
 };
 
-/// One chunk's sums; dbias is null if there is no bias.
+/// One chunk's sums over rows, of C columns each; all but the first may be null.
 template <class T>
-struct WeightSums {
+struct ColumnSums {
   T* dweight;
   T* dbias;
+  T* arriving;
+  T* leaving;
 };
 
 template <class T, bool kCentered>
 void backward_row(const BackwardRow<T>& row, const T* weight, RowStatistics<T> s, Dim C,
-                  bool accumulate, WeightSums<T> sums) {
+                  bool accumulate, ColumnSums<T> sums) {
   // No structured binding: Clang 16 cannot capture one in a region of OpenMP.
   const T* const dy = row.dy;
   const T* const x = row.x;
@@ -111,7 +113,14 @@ void backward_row(const BackwardRow<T>& row, const T* weight, RowStatistics<T> s
     const T normalized = (x[i] - s.mean) * s.rstd;
     return s.rstd * (dy[i] * weight[i] - mean_g - normalized * mean_dot);
   };
-  if (accumulate) {
+  if (sums.arriving != nullptr) {
+#pragma omp simd
+    for (Dim i = 0; i < C; ++i) {
+      sums.arriving[i] += dx[i];
+      dx[i] += gradient(i);
+      sums.leaving[i] += dx[i];
+    }
+  } else if (accumulate) {
 #pragma omp simd
     for (Dim i = 0; i < C; ++i) dx[i] += gradient(i);
   } else {
@@ -130,8 +139,8 @@ void sum_partials(const T* partial, int chunks, Dim stride, Dim C, Accumulate ac
   }
 }
 
-/// Elements of one chunk's sums of dweight and dbias.
-Dim partial_stride(Dim C) { return round_up(2 * C, 16); }
+/// Elements of one chunk's ColumnSums.
+Dim partial_stride(Dim C) { return round_up(4 * C, 16); }
 
 template <class T>
 void copy_or_add(int threads, Dim count, const T* dy, Accumulate accumulate, T* dsum) {
@@ -201,9 +210,12 @@ void norm_backward(Context& ctx, NormKind kind, CView dy, const NormSaved& saved
     const bool centered = kind == NormKind::layernorm;
     const T* means = centered ? saved.mean.data<T>() : nullptr;
     const bool with_bias = centered && gradients.dbias;
+    const auto with_stream = static_cast<bool>(gradients.arriving_sums);
     const auto rows = [&](int chunk, Dim begin, Dim end) {
-      T* dweights = partial + chunk * stride;
-      const WeightSums<T> sums = {dweights, with_bias ? dweights + C : nullptr};
+      T* own = partial + chunk * stride;
+      const ColumnSums<T> sums = {own, with_bias ? own + C : nullptr,
+                                  with_stream ? own + 2 * C : nullptr,
+                                  with_stream ? own + 3 * C : nullptr};
       const auto backward = centered ? backward_row<T, true> : backward_row<T, false>;
       for (Dim r = begin; r < end; ++r) {
         backward(
@@ -214,12 +226,15 @@ void norm_backward(Context& ctx, NormKind kind, CView dy, const NormSaved& saved
     };
     parallel_chunks(threads, leading(dy.shape()), 4 * C, rows);
     if (!gradients.dweight) return;  // frozen
-    sum_partials(partial, threads, stride, C, gradients.accumulate_weight,
-                 gradients.dweight.data<T>());
-    if (with_bias) {
-      sum_partials(partial + C, threads, stride, C, gradients.accumulate_weight,
-                   gradients.dbias.data<T>());
-    }
+    const auto finish = [&](Dim place, View out) {
+      sum_partials(partial + place * C, threads, stride, C, gradients.accumulate_weight,
+                   out.data<T>());
+    };
+    finish(0, gradients.dweight);
+    if (with_bias) finish(1, gradients.dbias);
+    if (!with_stream) return;
+    finish(2, gradients.arriving_sums);
+    finish(3, gradients.leaving_sums);
   });
 }
 

@@ -197,9 +197,12 @@ void head_norm_backward(Context& ctx, const HeadLayout& layout, const HeadNormWe
   });
   if (!gradients.query) return;  // frozen
   sum_partials(ctx, kName,
-               {partial, head_norm_blocks(layout, rows), 2 * layout.head_width, layout.head_width,
-                gradients.accumulate == Accumulate::yes, gradients.query.data<float>(),
-                gradients.key.data<float>()});
+               {.partial = partial,
+                .parts = head_norm_blocks(layout, rows),
+                .stride = 2 * layout.head_width,
+                .C = layout.head_width,
+                .accumulate = gradients.accumulate == Accumulate::yes,
+                .out = {gradients.query.data<float>(), gradients.key.data<float>()}});
 }
 
 }  // namespace hyperslab::ops::cuda

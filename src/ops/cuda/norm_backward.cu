@@ -17,8 +17,14 @@ struct BackwardCall {
   const float* rstd;
   T* dx;
   bool accumulate;
-  float* partial;  ///< per block C sums of dweight, then C of dbias; null: frozen
+  /// Per block C sums each of dweight, dbias and, with Sums::weights_and_stream, of dx as it
+  /// arrives and as it leaves; null: frozen.
+  float* partial;
 };
+
+/// Which sums over rows are kept.
+enum class Sums : std::uint8_t { none, weights, weights_and_stream };
+constexpr int count_of(Sums sums) { return sums == Sums::weights_and_stream ? 4 : 2; }
 
 /// Sums of two values over one row, whose threads are whole warps of the block. Two scratches take
 /// turns, so that one barrier per row is enough.
@@ -39,9 +45,8 @@ __device__ float2 row_sums(float2 value, float2* scratch) {
 }
 
 /// Adds the sums of the block's row groups in order and writes them to its partial sums.
-template <int N, int K>
-__device__ void write_partials(const float (&dweight)[K][N], const float (&dbias)[K][N], Dim C,
-                               float* partial) {
+template <int S, int N, int K>
+__device__ void write_partials(const float (&of_thread)[S][K][N], Dim C, float* partial) {
   extern __shared__ float sums[];
   float* out = blockDim.y == 1 ? partial : sums;
   for (unsigned group = 0; group < blockDim.y; ++group) {
@@ -52,8 +57,11 @@ __device__ void write_partials(const float (&dweight)[K][N], const float (&dbias
         if (column >= C) continue;
 #pragma unroll
         for (int i = 0; i < N; ++i) {
-          out[column + i] = (group == 0 ? 0.0F : out[column + i]) + dweight[k][i];
-          out[C + column + i] = (group == 0 ? 0.0F : out[C + column + i]) + dbias[k][i];
+#pragma unroll
+          for (int s = 0; s < S; ++s) {
+            float& total = out[s * C + column + i];
+            total = (group == 0 ? 0.0F : total) + of_thread[s][k][i];
+          }
         }
       }
     }
@@ -61,17 +69,18 @@ __device__ void write_partials(const float (&dweight)[K][N], const float (&dbias
   }
   if (blockDim.y == 1) return;
   const Dim thread = threadIdx.y * blockDim.x + threadIdx.x;
-  for (Dim i = thread; i < 2 * C; i += blockDim.x * blockDim.y) partial[i] = sums[i];
+  for (Dim i = thread; i < S * C; i += blockDim.x * blockDim.y) partial[i] = sums[i];
 }
 
 /// Rows blockIdx.x * blockDim.y + threadIdx.y and so on by the size of the grid. A thread owns the
-/// same columns in all rows and, if `kSums`, adds up their dweight and dbias in registers.
-template <int N, int K, bool kCentered, bool kSums, int kThreads, int kBlocks, class T>
+/// same columns in all rows and adds up their sums in registers.
+template <int N, int K, bool kCentered, Sums kSums, int kThreads, int kBlocks, class T>
 __global__ void __launch_bounds__(kThreads, kBlocks) norm_backward_kernel(BackwardCall<T> call) {
   __shared__ float2 scratch[2][32];
   const auto column = [&](int k) { return static_cast<Dim>(threadIdx.x + k * blockDim.x) * N; };
-  float dweight[K][N] = {};
-  float dbias[K][N] = {};
+  constexpr bool kWeights = kSums != Sums::none;
+  constexpr bool kStream = kSums == Sums::weights_and_stream;
+  float total[count_of(kSums)][K][N] = {};  // dweight, dbias, arriving, leaving
   Vec<T, N> weight[K];
 #pragma unroll
   for (int k = 0; k < K; ++k) {
@@ -106,8 +115,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks) norm_backward_kernel(Backwa
         const float g = gradient * to_real(weight[k].at[i]);
         sums.x += g * normalized;
         sums.y += g;
-        if constexpr (kSums) dweight[k][i] += gradient * normalized;
-        if constexpr (kSums && kCentered) dbias[k][i] += gradient;
+        if constexpr (kWeights) total[0][k][i] += gradient * normalized;
+        if constexpr (kWeights && kCentered) total[1][k][i] += gradient;
       }
     }
     sums = row_sums(sums, scratch[turn]);
@@ -124,12 +133,16 @@ __global__ void __launch_bounds__(kThreads, kBlocks) norm_backward_kernel(Backwa
         const float g = to_real(dy[k].at[i]) * to_real(weight[k].at[i]);
         dx[i] = rstd * (g - mean_g - normalized * mean_dot);
         if (call.accumulate) dx[i] += to_real(old[k].at[i]);
+        if constexpr (kStream) {
+          total[2][k][i] += to_real(old[k].at[i]);
+          total[3][k][i] += to_real(from_real<T>(dx[i]));  // as it is stored
+        }
       }
       store<N>(call.dx + offset + column(k), dx);
     }
   }
-  if constexpr (kSums) {
-    write_partials<N, K>(dweight, dbias, call.C, call.partial + blockIdx.x * 2 * call.C);
+  if constexpr (kWeights) {
+    write_partials(total, call.C, call.partial + blockIdx.x * count_of(kSums) * call.C);
   }
 }
 
@@ -143,49 +156,67 @@ void launch_frozen(Context& ctx, const BackwardCall<T>& call, const NormBackward
   cudaStream_t stream = ctx.stream().cuda();
   constexpr int K = 8 / N;
   if (shape.held == 8) {
-    norm_backward_kernel<N, K, kCentered, false, 256, 4><<<blocks, threads, 0, stream>>>(call);
+    norm_backward_kernel<N, K, kCentered, Sums::none, 256, 4><<<blocks, threads, 0, stream>>>(call);
   } else if (shape.threads <= 256) {
-    norm_backward_kernel<N, 2 * K, kCentered, false, 256, 3><<<blocks, threads, 0, stream>>>(call);
+    norm_backward_kernel<N, 2 * K, kCentered, Sums::none, 256, 3>
+        <<<blocks, threads, 0, stream>>>(call);
   } else if (shape.threads <= 512) {
-    norm_backward_kernel<N, 2 * K, kCentered, false, 512, 1><<<blocks, threads, 0, stream>>>(call);
+    norm_backward_kernel<N, 2 * K, kCentered, Sums::none, 512, 1>
+        <<<blocks, threads, 0, stream>>>(call);
   } else {
-    norm_backward_kernel<N, 2 * K, kCentered, false, 1024, 1><<<blocks, threads, 0, stream>>>(call);
+    norm_backward_kernel<N, 2 * K, kCentered, Sums::none, 1024, 1>
+        <<<blocks, threads, 0, stream>>>(call);
+  }
+  check_launch("norm_backward");
+}
+
+/// With sums to keep. Those of the stream leave registers for fewer blocks at once, as
+/// norm_backward_shape counts them.
+template <int N, bool kCentered, Sums kSums, class T>
+void launch_sums(Context& ctx, const BackwardCall<T>& call, const NormBackwardShape& shape) {
+  const dim3 threads(static_cast<unsigned>(shape.threads), static_cast<unsigned>(shape.groups));
+  const auto blocks = static_cast<unsigned>(shape.blocks);
+  const std::size_t shared =
+      shape.groups == 1 ? 0 : static_cast<std::size_t>(count_of(kSums) * call.C) * sizeof(float);
+  cudaStream_t stream = ctx.stream().cuda();
+  constexpr int K = 8 / N;
+  constexpr int kBlocksOf8 = kSums == Sums::weights ? 4 : 3;
+  constexpr int kBlocksOf16 = kSums == Sums::weights ? 2 : 1;
+  if (shape.held == 8) {
+    norm_backward_kernel<N, K, kCentered, kSums, 256, kBlocksOf8>
+        <<<blocks, threads, shared, stream>>>(call);
+  } else if (shape.threads <= 256) {
+    norm_backward_kernel<N, 2 * K, kCentered, kSums, 256, kBlocksOf16>
+        <<<blocks, threads, shared, stream>>>(call);
+  } else if (shape.threads <= 512) {
+    norm_backward_kernel<N, 2 * K, kCentered, kSums, 512, 1>
+        <<<blocks, threads, shared, stream>>>(call);
+  } else {
+    norm_backward_kernel<N, 2 * K, kCentered, kSums, 1024, 1>
+        <<<blocks, threads, shared, stream>>>(call);
   }
   check_launch("norm_backward");
 }
 
 template <int N, bool kCentered, class T>
-void launch_rows(Context& ctx, const BackwardCall<T>& call) {
-  const NormBackwardShape shape = norm_backward_shape(call.rows, call.C);
-  if (call.partial == nullptr) return launch_frozen<N, kCentered>(ctx, call, shape);
-  const dim3 threads(static_cast<unsigned>(shape.threads), static_cast<unsigned>(shape.groups));
-  const auto blocks = static_cast<unsigned>(shape.blocks);
-  const std::size_t shared =
-      shape.groups == 1 ? 0 : static_cast<std::size_t>(2 * call.C) * sizeof(float);
-  cudaStream_t stream = ctx.stream().cuda();
-  constexpr int K = 8 / N;
-  if (shape.held == 8) {
-    norm_backward_kernel<N, K, kCentered, true, 256, 4><<<blocks, threads, shared, stream>>>(call);
-  } else if (shape.threads <= 256) {
-    norm_backward_kernel<N, 2 * K, kCentered, true, 256, 2>
-        <<<blocks, threads, shared, stream>>>(call);
-  } else if (shape.threads <= 512) {
-    norm_backward_kernel<N, 2 * K, kCentered, true, 512, 1>
-        <<<blocks, threads, shared, stream>>>(call);
-  } else {
-    norm_backward_kernel<N, 2 * K, kCentered, true, 1024, 1>
-        <<<blocks, threads, shared, stream>>>(call);
+void launch_rows(Context& ctx, const BackwardCall<T>& call, Sums sums) {
+  const bool stream = sums == Sums::weights_and_stream;
+  const NormBackwardShape shape = norm_backward_shape(call.rows, call.C, stream);
+  switch (sums) {
+    case Sums::none: return launch_frozen<N, kCentered>(ctx, call, shape);
+    case Sums::weights: return launch_sums<N, kCentered, Sums::weights>(ctx, call, shape);
+    case Sums::weights_and_stream:
+      return launch_sums<N, kCentered, Sums::weights_and_stream>(ctx, call, shape);
   }
-  check_launch("norm_backward");
 }
 
 template <bool kCentered, class T>
-void launch_rows(Context& ctx, const BackwardCall<T>& call) {
+void launch_rows(Context& ctx, const BackwardCall<T>& call, Sums sums) {
   constexpr int N = kVector<T>;
   if (call.C % N == 0 && aligned(call.dy, call.x, call.weight, call.dx)) {
-    launch_rows<N, kCentered>(ctx, call);
+    launch_rows<N, kCentered>(ctx, call, sums);
   } else {
-    launch_rows<1, kCentered>(ctx, call);
+    launch_rows<1, kCentered>(ctx, call, sums);
   }
 }
 
@@ -207,9 +238,11 @@ void norm_backward(Context& ctx, NormKind kind, CView dy, const NormSaved& saved
   require(C <= kMaxNormWidth, "norm_backward: rows on a GPU are at most 16384 wide");
   const bool centered = kind == NormKind::layernorm;
   const auto trains = static_cast<bool>(gradients.dweight);
-  auto* partial = trains
-                      ? static_cast<float*>(ctx.workspace(kName, norm_backward_workspace(rows, C)))
-                      : nullptr;
+  const auto stream = static_cast<bool>(gradients.arriving_sums);
+  const Sums sums = stream ? Sums::weights_and_stream : trains ? Sums::weights : Sums::none;
+  auto* partial =
+      trains ? static_cast<float*>(ctx.workspace(kName, norm_backward_workspace(rows, C, stream)))
+             : nullptr;
   with_element(dy.dtype(), kName, [&]<class T>(T) {
     const BackwardCall<T> call = {rows,
                                   C,
@@ -222,16 +255,22 @@ void norm_backward(Context& ctx, NormKind kind, CView dy, const NormSaved& saved
                                   gradients.accumulate_input == Accumulate::yes,
                                   partial};
     if (centered) {
-      launch_rows<true>(ctx, call);
+      launch_rows<true>(ctx, call, sums);
     } else {
-      launch_rows<false>(ctx, call);
+      launch_rows<false>(ctx, call, sums);
     }
   });
   if (!trains) return;
   sum_partials(ctx, kName,
-               {partial, norm_backward_shape(rows, C).blocks, 2 * C, C,
-                gradients.accumulate_weight == Accumulate::yes, gradients.dweight.data<float>(),
-                centered ? optional_data<float>(gradients.dbias) : nullptr});
+               {.partial = partial,
+                .parts = norm_backward_shape(rows, C, stream).blocks,
+                .stride = count_of(sums) * C,
+                .C = C,
+                .accumulate = gradients.accumulate_weight == Accumulate::yes,
+                .out = {gradients.dweight.data<float>(),
+                        centered ? optional_data<float>(gradients.dbias) : nullptr,
+                        optional_data<float>(gradients.arriving_sums),
+                        optional_data<float>(gradients.leaving_sums)}});
 }
 
 }  // namespace hyperslab::ops::cuda

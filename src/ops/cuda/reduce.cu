@@ -13,7 +13,8 @@ constexpr int kColumnRows = 8;    // threads that share a column of dy
 __global__ void __launch_bounds__(32 * kPartialRows) sum_partials_kernel(PartialSums s) {
   __shared__ float rows[kPartialRows][33];
   const Dim column = static_cast<Dim>(blockIdx.x) * 32 + threadIdx.x;
-  const bool inside = column < (s.second != nullptr ? 2 * s.C : s.C);
+  float* const out = column < 4 * s.C ? s.out[column / s.C] : nullptr;
+  const bool inside = out != nullptr;
   float sum = 0;
   if (inside) {
 #pragma unroll 4
@@ -26,8 +27,8 @@ __global__ void __launch_bounds__(32 * kPartialRows) sum_partials_kernel(Partial
   if (threadIdx.y != 0 || !inside) return;
 #pragma unroll
   for (int row = 1; row < kPartialRows; ++row) sum += rows[row][threadIdx.x];
-  float* out = column < s.C ? s.first + column : s.second + (column - s.C);
-  *out = s.accumulate ? *out + sum : sum;
+  float& total = out[column % s.C];
+  total = s.accumulate ? total + sum : sum;
 }
 
 /// Block (x, y) sums N * 32 columns of the y-th part of the rows into partial[y].
@@ -88,7 +89,9 @@ __global__ void __launch_bounds__(256) squares_kernel(const T* x, Dim count, Squ
 }  // namespace
 
 void sum_partials(Context& ctx, const char* op, const PartialSums& sums) {
-  const Dim columns = sums.second != nullptr ? 2 * sums.C : sums.C;
+  Dim outputs = 4;
+  while (outputs > 0 && sums.out[outputs - 1] == nullptr) --outputs;
+  const Dim columns = outputs * sums.C;
   if (columns == 0) return;
   const dim3 threads(32, kPartialRows);
   sum_partials_kernel<<<static_cast<unsigned>(ceil_divide(columns, 32)), threads, 0,
@@ -118,7 +121,12 @@ void column_sums(Context& ctx, CView dy, Accumulate accumulate, View dbias) {
     check_launch(kName);
   });
   sum_partials(ctx, kName,
-               {partial, parts, C, C, accumulate == Accumulate::yes, dbias.data<float>(), nullptr});
+               {.partial = partial,
+                .parts = parts,
+                .stride = C,
+                .C = C,
+                .accumulate = accumulate == Accumulate::yes,
+                .out = {dbias.data<float>()}});
 }
 
 const SquareSum* sum_of_squares(Context& ctx, const char* op, CView x) {

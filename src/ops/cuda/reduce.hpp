@@ -11,15 +11,14 @@ namespace hyperslab::ops::cuda {
 /// workspace, in stream order, so it may follow a GEMM that used it too.
 void column_sums(Context& ctx, CView dy, Accumulate accumulate, View dbias);
 
-/// Where sum_partials writes: columns [0, C) to first, [C, 2C) to second, which may be null.
+/// Where sum_partials writes: columns [i C, (i + 1) C) to out[i], which may be null.
 struct PartialSums {
   const float* partial;  ///< `parts` rows, `stride` elements apart
   int parts;
   Dim stride;
   Dim C;
   bool accumulate;
-  float* first;
-  float* second;
+  float* out[4];
 };
 /// out (+)= partial[0] + partial[1] + ... column by column in a fixed order.
 void sum_partials(Context& ctx, const char* op, const PartialSums& sums);

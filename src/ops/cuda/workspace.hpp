@@ -27,19 +27,23 @@ struct NormBackwardShape {
   int held;  ///< 8 or 16
   int threads;
   int groups;
-  int blocks;  ///< each leaves one partial sum of dweight and dbias
+  int blocks;  ///< each leaves one partial sum of dweight and dbias, and of the stream
 };
-[[nodiscard]] constexpr NormBackwardShape norm_backward_shape(Dim rows, Dim C) {
+/// `stream`: with sums of the stream, which take registers.
+[[nodiscard]] constexpr NormBackwardShape norm_backward_shape(Dim rows, Dim C, bool stream) {
   const Dim held = C <= 2048 ? 8 : 16;
   const Dim threads = std::max<Dim>(1, ceil_divide(ceil_divide(C, held), 32)) * 32;
   const Dim groups = std::max<Dim>(1, 256 / threads);
-  const Dim most = Dim{kReferenceMultiprocessors} * (held == 8 ? 4 : threads <= 256 ? 2 : 1);
+  const Dim at_once = held == 8 ? (stream ? 3 : 4) : threads <= 256 && !stream ? 2 : 1;
+  const Dim most = Dim{kReferenceMultiprocessors} * at_once;
   const Dim blocks = std::max<Dim>(1, std::min(most, ceil_divide(rows, groups)));
   return {static_cast<int>(held), static_cast<int>(threads), static_cast<int>(groups),
           static_cast<int>(blocks)};
 }
-[[nodiscard]] constexpr std::size_t norm_backward_workspace(Dim rows, Dim C) {
-  return static_cast<std::size_t>(Dim{norm_backward_shape(rows, C).blocks} * 2 * C) * sizeof(float);
+[[nodiscard]] constexpr std::size_t norm_backward_workspace(Dim rows, Dim C, bool stream) {
+  return static_cast<std::size_t>(Dim{norm_backward_shape(rows, C, stream).blocks} *
+                                  (stream ? 4 : 2) * C) *
+         sizeof(float);
 }
 
 /// Blocks of head_norm_forward and of head_norm_backward, each of which leaves one partial sum of
