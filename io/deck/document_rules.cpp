@@ -9,7 +9,6 @@
 namespace hyperslab::deck {
 namespace {
 
-using model::Position;
 using train::Config;
 
 bool masks(const Config& c) { return c.data.documents == io::Documents::masked; }
@@ -20,15 +19,6 @@ constexpr std::array kDocumentRules = {
          [](const Config& c, const Surroundings&) { return !masks(c) || c.data.end_token >= 0; },
          [](const Config&, const Surroundings&) -> std::string {
            return "set data.end_token to the id that ends a document, or keep documents joined";
-         }},
-    Rule{"data.documents", "model.position", "joined with model.position learned or sinusoidal",
-         [](const Config& c, const Surroundings&) {
-           const Position position = c.model.position;
-           return !masks(c) || position == Position::rope || position == Position::none;
-         },
-         [](const Config&, const Surroundings&) -> std::string {
-           return "positions of a table would not begin again with each document: use rope, whose "
-                  "scores depend on distances alone, or none";
          }},
     Rule{"data.documents", "model.family", "joined with family vit",
          [](const Config& c, const Surroundings&) { return !masks(c) || !c.model.is_of_images(); },

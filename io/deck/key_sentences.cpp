@@ -185,7 +185,7 @@ constexpr auto kSentences = std::to_array<KeySentence>({
     {"data.end_token", "Id that ends a document in files without a list of documents; -1: none."},
     {"data.documents",
      "What tokens of a sample attend to: all before them (joined), or those of their own document "
-     "(masked), which data.end_token ends."},
+     "(masked), which data.end_token ends; positions of a table then begin again with each."},
     {"data.packing",
      "What a training sample holds: model.context tokens that follow each other (contiguous), one "
      "document or a part of one (document), or several that fit together (best_fit); the rest of "

@@ -37,7 +37,10 @@ void TokenEmbedding::backward(Context& ctx, const UnitCall& call) {
 }
 
 BatchReads TokenEmbedding::reads(Mode mode) const {
-  return {.tokens = true, .sample_position = parts_.drops(mode)};
+  const bool has_table = parts_.embedding.positions != nn::PositionTable::none;
+  return {.tokens = true,
+          .sample_position = parts_.drops(mode),
+          .first_keys = parts_.options.documents && has_table};
 }
 
 }  // namespace hyperslab::model

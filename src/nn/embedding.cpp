@@ -49,7 +49,8 @@ void Embedding::forward(Context& ctx, CView tokens, const ops::TokenPosition& fi
   ops::EmbeddingTables tables = {.table = {},
                                  .shard = config_.vocabulary_split.shard,
                                  .positions = positions,
-                                 .first_position = first_position};
+                                 .first_position = first_position,
+                                 .first_keys = batch.first_keys};
   if (const param::Expansion* few_bits = table_.expansion()) {
     ops::quantized_embedding_forward(ctx, tokens, ops::as_const(few_bits->matrix), tables,
                                      config_.scale, term);
@@ -75,7 +76,9 @@ void Embedding::backward(Context& ctx, CView tokens, CView sort_index, const Bac
     ops::embedding_backward(ctx, {tokens, sort_index}, all_dy, config_.vocabulary_split.shard,
                             config_.scale, table_accumulate, d_table);
   }
-  if (d_positions) ops::position_backward(ctx, all_dy, pass.accumulate, d_positions);
+  if (d_positions) {
+    ops::position_backward(ctx, all_dy, pass.batch.first_keys, pass.accumulate, d_positions);
+  }
 }
 
 }  // namespace hyperslab::nn

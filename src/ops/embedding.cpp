@@ -9,10 +9,17 @@
 #include "quantized_checks.hpp"
 
 namespace hyperslab::ops {
+namespace {
+
+void require_first_keys(const Context& ctx, CView first_keys, Dim B, Dim T, const char* what) {
+  if (first_keys) require_operand(ctx, first_keys, {B, T}, DType::i32, what);
+}
+
+}  // namespace
 
 void embedding_forward(Context& ctx, CView tokens, const EmbeddingTables& tables, float scale,
                        View y) {
-  const auto& [table, shard, positions, first_position] = tables;
+  const auto& [table, shard, positions, first_position, first_keys] = tables;
   require_dtype(ctx, tokens, DType::i32, "embedding_forward tokens");
   const auto [B, T] = tokens.dims<2>("embedding_forward tokens");
   require_here(ctx, table, "embedding_forward table");
@@ -23,13 +30,14 @@ void embedding_forward(Context& ctx, CView tokens, const EmbeddingTables& tables
     const Dim T_max = positions.dims<2>("embedding_forward positions")[0];
     require_shape(positions, {T_max, C}, "embedding_forward positions");
     require_position(ctx, first_position, B, "embedding_forward first_position");
+    require_first_keys(ctx, first_keys, B, T, "embedding_forward first_keys");
     require(first_position.value + T <= T_max,
             "embedding_forward first_position: the table of positions ends before the sequence");
   }
   require_operand(ctx, y, {B, T, C}, table.dtype(), "embedding_forward y");
   const CView rows = table.slice(0, std::min(shard.count, B * T));
   if (on_meta(ctx, "embedding_forward", 2.0 * static_cast<double>(y.numel()),
-              {tokens, rows, positions, y})) {
+              {tokens, rows, positions, first_keys, y})) {
     return;
   }
   dispatch<cuda::embedding_forward, cpu::embedding_forward>(ctx, tokens, tables, scale, y);
@@ -37,7 +45,7 @@ void embedding_forward(Context& ctx, CView tokens, const EmbeddingTables& tables
 
 void quantized_embedding_forward(Context& ctx, CView tokens, const CQuantizedMatrix& table,
                                  const EmbeddingTables& tables, float scale, View y) {
-  const auto& [values, shard, positions, first_position] = tables;
+  const auto& [values, shard, positions, first_position, first_keys] = tables;
   require_dtype(ctx, tokens, DType::i32, "quantized_embedding_forward tokens");
   const auto [B, T] = tokens.dims<2>("quantized_embedding_forward tokens");
   require_quantized(ctx, table, "quantized_embedding_forward table");
@@ -48,13 +56,14 @@ void quantized_embedding_forward(Context& ctx, CView tokens, const CQuantizedMat
     const Dim T_max = positions.dims<2>("quantized_embedding_forward positions")[0];
     require_operand(ctx, positions, {T_max, C}, y.dtype(), "quantized_embedding_forward positions");
     require_position(ctx, first_position, B, "quantized_embedding_forward first_position");
+    require_first_keys(ctx, first_keys, B, T, "quantized_embedding_forward first_keys");
     require(first_position.value + T <= T_max,
             "quantized_embedding_forward first_position: the table of positions ends before the "
             "sequence");
   }
   const CView rows = table.codes.slice(0, std::min(shard.count, B * T));
   if (on_meta(ctx, "quantized_embedding_forward", 3.0 * static_cast<double>(y.numel()),
-              {tokens, rows, positions, y})) {
+              {tokens, rows, positions, first_keys, y})) {
     return;
   }
   dispatch<cuda::quantized_embedding_forward, cpu::quantized_embedding_forward>(ctx, tokens, table,
@@ -83,14 +92,20 @@ void embedding_backward(Context& ctx, const SortedTokens& sorted, CView dy,
                                                               accumulate, dtable);
 }
 
-void position_backward(Context& ctx, CView dy, Accumulate accumulate, View dpositions) {
+void position_backward(Context& ctx, CView dy, CView first_keys, Accumulate accumulate,
+                       View dpositions) {
   require_here(ctx, dy, "position_backward dy");
   const auto [B, T, C] = dy.dims<3>("position_backward dy");
   require_dtype(ctx, dpositions, statistic_dtype(dy.dtype()), "position_backward dpositions");
+  require_first_keys(ctx, first_keys, B, T, "position_backward first_keys");
   const Dim T_max = dpositions.dims<2>("position_backward dpositions")[0];
   require_shape(dpositions, {std::max(T, T_max), C}, "position_backward dpositions");
-  if (on_meta(ctx, "position_backward", static_cast<double>(dy.numel()), {dy, dpositions})) return;
-  dispatch<cuda::position_backward, cpu::position_backward>(ctx, dy, accumulate, dpositions);
+  if (on_meta(ctx, "position_backward", static_cast<double>(dy.numel()),
+              {dy, first_keys, dpositions})) {
+    return;
+  }
+  dispatch<cuda::position_backward, cpu::position_backward>(ctx, dy, first_keys, accumulate,
+                                                            dpositions);
 }
 
 void sinusoidal_table(Context& ctx, View table) {

@@ -30,17 +30,23 @@ class Packing(support.Case):
         return support.column(run, "loss"), support.column(run, "grad_norm"), result.err
 
     def test_layouts_see_the_same_samples(self):
-        loss, norm, said = self.losses("one")
+        for position in ("rope", "learned"):
+            with self.subTest(position=position):
+                self.compare_layouts(f"model.position={position}", position)
+
+    def compare_layouts(self, model, name):
+        loss, norm, said = self.losses(name, model)
         self.assertRegex(said, r"packing best_fit: 60 documents, \d+ pieces, \d+ samples of 32 tokens, [\d.]+ % of them padding; "
                                r"[\d.]+ % of the documents are cut \(contiguous: [\d.]+ %\)")
         for number, settings in enumerate((("train.microbatch=2", "parallel.zero=1"), ("parallel.data=1", "parallel.pipeline=2"),
-                                           ("parallel.data=1", "parallel.tensor=2"))):
-            other_loss, other_norm, _ = self.losses(f"layout{number}", *settings, ranks=2)
+                                           ("parallel.data=1", "parallel.tensor=2"),
+                                           ("parallel.data=1", "parallel.tensor=2", "parallel.sequence=true"))):
+            other_loss, other_norm, _ = self.losses(f"{name}{number}", model, *settings, ranks=2)
             self.assert_close(other_loss, loss, 1e-4)
             self.assert_close(other_norm, norm, 1e-3)
-            self.assert_close([line["validation_loss"] for line in support.metrics(self.folder / f"layout{number}")
+            self.assert_close([line["validation_loss"] for line in support.metrics(self.folder / f"{name}{number}")
                                if "validation_loss" in line],
-                              [line["validation_loss"] for line in support.metrics(self.folder / "one") if "validation_loss" in line],
+                              [line["validation_loss"] for line in support.metrics(self.folder / name) if "validation_loss" in line],
                               1e-4)
 
     def test_a_resume_goes_on_within_an_epoch(self):
@@ -61,19 +67,22 @@ class Packing(support.Case):
             figures[packing] = int(said.split(" samples of 32 tokens, ")[0].split(" ")[-1])
         self.assertLess(figures["best_fit"], 0.8 * figures["document"])
 
-        def epoch(name, packing, *settings):
-            return self.losses(name, f"data.packing={packing}", f"train.global_batch={figures[packing]}", "train.microbatch=1",
-                               "train.steps=6", "train.validate_every=0", *settings)
+        for position in ("rope", "learned", "sinusoidal"):
+            def epoch(name, packing, *settings, position=position):
+                return self.losses(f"{name}_{position}", f"data.packing={packing}", f"train.global_batch={figures[packing]}",
+                                   "train.microbatch=1", "train.steps=6", "train.validate_every=0", f"model.position={position}",
+                                   *settings)
 
-        alone, alone_norm, _ = epoch("alone", "document")
-        packed, packed_norm, _ = epoch("packed", "best_fit")
-        joined, _, _ = epoch("joined", "best_fit", "data.documents=joined")
-        one, _, _ = epoch("one_joined", "document", "data.documents=joined")
+            with self.subTest(position=position):
+                alone, alone_norm, _ = epoch("alone", "document")
+                packed, packed_norm, _ = epoch("packed", "best_fit")
+                joined, _, _ = epoch("joined", "best_fit", "data.documents=joined")
+                one, _, _ = epoch("one_joined", "document", "data.documents=joined")
 
-        self.assert_close(packed, alone, 2e-5)
-        self.assert_close(packed_norm, alone_norm, 2e-4)
-        self.assert_close(one, alone, 2e-5)  # padding, too, is seen by nothing that counts
-        self.assertGreater(abs(joined[-1] - alone[-1]), 1e-3 * alone[-1])
+                self.assert_close(packed, alone, 2e-5)
+                self.assert_close(packed_norm, alone_norm, 2e-4)
+                self.assert_close(one, alone, 2e-5)  # padding, too, is seen by nothing that counts
+                self.assertGreater(abs(joined[-1] - alone[-1]), 1e-3 * alone[-1])
 
     def test_a_mixture_and_a_split_are_packed(self):
         mixed = self.losses("mixed", "data.train=[documents.bin,text.bin]", "data.weights=[2,1]")[2]

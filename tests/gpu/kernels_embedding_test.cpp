@@ -6,6 +6,7 @@
 #include "hyperslab/ops/attention.hpp"
 #include "hyperslab/ops/embedding.hpp"
 #include "ops/shards.hpp"
+#include "support/first_keys.hpp"
 #include "support/rope_frequencies.hpp"
 
 namespace hyperslab::ops {
@@ -140,6 +141,40 @@ TEST_F(GpuEmbedding, BackwardSumsRunsOfAnyLength) {
   }
 }
 
+TEST_F(GpuEmbedding, PositionsBeginAgainWithEachDocument) {
+  for (const DType dtype : kGpuTypes) {
+    for (const Dim C : {1, 24, 200}) {
+      for (const Dim document : {1, 4, 11}) {
+        Problem forward(dtype);
+        forward.fixed(int_tensor({3, 9}, tokens_of(27, 50, 17)))
+            .input(random_tensor(dtype, {50, C}, 1))
+            .input(random_tensor(dtype, {12, C}, 2))
+            .fixed(first_keys(3, 9, document))
+            .output(dtype, {3, 9, C});
+        forward.expect_match(
+            [](Context& ctx, const Problem::Views& v) {
+              embedding_forward(ctx, v[0],
+                                {.table = v[1],
+                                 .shard = whole_vocabulary(50),
+                                 .positions = v[2],
+                                 .first_keys = v[3]},
+                                1.5F, v[4]);
+            },
+            "embedding_forward of documents");
+        Problem backward(dtype);
+        backward.input(random_tensor(dtype, {3, 9, C}, 1))
+            .fixed(first_keys(3, 9, document))
+            .in_out(random_tensor(DType::f32, {12, C}, 2));
+        backward.expect_match(
+            [](Context& ctx, const Problem::Views& v) {
+              position_backward(ctx, v[0], v[1], Accumulate::yes, v[2]);
+            },
+            "position_backward of documents");
+      }
+    }
+  }
+}
+
 TEST_F(GpuEmbedding, PositionBackward) {
   for (const DType dtype : kGpuTypes) {
     for (const Dim C : {1, 24, 37}) {
@@ -150,7 +185,7 @@ TEST_F(GpuEmbedding, PositionBackward) {
                                                   : poisoned(DType::f32, {16, C}));
         problem.expect_match(
             [=](Context& ctx, const Problem::Views& v) {
-              position_backward(ctx, v[0], accumulate, v[1]);
+              position_backward(ctx, v[0], {}, accumulate, v[1]);
             },
             "position_backward");
       }

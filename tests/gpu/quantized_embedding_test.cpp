@@ -2,6 +2,7 @@
 #include "gpu/gpu_test.hpp"
 #include "hyperslab/ops/embedding.hpp"
 #include "ops/shards.hpp"
+#include "support/first_keys.hpp"
 
 namespace hyperslab::ops {
 namespace {
@@ -61,6 +62,8 @@ TEST_F(GpuQuantizedEmbedding, Forward) {
               .fixed(table.scales.clone())
               .fixed(table.block_scales.clone())
               .input(random_tensor(dtype, {12, C}, 2))
+              .fixed(first_keys(3, 7, 3))
+              .output(dtype, {3, 7, C})
               .output(dtype, {3, 7, C})
               .output(dtype, {3, 7, C});
           problem.expect_match(
@@ -68,11 +71,15 @@ TEST_F(GpuQuantizedEmbedding, Forward) {
                 const CQuantizedMatrix matrix = {format, table.group, table.shape,
                                                  v[1],   v[2],        table.is_nf4 ? v[3] : View()};
                 quantized_embedding_forward(ctx, v[0], matrix, {.table = {}, .shard = shard}, 1.5F,
-                                            v[5]);
+                                            v[6]);
                 quantized_embedding_forward(
                     ctx, v[0], matrix,
                     {.table = {}, .shard = shard, .positions = v[4], .first_position = 4}, 1.5F,
-                    v[6]);
+                    v[7]);
+                quantized_embedding_forward(
+                    ctx, v[0], matrix,
+                    {.table = {}, .shard = shard, .positions = v[4], .first_keys = v[5]}, 1.5F,
+                    v[8]);
               },
               "quantized_embedding_forward of " + std::string(name_of(format)));
         }

@@ -62,10 +62,33 @@ TEST_F(EmbeddingOps, GradientsMatchDifferences) {
 
   embedding_backward(ctx, {tokens.view(), order_of(tokens.view()).view()}, dy.view(), whole(dtable),
                      0.5F, Accumulate::no, dtable.view());
-  position_backward(ctx, dy.view(), Accumulate::no, dpositions.view());
+  position_backward(ctx, dy.view(), {}, Accumulate::no, dpositions.view());
 
   expect_gradient("dtable", table.view(), dtable.view(), value);
   expect_gradient("dpositions", positions.view(), dpositions.view(), value);
+}
+
+TEST_F(EmbeddingOps, PositionsBeginAgainWithEachDocument) {
+  const Tensor tokens = int_tensor({2, 4}, {0, 0, 0, 0, 0, 0, 0, 0});
+  const Tensor table = tensor_of(DType::f32, {1, 1}, {0});
+  const Tensor positions = tensor_of(DType::f32, {5, 1}, {1, 2, 3, 4, 5});
+  const Tensor first_keys = int_tensor({2, 4}, {0, 0, 2, 3, 0, 1, 1, 1});
+  Tensor y = poisoned(DType::f32, {2, 4, 1});
+
+  embedding_forward(ctx, tokens.view(),
+                    {.table = table.view(),
+                     .shard = whole(table),
+                     .positions = positions.view(),
+                     .first_keys = first_keys.view()},
+                    1, y.view());
+  expect_values(y.view(), {1, 2, 1, 1, 1, 1, 2, 3});
+
+  const Tensor dy = tensor_of(DType::f32, {2, 4, 1}, {1, 2, 4, 8, 16, 32, 64, 128});
+  Tensor dpositions = poisoned(DType::f32, {5, 1});
+  position_backward(ctx, dy.view(), first_keys.view(), Accumulate::no, dpositions.view());
+  expect_values(dpositions.view(), {1 + 4 + 8 + 16 + 32, 2 + 64, 128, 0, 0});
+  position_backward(ctx, dy.view(), first_keys.view(), Accumulate::yes, dpositions.view());
+  expect_values(dpositions.view(), {2 * 61, 2 * 66, 2 * 128, 0, 0});
 }
 
 TEST_F(EmbeddingOps, BackwardClearsOrAddsWhateverTheTokensAre) {
@@ -128,9 +151,9 @@ TEST_F(EmbeddingOps, PositionBackwardAdds) {
   Tensor once = poisoned(DType::f64, {5, 4});
   Tensor twice = poisoned(DType::f64, {5, 4});
 
-  position_backward(ctx, dy.view(), Accumulate::no, once.view());
-  position_backward(ctx, dy.view(), Accumulate::no, twice.view());
-  position_backward(ctx, dy.view(), Accumulate::yes, twice.view());
+  position_backward(ctx, dy.view(), {}, Accumulate::no, once.view());
+  position_backward(ctx, dy.view(), {}, Accumulate::no, twice.view());
+  position_backward(ctx, dy.view(), {}, Accumulate::yes, twice.view());
 
   auto doubled = to_doubles(once.view());
   for (double& v : doubled) v *= 2;
@@ -303,8 +326,20 @@ TEST_F(EmbeddingOps, WrongOperandsAreNamed) {
     embedding_backward(ctx, {tokens.view(), int_tensor({2}, {0, 1}).view()}, table.view(),
                        whole(dtable), 1, Accumulate::no, dtable.view());
   });
+  const Tensor other_keys = int_tensor({2, 2}, {0, 0, 0, 0});
+  expect_error_naming("embedding_forward first_keys", [&] {
+    embedding_forward(ctx, tokens.view(),
+                      {.table = table.view(),
+                       .shard = whole(table),
+                       .positions = table.view(),
+                       .first_keys = other_keys.view()},
+                      1, y.view());
+  });
+  expect_error_naming("position_backward first_keys", [&] {
+    position_backward(ctx, y.view(), other_keys.view(), Accumulate::no, dtable.view());
+  });
   expect_error_naming("position_backward dpositions", [&] {
-    position_backward(ctx, y.view(), Accumulate::no, dtable.view().slice(0, 1));
+    position_backward(ctx, y.view(), {}, Accumulate::no, dtable.view().slice(0, 1));
   });
 }
 

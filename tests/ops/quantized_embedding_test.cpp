@@ -2,6 +2,7 @@
 #include "hyperslab/ops/embedding.hpp"
 #include "quantized_case.hpp"
 #include "shards.hpp"
+#include "support/first_keys.hpp"
 
 namespace hyperslab::ops {
 namespace {
@@ -40,11 +41,13 @@ TEST_F(QuantizedEmbedding, IsTheLookupInTheWidenedTable) {
       const StoredMatrix table = quantized(format, 50);
       const Tensor wide = widened(table, dtype);
       const Tensor positions = random_tensor(dtype, {12, kWidth}, 2);
+      const Tensor keys = first_keys(3, 7, 3);
       for (const bool with_positions : {false, true}) {
         EmbeddingTables tables = {.table = {},
                                   .shard = whole_vocabulary(50),
                                   .positions = with_positions ? positions.view() : CView(),
-                                  .first_position = with_positions ? 4 : 0};
+                                  .first_position = with_positions ? 4 : 0,
+                                  .first_keys = keys.view()};
         Tensor found = poisoned(dtype, {3, 7, kWidth});
         Tensor expected = poisoned(dtype, {3, 7, kWidth});
 

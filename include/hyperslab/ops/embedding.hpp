@@ -8,18 +8,22 @@
 
 namespace hyperslab::ops {
 
-/// table: (rows, C) with rows >= shard.count; positions: (T_max, C) or absent.
+/// table: (rows, C) with rows >= shard.count; positions: (T_max, C) or absent. first_keys: (B, T)
+/// i32, where in its sample the document of every token begins, from which its position counts:
+/// at most t for token t, and not falling along a sample; absent: 0.
 struct EmbeddingTables {
   CView table;
   VocabularyShard shard;
   CView positions{};
   TokenPosition first_position{};
+  CView first_keys{};
 };
 
-/// y[b, t] = scale * table[tokens[b, t] - shard.first] + positions[first_position + t]. A token
-/// outside the shard gets only its position, so that the sum over the ranks of a vocabulary is
-/// complete if exactly one of them has positions. tokens: (B, T) i32 below shard.vocabulary, else
-/// the CPU throws an Error and a GPU writes not-a-number; y: (B, T, C).
+/// y[b, t] = scale * table[tokens[b, t] - shard.first]
+///           + positions[first_position + t - first_keys[b, t]].
+/// A token outside the shard gets only its position, so that the sum over the ranks of a vocabulary
+/// is complete if exactly one of them has positions. tokens: (B, T) i32 below shard.vocabulary,
+/// else the CPU throws an Error and a GPU writes not-a-number; y: (B, T, C).
 void embedding_forward(Context& ctx, CView tokens, const EmbeddingTables& tables, float scale,
                        View y);
 
@@ -43,9 +47,11 @@ void embedding_backward(Context& ctx, const SortedTokens& sorted, CView dy,
                         const VocabularyShard& shard, float scale, Accumulate accumulate,
                         View dtable);
 
-/// dpositions[t] (+)= sum over b of dy[b, t], for t < T; with Accumulate::no rows from T on are
-/// cleared. dy: (B, T, C); dpositions: (T_max, C) f32 (f64 for f64).
-void position_backward(Context& ctx, CView dy, Accumulate accumulate, View dpositions);
+/// dpositions[p] (+)= sum of dy[b, t] over the tokens at position p = t - first_keys[b, t], in a
+/// fixed order; with Accumulate::no rows of positions that no token has are cleared. dy: (B, T, C);
+/// first_keys: as in EmbeddingTables; dpositions: (T_max, C) f32 (f64 for f64).
+void position_backward(Context& ctx, CView dy, CView first_keys, Accumulate accumulate,
+                       View dpositions);
 
 /// The fixed table of Vaswani et al. 2017, section 3.5: sin in even, cos in odd columns.
 /// table: (T_max, C), f32 or f64; on a GPU f32, bf16 or f16. Setup only.

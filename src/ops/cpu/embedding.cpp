@@ -93,6 +93,23 @@ void look_up(const T* row, const T* position, Dim C, T scale, T* out) {
   }
 }
 
+/// The row of `positions` that token i of all samples gets.
+Dim place_of(const EmbeddingTables& tables, Dim i, Dim tokens_in_sample) {
+  const Dim in_sample = tables.first_position.of(i / tokens_in_sample) + i % tokens_in_sample;
+  return tables.first_keys ? in_sample - tables.first_keys.data<std::int32_t>()[i] : in_sample;
+}
+
+/// Calls visit(t) for the tokens of a sample at position p of their documents, from the last of
+/// these to the first. first_keys: of the sample; null: it is one document.
+template <class Visit>
+void for_tokens_at(Dim p, const std::int32_t* first_keys, Dim tokens, Visit&& visit) {
+  for (Dim end = tokens; end > 0;) {
+    const Dim start = first_keys == nullptr ? 0 : first_keys[end - 1];
+    if (start + p < end) visit(start + p);
+    end = start;
+  }
+}
+
 }  // namespace
 
 void embedding_forward(Context& ctx, CView tokens, const EmbeddingTables& tables, float scale,
@@ -109,7 +126,7 @@ void embedding_forward(Context& ctx, CView tokens, const EmbeddingTables& tables
       for (Dim i = begin; i < end; ++i) {
         const Dim row = ids[i] - shard.first;
         const bool here = row >= 0 && row < shard.count;
-        const Dim place = tables.first_position.of(i / T_tokens) + i % T_tokens;
+        const Dim place = place_of(tables, i, T_tokens);
         const T* position = positions ? positions + place * C : nullptr;
         look_up(here ? table + row * C : nullptr, position, C, T(scale), y.data<T>() + i * C);
       }
@@ -133,7 +150,7 @@ void quantized_embedding_forward(Context& ctx, CView tokens, const CQuantizedMat
         const Dim row = ids[i] - shard.first;
         const bool here = row >= 0 && row < shard.count;
         if (here) widen(table, row * groups, (row + 1) * groups, out);
-        const Dim place = tables.first_position.of(i / T_tokens) + i % T_tokens;
+        const Dim place = place_of(tables, i, T_tokens);
         const T* position = positions ? positions + place * C : nullptr;
         look_up(here ? out : nullptr, position, C, T(scale), out);
       }
@@ -170,20 +187,25 @@ void embedding_backward(Context& ctx, const SortedTokens& sorted, CView dy,
   });
 }
 
-void position_backward(Context& ctx, CView dy, Accumulate accumulate, View dpositions) {
+void position_backward(Context& ctx, CView dy, CView first_keys, Accumulate accumulate,
+                       View dpositions) {
   with_real(dy.dtype(), "position_backward", [&]<class T>(T) {
     const auto [B, T_tokens, C] = dy.dims<3>("position_backward dy");
     const T* gradient = dy.data<T>();
     T* out = dpositions.data<T>();
     const bool clear = accumulate == Accumulate::no;
+    const std::int32_t* keys = optional_data<std::int32_t>(first_keys);
     const auto rows = [=, B = B, T_tokens = T_tokens, C = C](int, Dim begin, Dim end) {
-      for (Dim t = begin; t < end; ++t) {
-        T* row = out + t * C;
+      for (Dim p = begin; p < end; ++p) {
+        T* row = out + p * C;
         if (clear) std::fill_n(row, C, T(0));
-        for (Dim b = 0; t < T_tokens && b < B; ++b) {
-          const T* source = gradient + (b * T_tokens + t) * C;
+        for (Dim b = 0; b < B; ++b) {
+          const std::int32_t* of_sample = keys == nullptr ? nullptr : keys + b * T_tokens;
+          for_tokens_at(p, of_sample, T_tokens, [&](Dim t) {
+            const T* source = gradient + (b * T_tokens + t) * C;
 #pragma omp simd
-          for (Dim c = 0; c < C; ++c) row[c] += source[c];
+            for (Dim c = 0; c < C; ++c) row[c] += source[c];
+          });
         }
       }
     };

@@ -20,6 +20,7 @@ struct Lookup {
   Dim C;
   Dim tokens_in_sample;
   LivePosition first_position;
+  const std::int32_t* first_keys;
   float scale;
   T* y;
   template <int N>
@@ -40,10 +41,9 @@ struct Lookup {
     }
     if (positions != nullptr) {
       float at_position[N];
-      load<N>(positions +
-                  (first_position.of(index / tokens_in_sample) + index % tokens_in_sample) * C +
-                  column,
-              at_position);
+      Dim position = first_position.of(index / tokens_in_sample) + index % tokens_in_sample;
+      if (first_keys != nullptr) position -= first_keys[index];
+      load<N>(positions + position * C + column, at_position);
 #pragma unroll
       for (int k = 0; k < N; ++k) value[k] += at_position[k];
     }
@@ -165,26 +165,39 @@ void launch_table_gradient(Context& ctx, const TableGradient<T>& gradient) {
   check_launch("embedding_backward");
 }
 
-/// Element i of dpositions, summed over the samples in ascending order.
+/// Element i of dpositions, summed over the samples in ascending order and over the documents of
+/// each in descending order.
 template <class T>
 struct PositionGradient {
   static constexpr int kWidth = kVector<T>;
   const T* dy;
   float* dpositions;
+  const std::int32_t* first_keys;
   Dim B;
-  Dim sample;  // elements of one sample
+  Dim tokens;  // of a sample
+  Dim C;
   bool accumulate;
   template <int N>
   __device__ void at(Dim i) const {
     float sum[N] = {};
     if (accumulate) load<N>(dpositions + i, sum);
-    if (i < sample) {
-#pragma unroll 4
-      for (Dim b = 0; b < B; ++b) {
-        float value[N];
-        load<N>(dy + b * sample + i, value);
+    const auto add = [&](Dim b, Dim in_sample) {
+      float value[N];
+      load<N>(dy + b * tokens * C + in_sample, value);
 #pragma unroll
-        for (int k = 0; k < N; ++k) sum[k] += value[k];
+      for (int k = 0; k < N; ++k) sum[k] += value[k];
+    };
+    const Dim position = i / C;
+    if (first_keys == nullptr) {
+#pragma unroll 4
+      for (Dim b = 0; b < (position < tokens ? B : 0); ++b) add(b, i);
+    } else {
+      for (Dim b = 0; b < B; ++b) {
+        for (Dim end = tokens; end > 0;) {
+          const Dim start = first_keys[b * tokens + end - 1];
+          if (start + position < end) add(b, start * C + i);
+          end = start;
+        }
       }
     }
     store<N>(dpositions + i, sum);
@@ -218,6 +231,7 @@ void embedding_forward(Context& ctx, CView tokens, const EmbeddingTables& tables
                           tables.table.shape()[1],
                           tokens.shape()[1],
                           live_position(tables.first_position),
+                          optional_data<std::int32_t>(tables.first_keys),
                           scale,
                           y.data<T>()};
     const bool vectors = op.C % kVector<T> == 0 && aligned(op.table, op.positions, op.y);
@@ -249,10 +263,16 @@ void embedding_backward(Context& ctx, const SortedTokens& sorted, CView dy,
   });
 }
 
-void position_backward(Context& ctx, CView dy, Accumulate accumulate, View dpositions) {
+void position_backward(Context& ctx, CView dy, CView first_keys, Accumulate accumulate,
+                       View dpositions) {
   with_element(dy.dtype(), "position_backward", [&]<class T>(T) {
     const auto [B, tokens, C] = dy.dims<3>("position_backward dy");
-    const PositionGradient<T> op = {dy.data<T>(), dpositions.data<float>(), B, tokens * C,
+    const PositionGradient<T> op = {dy.data<T>(),
+                                    dpositions.data<float>(),
+                                    optional_data<std::int32_t>(first_keys),
+                                    B,
+                                    tokens,
+                                    C,
                                     accumulate == Accumulate::yes};
     const bool vectors = C % kVector<T> == 0 && aligned(op.dy, op.dpositions);
     for_each(ctx, "position_backward", dpositions.numel(), vectors, op);

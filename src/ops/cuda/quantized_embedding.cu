@@ -17,6 +17,7 @@ struct QuantizedLookup {
   Dim C;
   Dim tokens_in_sample;
   LivePosition first_position;
+  const std::int32_t* first_keys;
   float scale;
   T* y;
   template <int N>
@@ -40,10 +41,9 @@ struct QuantizedLookup {
     }
     if (positions != nullptr) {
       float at_position[N];
-      load<N>(positions +
-                  (first_position.of(index / tokens_in_sample) + index % tokens_in_sample) * C +
-                  column,
-              at_position);
+      Dim position = first_position.of(index / tokens_in_sample) + index % tokens_in_sample;
+      if (first_keys != nullptr) position -= first_keys[index];
+      load<N>(positions + position * C + column, at_position);
 #pragma unroll
       for (int k = 0; k < N; ++k) value[k] += at_position[k];
     }
@@ -64,6 +64,7 @@ void quantized_embedding_forward(Context& ctx, CView tokens, const CQuantizedMat
                                               table.shape[1],
                                               tokens.shape()[1],
                                               live_position(tables.first_position),
+                                              optional_data<std::int32_t>(tables.first_keys),
                                               scale,
                                               y.data<T>()};
       const bool vectors = op.C % kVector<T> == 0 && aligned(op.positions, op.y);
