@@ -131,8 +131,8 @@ TEST_F(GpuModelCache, TrainingIsTheSameWithTextsBetweenItsSteps) {
   for (const char* compute : {"fp32", "bf16"}) {
     const test::Overrides deck = {
         "model.family=llama",     std::string("precision.compute=") + compute,
-        "run.deterministic=true", "train.microbatch=2",
-        "train.global_batch=4",   "train.steps=6"};
+        "run.deterministic=true", "train.microbatch=3",
+        "train.global_batch=6",   "train.steps=6"};
     const auto sampling = test::read_model(
         kDeck, deck + test::Overrides{"train.sample_every=1", "data.vocabulary=bytes"});
     test::ModelRun plain(test::read_model(kDeck, deck));
@@ -232,12 +232,16 @@ TEST_F(GpuModelCache, ATokenHasTheLogProbabilityOfTheForwardPass) {
        {test::Overrides{"model.family=gpt2", "precision.compute=bf16"},
         test::Overrides{"model.family=gpt2", "precision.compute=fp32"},
         test::Overrides{"model.family=llama", "model.kv_heads=1", "precision.compute=bf16"},
-        test::Overrides{"model.family=llama", "model.window=70", "precision.compute=bf16"}}) {
+        test::Overrides{"model.family=llama", "model.window=70", "precision.compute=bf16"},
+        test::Overrides{"model.family=llama", "data.documents=masked", "data.end_token=0",
+                        "precision.compute=bf16"},
+        test::Overrides{"model.family=llama", "model.logit_softcap=5", "model.mup_base_width=64",
+                        "precision.compute=bf16"}}) {
     SCOPED_TRACE(testing::PrintToString(family));
     const auto config = test::read_model(
         kDeck,
-        family + test::Overrides{"model.context=160", "model.width=256", "train.microbatch=2",
-                                 "train.global_batch=2", "run.deterministic=true"});
+        family + test::Overrides{"model.context=160", "model.width=256", "train.microbatch=3",
+                                 "train.global_batch=3", "run.deterministic=true"});
     for (const bool training : {false, true}) {
       for (const Dim rows : {1, 5}) {
         const auto forward = train::trainer_options(config, test::world().local_rank(), training);

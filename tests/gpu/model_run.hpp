@@ -29,10 +29,11 @@ inline train::Config read_model(const std::string& deck, const Overrides& overri
   return deck::read_deck(deck, "model.yaml", overrides, surroundings);
 }
 
-/// A trainer of the deck's training tokens on the deck's device.
+/// A trainer of the deck's training tokens on the deck's device; without `graphs` the host enqueues
+/// every step's kernels.
 class ModelRun {
  public:
-  explicit ModelRun(const train::Config& config, bool canary = false)
+  explicit ModelRun(const train::Config& config, bool canary = false, bool graphs = true)
       : config_(config),
         options_(train::trainer_options(config, world().local_rank(), true)),
         tokens_(io::open_data(config.data, config.model.vocabulary, config.run.seed).train),
@@ -41,6 +42,7 @@ class ModelRun {
         mesh_(train::make_mesh(world(), config, options_.device)),
         plan_(plan::make_plan(config, options_, 0)) {
     options_.canary = canary;
+    options_.graphs = graphs;
     trainer_ = train::Trainer::make(config, *mesh_, options_, plan_.memory);
     trainer_->initialize();
   }

@@ -44,6 +44,7 @@ struct Model {
 };
 const std::vector<Model> kModels = {
     {"gpt2_bf16", {"precision.compute=bf16"}},
+    {"gpt2_bf16_without_dropout", {"precision.compute=bf16", "model.dropout=0"}},
     {"gpt2_fp32", {"precision.compute=fp32"}},
     {"gpt2_tf32_reference", {"precision.compute=tf32", "model.attention=reference"}},
     {"llama_bf16", {"model.family=llama", "model.kv_heads=1", "precision.compute=bf16"}},
@@ -156,6 +157,17 @@ TEST_P(GpuModelBits, RecomputationGivesTheSameGradients) {
   expect_bits(again, "none again");
   expect_bits(selective, "selective");
   expect_bits(full, "full");
+}
+
+TEST_P(GpuModelBits, GraphsChangeNoBit) {
+  const train::Config config = test::read_model(kDeck, GetParam().overrides);
+  ModelRun enqueued(config, false, false);
+  ModelRun replayed(config, false, true);
+
+  for (std::int64_t step = 1; step <= kSteps; ++step) {
+    EXPECT_EQ(replayed.step(step), enqueued.step(step)) << step;
+  }
+  EXPECT_EQ(replayed.trainer().replica_sum(), enqueued.trainer().replica_sum());
 }
 
 /// The highest byte written is in the last allocation, and none after it.
