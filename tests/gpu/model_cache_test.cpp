@@ -114,6 +114,47 @@ TEST_F(GpuModelCache, GivesTheLogitsOfRecomputation) {
   }
 }
 
+/// Prompts in parts of many tokens, one alone and several in pages.
+TEST_F(GpuModelCache, PromptsInPartsGiveTheLogitsOfOnePass) {
+  std::vector<std::int32_t> tokens(300);
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    tokens[i] = static_cast<std::int32_t>(37 * i % kVocabulary);
+  }
+  const auto part = [&](Dim first, Dim last) {
+    return std::vector<std::int32_t>(tokens.begin() + first, tokens.begin() + last);
+  };
+  for (const test::Overrides& heads :
+       {test::Overrides{"model.heads=4"}, test::Overrides{"model.heads=8", "model.kv_heads=2"},
+        test::Overrides{"model.heads=4", "model.kv_heads=1", "model.window=70"},
+        test::Overrides{"model.heads=2", "model.attention_sinks=true"}}) {
+    for (const char* compute : {"fp32", "bf16"}) {
+      SCOPED_TRACE(testing::PrintToString(heads) + " in " + compute);
+      const auto config = test::read_model(
+          kDeck,
+          heads + test::Overrides{"model.family=llama", "model.width=512", "model.context=300",
+                                  std::string("precision.compute=") + compute});
+      const double expected = compute == std::string("fp32") ? 1e-5 : 0.03;
+      CachedModel model(config);
+      const Tensor whole = model.decode(tokens, 0);
+      (void)model.decode(part(0, 33), 0);
+      (void)model.decode(part(33, 130), 33);
+      (void)model.decode(part(130, 135), 130);
+      const Tensor in_parts = model.decode(part(135, 300), 135);
+      EXPECT_LE(test::relative_difference(in_parts.view(), whole.view()), expected);
+
+      generate::Generator generator(test::world(), config, nullptr, {.rows = 3});
+      const generate::Prompts prompts = {part(0, 97), tokens, part(0, 200)};
+      generator.prompt_logits(
+          prompts, [&](std::size_t prompt, std::size_t position, std::span<const float> logits) {
+            if (prompt != 1 || position + 1 != tokens.size()) return;
+            const Tensor found =
+                test::tensor_of(DType::f32, {kVocabulary}, {logits.begin(), logits.end()});
+            EXPECT_LE(test::relative_difference(found.view(), whole.view()), expected);
+          });
+    }
+  }
+}
+
 /// Counts tokens of texts.
 class Count final : public generate::TokenListener {
  public:

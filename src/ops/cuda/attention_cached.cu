@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "attention_appended.hpp"
 #include "attention_cached.cuh"
 
 namespace hyperslab::ops::cuda {
@@ -8,10 +9,10 @@ constexpr int kWarps = kCachedWarps;
 constexpr Dim kMaxHeadWidth = 1024;
 constexpr const char* kName = "attention_cached_forward";
 
-/// Element i of the new rows of both caches.
+/// Elements from i on of the new rows of both caches.
 template <class T>
 struct Append {
-  static constexpr int kWidth = 1;
+  static constexpr int kWidth = kVector<T>;
   CachedCall<T> call;
   Dim width;
   template <int N>
@@ -22,8 +23,8 @@ struct Append {
     const Dim token = row - sample * call.new_tokens;
     const T* from = call.qkv + row * call.packed + call.heads * call.head_width + column;
     const Dim to = (sample * call.max_tokens + call.past.get() + token) * width + column;
-    call.key_cache[to] = from[0];
-    call.value_cache[to] = from[width];
+    *reinterpret_cast<Vec<T, N>*>(call.key_cache + to) = load_raw<N>(from);
+    *reinterpret_cast<Vec<T, N>*>(call.value_cache + to) = load_raw<N>(from + width);
   }
 };
 
@@ -248,7 +249,12 @@ void attention_cached_forward(Context& ctx, const HeadLayout& layout, const Atte
     const Dim new_tokens = qkv.shape()[1];
     const CachedCall<T> call = cached_call<T>(ctx, kName, layout, scores, qkv, cache, out);
     const Dim width = layout.kv_heads * layout.head_width;
-    for_each(ctx, kName, B * new_tokens * width, false, Append<T>{call, width});
+    const bool vectors =
+        layout.head_width % kVector<T> == 0 && aligned(call.qkv, call.key_cache, call.value_cache);
+    for_each(ctx, kName, B * new_tokens * width, vectors, Append<T>{call, width});
+    if (suits_attention_appended(layout, scores, qkv, cache, out)) {
+      return attention_appended(ctx, kName, layout, scores, qkv, cache, out);
+    }
     attend(ctx, call, B);
   });
 }

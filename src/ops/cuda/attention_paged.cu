@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <bit>
 
+#include "attention_appended.hpp"
 #include "attention_paged.cuh"
 
 // Attention on a cache in pages, whose samples differ in length: one kernel turns queries and keys
@@ -180,6 +181,9 @@ void rope_attention_paged_forward(Context& ctx, const HeadLayout& layout,
         1,
         static_cast<float*>(ctx.workspace(kPagedName, attention_paged_workspace(layout)))};
     place(ctx, call, tables, B * new_tokens);
+    if (suits_attention_appended(layout, scores, qkv, cache, out)) {
+      return attention_appended(ctx, kPagedName, layout, scores, qkv, cache, out);
+    }
     attend(ctx, call, B);
   });
 }

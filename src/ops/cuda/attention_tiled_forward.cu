@@ -1,45 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "attention_tiled.hpp"
 #include "attention_tiled_launch.cuh"
+#include "attention_tiles_forward.cuh"
 
 namespace hyperslab::ops::cuda {
 namespace {
 
 constexpr const char* kName = "attention_forward";
-
-/// The largest score of each of the lane's two rows so far, in units of log 2, and its part of the
-/// sum of 2^(score - largest).
-struct RowSums {
-  float top[2] = {-INFINITY, -INFINITY};
-  float sum[2] = {};
-};
-
-/// Scores become weights 2^(score - largest); `shrink` is what earlier weights are multiplied with.
-__device__ void to_weights(float (&scores)[8][4], RowSums& rows, float (&shrink)[2]) {
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    float top = rows.top[half];
-#pragma unroll
-    for (int block = 0; block < 8; ++block) {
-      top = fmaxf(top, fmaxf(scores[block][2 * half], scores[block][2 * half + 1]) * kLog2E);
-    }
-    top = fmaxf(top, __shfl_xor_sync(0xFFFFFFFFU, top, 1));
-    top = fmaxf(top, __shfl_xor_sync(0xFFFFFFFFU, top, 2));
-    const float from = top == -INFINITY ? 0.0F : top;
-    shrink[half] = power_of_2(rows.top[half] - from);
-    rows.top[half] = top;
-    float sum = 0;
-#pragma unroll
-    for (int block = 0; block < 8; ++block) {
-#pragma unroll
-      for (int i = 2 * half; i < 2 * half + 2; ++i) {
-        scores[block][i] = power_of_2(scores[block][i] * kLog2E - from);
-        sum += scores[block][i];
-      }
-    }
-    rows.sum[half] = rows.sum[half] * shrink[half] + sum;
-  }
-}
 
 /// Block (tile of queries, head, sample).
 template <int kWidth, class T>
@@ -51,7 +18,7 @@ __global__ void __launch_bounds__(kTileThreads) attend_tiles_kernel(TiledCall<T>
   const QueryTile<kWidth, T> tile_of(call, memory + Tile::kBytes, at);
   const int all_see_from = call.begin_of(tile_of.sample, tile_of.last_query);
   tile_of.load_queries(queries);
-  RowSums rows;
+  TileSums rows;
   float out[kWidth / 8][4] = {};
   tile_of.each_tile([&](int tile, const Tile& keys, const Tile& values) {
     float scores[8][4] = {};
@@ -69,14 +36,7 @@ __global__ void __launch_bounds__(kTileThreads) attend_tiles_kernel(TiledCall<T>
         }
       }
     }
-    float shrink[2];
-    to_weights(scores, rows, shrink);
-#pragma unroll
-    for (int block = 0; block < kWidth / 8; ++block) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) out[block][i] *= shrink[i / 2];
-    }
-    add_weighted<kWidth, T>(scores, values, at, out);
+    add_values<kWidth, T>(scores, values, at, rows, out);
   });
   store_out<kWidth>(call, tile_of.sample, tile_of.head, tile_of.first_query, at, rows.top, rows.sum,
                     out);

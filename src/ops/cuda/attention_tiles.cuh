@@ -232,8 +232,8 @@ __device__ inline float capped_score(float softcap, float score) {
 }
 
 /// Products become scaled and, if asked, capped scores.
-template <class T>
-__device__ void to_scores(const TiledCall<T>& call, float (&products)[8][4]) {
+template <class Call>
+__device__ void to_scores(const Call& call, float (&products)[8][4]) {
 #pragma unroll
   for (int block = 0; block < 8; ++block) {
 #pragma unroll

@@ -28,9 +28,8 @@ struct ScoreRule {
   float softcap;
   float unit = (kCapped ? 1.0F : scale) * kLog2E;  ///< of a score, in units of log 2
 
-  template <class T>
-  __device__ explicit ScoreRule(const TiledCall<T>& call)
-      : scale(call.scale), softcap(call.softcap) {}
+  template <class Call>
+  __device__ explicit ScoreRule(const Call& call) : scale(call.scale), softcap(call.softcap) {}
 
   __device__ void to_scores(float (&products)[8][4]) const {
     if constexpr (kCapped) {
@@ -70,20 +69,21 @@ struct TileRing {
   unsigned char* memory;
   std::uint64_t* full;  ///< kSlots barriers
 
-  [[nodiscard]] __device__ Tile tile(int i) const {
-    return Tile(memory + i % kSlots * Tile::kBytes);
+  [[nodiscard]] __device__ unsigned char* memory_of(int i) const {
+    return memory + i % kSlots * Tile::kBytes;
   }
+  [[nodiscard]] __device__ Tile tile(int i) const { return Tile(memory_of(i)); }
+  [[nodiscard]] __device__ std::uint64_t* barrier(int i) const { return &full[i % kSlots]; }
   __device__ void init() const {
     for (int i = 0; i < kSlots; ++i) tma::init(&full[i], 1);
   }
   /// One thread: tile i comes from columns [column, column + kWidth) of 64 tokens.
   __device__ void load(int i, const CUtensorMap& from, int column, int token, int sample) const {
-    std::uint64_t* barrier = &full[i % kSlots];
-    tma::arrive_for(barrier, Tile::kBytes);
-    tma::copy(tile(i).base, from, {0, token, column / warpgroup::kSwizzled, sample}, barrier);
+    tma::arrive_for(barrier(i), Tile::kBytes);
+    tma::copy(tile(i).base, from, {0, token, column / warpgroup::kSwizzled, sample}, barrier(i));
   }
   __device__ void wait(int i) const {
-    tma::wait(&full[i % kSlots], static_cast<unsigned>(i / kSlots) & 1U);
+    tma::wait(barrier(i), static_cast<unsigned>(i / kSlots) & 1U);
   }
 };
 
@@ -168,9 +168,11 @@ void with_warpgroups(DType dtype, const HeadLayout& layout, double softcap, cons
 }
 
 /// (B, tokens, columns) in boxes of 64 tokens and a head's columns, as warpgroup::Tile wants them:
-/// dimensions are the columns of a swizzled row, tokens, such rows of a token, samples.
+/// dimensions are the columns of a swizzled row, tokens, such rows of a token, samples. Boxes of
+/// fewer tokens have the columns of one swizzled row.
 template <class T>
-CUtensorMap boxes_of(const char* op, CView view, int head_width) {
+CUtensorMap boxes_of(const char* op, CView view, int head_width,
+                     Dim box_tokens = warpgroup::kRows) {
   const Dim tokens = view.shape()[1];
   const Dim row = view.shape()[2];
   constexpr Dim kBytes = sizeof(T);
@@ -180,7 +182,7 @@ CUtensorMap boxes_of(const char* op, CView view, int head_width) {
       {std::is_same_v<T, bf16> ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
        {kColumns, tokens, row / kColumns, view.shape()[0]},
        {row * kBytes, kColumns * kBytes, tokens * row * kBytes},
-       {kColumns, warpgroup::kRows, head_width / kColumns, 1},
+       {kColumns, box_tokens, box_tokens == warpgroup::kRows ? head_width / kColumns : 1, 1},
        CU_TENSOR_MAP_SWIZZLE_128B});
 }
 
