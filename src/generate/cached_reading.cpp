@@ -57,7 +57,7 @@ Frame CachedReading::frame_of(std::span<const RowRead> texts) const {
   const auto B = static_cast<Dim>(texts.size());
   const auto T = static_cast<Dim>(texts.front().tokens.size());
   Frame frame = {B, T, T - 1};
-  if (trainer_->context().device() != Device::cuda || size_.rows == 1) return frame;
+  if (trainer_->context().device() != Device::cuda) return frame;
   if (T == 1) frame.B = std::min(rounded_up(B), size_.rows);
   const Dim past = std::ranges::max(texts, {}, &RowRead::past).past;
   if (T > 1) frame.T = std::min({rounded_up(T), size_.tokens - past, pass_tokens_ / B});
@@ -65,7 +65,8 @@ Frame CachedReading::frame_of(std::span<const RowRead> texts) const {
 }
 
 /// Rows that only fill the frame repeat the last text, pages and all, and write what it writes;
-/// tokens that do are 0 and lie behind the text, in its last page or in none.
+/// tokens that do are 0 and lie behind the text, in its last page or in none; without pages, where
+/// the tokens that follow will.
 void CachedReading::stage(std::span<const RowRead> texts, const Frame& frame) {
   past_ = std::ranges::max(texts, {}, &RowRead::past).past;
   const Dim most = size_.pages_of_text();
@@ -90,11 +91,8 @@ void CachedReading::enqueue(const Frame& frame, View logits) {
   copy(ctx, View(staged_.data(), DType::i32, Device::cpu, {count}), words);
   const View tokens = words_at(words, 0, {frame.B, frame.T});
   const ops::TokenPosition position = {past_, words_at(words, frame.B * frame.T, {frame.B})};
-  if (size_.rows == 1) {
-    trainer_->stage().decode(ctx, tokens, position, logits);
-    return;
-  }
-  const View pages = words_at(words, frame.B * (frame.T + 1), {frame.B, most});
+  const CView pages =
+      size_.rows > 1 ? words_at(words, frame.B * (frame.T + 1), {frame.B, most}) : View();
   trainer_->stage().decode(ctx, {tokens, position, pages, frame.last}, logits);
 }
 

@@ -116,8 +116,8 @@ class Stage {
   /// tokens and gets all logits. In training the parameters are those of now, and the first slot's
   /// activations are overwritten.
   void decode(Context& ctx, View tokens, const ops::TokenPosition& past, View logits);
-  /// The same on the pages of the cache, (B, most) i32, so that samples may differ in `past`. The
-  /// logits of one token of each are those of token `last`; those after it count for nothing.
+  /// The same with logits of token `last`, not of the last; tokens after it count for nothing. On
+  /// `pages` of the cache, (B, most) i32, samples may differ in `past`; absent: as above.
   struct PagedStep {
     View tokens;
     ops::TokenPosition past;
