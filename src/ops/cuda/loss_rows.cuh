@@ -63,45 +63,54 @@ struct Seen {
   }
 };
 
+/// Adds vectors [begin, end) of a row to what the thread has seen.
 template <class T>
-__device__ Seen<T> read_row(const T* row, const RowParts<T>& parts) {
+__device__ void read_vectors(const T* row, const RowParts<T>& parts, int begin, int end,
+                             Seen<T>& seen) {
   constexpr int N = kVector<T>;
-  Seen<T> seen;
-  const auto scalars = [&](int begin, int end) {
-    for (int i = begin + static_cast<int>(threadIdx.x); i < end; i += blockDim.x) {
-      const float value[1] = {to_real(row[i])};
-      seen.add(value, i);
-    }
-  };
-  scalars(0, parts.head);
 #pragma unroll 4
-  for (int v = static_cast<int>(threadIdx.x); v < parts.vectors; v += blockDim.x) {
+  for (int v = begin + static_cast<int>(threadIdx.x); v < end; v += blockDim.x) {
     const int first = parts.head + v * N;
     float value[N];
     load<N>(row + first, value);
     seen.add(value, first);
   }
-  scalars(parts.tail, parts.count);
+}
+/// The same of elements [begin, end), one by one.
+template <class T>
+__device__ void read_scalars(const T* row, int begin, int end, Seen<T>& seen) {
+  for (int i = begin + static_cast<int>(threadIdx.x); i < end; i += blockDim.x) {
+    const float value[1] = {to_real(row[i])};
+    seen.add(value, i);
+  }
+}
+
+template <class T>
+__device__ Seen<T> read_row(const T* row, const RowParts<T>& parts) {
+  Seen<T> seen;
+  read_scalars(row, 0, parts.head, seen);
+  read_vectors(row, parts, 0, parts.vectors, seen);
+  read_scalars(row, parts.tail, parts.count, seen);
   return seen;
 }
 
-/// x becomes e^(x - top) * factor.
+/// to = e^(row - top) * factor; the two may be one.
 template <class T>
-__device__ void write_row(T* row, const RowParts<T>& parts, float top, float factor) {
+__device__ void write_row(const T* row, const RowParts<T>& parts, float top, float factor, T* to) {
   constexpr int N = kVector<T>;
   constexpr bool kFast = sizeof(T) == 2;
 #pragma unroll 2
   for (int v = static_cast<int>(threadIdx.x); v < parts.vectors; v += blockDim.x) {
-    T* at = row + parts.head + v * N;
+    const int first = parts.head + v * N;
     float value[N];
-    load<N>(at, value);
+    load<N>(row + first, value);
 #pragma unroll
     for (int k = 0; k < N; ++k) value[k] = exponential<kFast>(value[k] - top) * factor;
-    store<N>(at, value);
+    store<N>(to + first, value);
   }
   const auto scalars = [&](int begin, int end) {
     for (int i = begin + static_cast<int>(threadIdx.x); i < end; i += blockDim.x) {
-      row[i] = from_real<T>(exponential<kFast>(to_real(row[i]) - top) * factor);
+      to[i] = from_real<T>(exponential<kFast>(to_real(row[i]) - top) * factor);
     }
   };
   scalars(0, parts.head);

@@ -51,6 +51,15 @@ __device__ inline std::uint64_t read_once() {
   asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
   return policy;
 }
+/// Bytes that follow one another: both addresses and the count are multiples of 16.
+__device__ inline void copy(void* to, const void* from, unsigned bytes, std::uint64_t* barrier,
+                            std::uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1], %2, [%3], %4;" ::"r"(shared_address(to)),
+      "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(shared_address(barrier)), "l"(policy)
+      : "memory");
+}
 /// The box whose first element is in `column` of `row`; zeros beyond the matrix.
 __device__ inline void copy(void* to, const CUtensorMap& from, int column, int row,
                             std::uint64_t* barrier, std::uint64_t policy) {
