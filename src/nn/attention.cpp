@@ -164,9 +164,18 @@ bool Attention::describe(const ForwardPass& pass, ops::DecodeBlock& block) const
   return true;
 }
 
-/// d_attention in scratch -> d_qkv, back through rotation and norm.
-void Attention::core_backward(Context& ctx, const BackwardPass& pass, const Slot& slot,
-                              View d_qkv) const {
+/// The gradient of the bias of queries, keys and values, if it is the column sums of what the
+/// op of attention writes: neither rotated back nor taken through a norm.
+View Attention::attended_bias_gradient(const BackwardPass& pass) const {
+  const bool is_last = !config_.rope && config_.qk_norm == QkNorm::none;
+  const bool sums = is_last && !config_.keep_probabilities && pass.part == BackwardPart::both;
+  return sums ? qkv_.bias_gradient() : View();
+}
+
+/// d_attention in scratch -> d_qkv, back through rotation and norm. `dbias`: of the bias of
+/// queries, keys and values, or absent.
+void Attention::core_backward(Context& ctx, const BackwardPass& pass, const Slot& slot, View d_qkv,
+                              View dbias) const {
   const Scratch& scratch = pass.scratch;
   if (config_.keep_probabilities) {
     ops::attention_reference_backward(
@@ -175,7 +184,8 @@ void Attention::core_backward(Context& ctx, const BackwardPass& pass, const Slot
         d_qkv);
   } else {
     ops::attention_backward(ctx, heads_, scores(pass.batch, slot.sink_weights), scratch.d_attention,
-                            {slot.qkv, slot.out, slot.log_sum_exp}, d_qkv);
+                            {slot.qkv, slot.out, slot.log_sum_exp},
+                            {d_qkv, dbias, pass.accumulate});
   }
   if (sinks_ && sinks_.gradient()) {
     ops::attention_sinks_backward(ctx, heads_, scratch.d_attention, slot.out, slot.sink_weights,
@@ -205,9 +215,11 @@ void Attention::backward(Context& ctx, CView dy, CView x, const BackwardPass& pa
     output_.backward_weight(ctx, all_dy, slot.out, pass.accumulate, of_output);
     rows = group.start_gather(ctx, x, gathered);
   }
-  core_backward(ctx, pass, slot, d_qkv);
+  const View qkv_bias = attended_bias_gradient(pass);
+  core_backward(ctx, pass, slot, d_qkv, qkv_bias);
   LinearPass of_qkv =
       pass.before_weights(linear_pass(AdaptedLinear::qkv, pass.batch, pass.scratch, slot));
+  of_qkv.skips_bias = static_cast<bool>(qkv_bias);
   comm::Ticket sum = 0;
   if (dx) {
     const View term = group.term(dx, pass.scratch.partial);

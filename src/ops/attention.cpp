@@ -181,8 +181,10 @@ void attention_forward(Context& ctx, const HeadLayout& layout, const AttentionSc
 }
 
 void attention_backward(Context& ctx, const HeadLayout& layout, const AttentionScores& scores,
-                        CView dout, const AttentionSaved& saved, View dqkv) {
+                        CView dout, const AttentionSaved& saved,
+                        const AttentionGradients& gradients) {
   const auto& [qkv, out, log_sum_exp] = saved;
+  const auto& [dqkv, dbias, accumulate_bias] = gradients;
   const auto [B, T] = require_packed(ctx, layout, qkv, "attention_backward qkv");
   require_mask(scores, "attention_backward");
   require_first_keys(ctx, scores, B, T, "attention_backward");
@@ -192,16 +194,24 @@ void attention_backward(Context& ctx, const HeadLayout& layout, const AttentionS
   require_operand(ctx, log_sum_exp, {B, layout.heads, T}, statistic_dtype(qkv.dtype()),
                   "attention_backward log_sum_exp");
   require_operand(ctx, dqkv, qkv.shape(), qkv.dtype(), "attention_backward dqkv");
+  const Dim width = layout.packed_width();
+  if (dbias) {
+    require_operand(ctx, dbias, {width}, statistic_dtype(qkv.dtype()), "attention_backward dbias");
+  }
+  const double bias_flops = dbias ? static_cast<double>(dqkv.numel()) : 0;
+  const std::size_t on_gpu =
+      std::max(cuda::attention_backward_workspace(layout, B, T, ctx.deterministic()),
+               dbias ? cuda::column_sums_workspace(B * T, width) : 0);
   if (on_meta(ctx, "attention_backward",
-              5 * seen_share(scores.mask, T) * square_flops(layout, B, T),
-              {dout, qkv, out, log_sum_exp, dqkv},
+              5 * seen_share(scores.mask, T) * square_flops(layout, B, T) + bias_flops,
+              {dout, qkv, out, log_sum_exp, dqkv, dbias},
               workspace_for(
                   ctx, cpu::attention_backward_workspace(ctx.threads(), layout, T, qkv.dtype()),
-                  cuda::attention_backward_workspace(layout, B, T, ctx.deterministic())))) {
+                  on_gpu))) {
     return;
   }
   dispatch<cuda::attention_backward, cpu::attention_backward>(ctx, layout, scores, dout, saved,
-                                                              dqkv);
+                                                              gradients);
 }
 
 void attention_sinks_backward(Context& ctx, const HeadLayout& layout, CView dout, CView out,

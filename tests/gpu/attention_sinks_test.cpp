@@ -60,7 +60,7 @@ TEST_F(GpuAttentionSinks, FusedMatchesTheOracle) {
         AttentionScores scores = size.scores(v[8]);
         scores.sinks = {v[2], v[5]};
         attention_forward(ctx, size.layout, scores, v[0], v[3], v[4]);
-        attention_backward(ctx, size.layout, scores, v[1], {v[0], v[3], v[4]}, v[6]);
+        attention_backward(ctx, size.layout, scores, v[1], {v[0], v[3], v[4]}, {v[6]});
         attention_sinks_backward(ctx, size.layout, v[1], v[3], v[5], Accumulate::no, v[7]);
       };
       const auto oracle = problem.on_oracle(call);

@@ -51,7 +51,7 @@ constexpr AttentionMask kNoMask = {AttentionMask::Kind::none};
 
 class GpuFusedAttention : public GpuTest, public testing::WithParamInterface<Size> {};
 
-/// qkv, dout, out, log_sum_exp, dqkv, first keys.
+/// qkv, dout, out, log_sum_exp, dqkv, first keys, the gradient of the bias of qkv.
 Problem fused_problem(const Size& size, DType dtype) {
   Problem problem(dtype);
   problem.input(random_tensor(dtype, size.packed(), 1))
@@ -59,7 +59,8 @@ Problem fused_problem(const Size& size, DType dtype) {
       .output(dtype, size.out())
       .output(DType::f32, size.statistics())
       .output(dtype, size.packed())
-      .fixed(first_keys(size.B, size.T, size.document));
+      .fixed(first_keys(size.B, size.T, size.document))
+      .in_out(random_tensor(DType::f32, {size.layout.packed_width()}, 3));
   return problem;
 }
 
@@ -68,7 +69,8 @@ Problem::Call fused_call(const Size& size, bool deterministic) {
     ctx.set_deterministic(deterministic);
     const AttentionScores scores = size.scores(v[5]);
     attention_forward(ctx, size.layout, scores, v[0], v[2], v[3]);
-    attention_backward(ctx, size.layout, scores, v[1], {v[0], v[2], v[3]}, v[4]);
+    attention_backward(ctx, size.layout, scores, v[1], {v[0], v[2], v[3]},
+                       {v[4], v[6], Accumulate::yes});
   };
 }
 
@@ -84,6 +86,27 @@ TEST_P(GpuFusedAttention, MatchesTheOracle) {
     expect_oracle(found[2], oracle[2], tolerance(dtype), what + ", out");
     expect_oracle(found[3], oracle[3], 1e-3, what + ", log_sum_exp");
     expect_oracle(found[4], oracle[4], 2 * tolerance(dtype), what + ", dqkv");
+    expect_oracle(found[6], oracle[6], tolerance(dtype), what + ", dbias");
+  }
+}
+
+TEST_P(GpuFusedAttention, TheGradientOfTheBiasIsTheSumOfWhatIsStored) {
+  const Size size = GetParam();
+  const Problem problem = fused_problem(size, DType::bf16);
+
+  const auto found = problem.on_gpu(fused_call(size, true));
+
+  const auto before = to_doubles(random_tensor(DType::f32, {size.layout.packed_width()}, 3).view());
+  const auto dqkv = to_doubles(found[4].view());
+  const auto dbias = to_doubles(found[6].view());
+  for (std::size_t column = 0; column < dbias.size(); ++column) {
+    double sum = before[column];
+    double magnitude = std::abs(sum);
+    for (std::size_t i = column; i < dqkv.size(); i += dbias.size()) {
+      sum += dqkv[i];
+      magnitude += std::abs(dqkv[i]);
+    }
+    ASSERT_NEAR(dbias[column], sum, 1e-2 * magnitude) << size.str() << " column " << column;
   }
 }
 
@@ -98,6 +121,7 @@ TEST_P(GpuFusedAttention, DeterministicBackwardRepeatsItsBits) {
 
     const std::string what = size.str() + " in " + std::string(name_of(dtype));
     EXPECT_TRUE(same_bits(first[4].view(), second[4].view())) << what;
+    EXPECT_TRUE(same_bits(first[6].view(), second[6].view())) << what;
     expect_oracle(first[4], oracle[4], 2 * tolerance(dtype), what);
   }
 }
@@ -207,7 +231,7 @@ TEST_F(GpuTest, FusedAttentionRefusesMisalignedViews) {
                      [&] { attention_forward(ctx, size.layout, size.mask, v[0], v[1], v[2]); });
     }
     expect_refused("attention_backward", [&] {
-      attention_backward(ctx, size.layout, size.mask, v[3], {v[0], v[1], v[2]}, v[4]);
+      attention_backward(ctx, size.layout, size.mask, v[3], {v[0], v[1], v[2]}, {v[4]});
     });
   }
 }

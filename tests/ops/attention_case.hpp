@@ -101,7 +101,7 @@ struct AttentionCase {
   }
   void backward(Context& ctx) {
     attention_backward(ctx, size.layout, scores(), dout.view(),
-                       {qkv.view(), out.view(), log_sum_exp.view()}, dqkv.view());
+                       {qkv.view(), out.view(), log_sum_exp.view()}, {dqkv.view()});
   }
   void sinks_backward(Context& ctx, Accumulate accumulate = Accumulate::no) {
     attention_sinks_backward(ctx, size.layout, dout.view(), out.view(), sink_weights.view(),

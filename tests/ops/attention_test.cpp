@@ -260,8 +260,36 @@ TEST_F(Attention, DropoutActsOnProbabilitiesByGlobalIndex) {
   }
 }
 
+TEST_F(Attention, TheGradientOfTheBiasIsTheColumnSumsOfDqkv) {
+  for (const Accumulate accumulate : {Accumulate::no, Accumulate::yes}) {
+    for (const AttentionSize& size : awkward_sizes()) {
+      AttentionCase c(size, DType::f64);
+      c.forward(ctx);
+      Tensor dbias = filled_tensor(DType::f64, {size.layout.packed_width()}, 0.5);
+
+      attention_backward(ctx, size.layout, c.scores(), c.dout.view(),
+                         {c.qkv.view(), c.out.view(), c.log_sum_exp.view()},
+                         {c.dqkv.view(), dbias.view(), accumulate});
+
+      const auto dqkv = to_doubles(c.dqkv.view());
+      const auto found = to_doubles(dbias.view());
+      for (std::size_t column = 0; column < found.size(); ++column) {
+        double sum = accumulate == Accumulate::yes ? 0.5 : 0.0;
+        for (std::size_t i = column; i < dqkv.size(); i += found.size()) sum += dqkv[i];
+        ASSERT_NEAR(found[column], sum, 1e-12 * static_cast<double>(size.B * size.T + 1));
+      }
+    }
+  }
+}
+
 TEST_F(Attention, WrongOperandsAreNamed) {
   AttentionCase c({1, 5, {4, 2, 8}}, DType::f32);
+  Tensor narrow = filled_tensor(DType::f32, {31}, 0);
+  expect_error_naming("attention_backward dbias", [&] {
+    attention_backward(ctx, c.size.layout, kCausal, c.dout.view(),
+                       {c.qkv.view(), c.out.view(), c.log_sum_exp.view()},
+                       {c.dqkv.view(), narrow.view()});
+  });
   const HeadLayout other = {4, 4, 8};
   expect_error_naming("attention_forward qkv", [&] {
     attention_forward(ctx, other, kCausal, c.qkv.view(), c.out.view(), c.log_sum_exp.view());
@@ -272,7 +300,7 @@ TEST_F(Attention, WrongOperandsAreNamed) {
   });
   expect_error_naming("attention_backward dout", [&] {
     attention_backward(ctx, c.size.layout, kCausal, c.qkv.view(),
-                       {c.qkv.view(), c.out.view(), c.log_sum_exp.view()}, c.dqkv.view());
+                       {c.qkv.view(), c.out.view(), c.log_sum_exp.view()}, {c.dqkv.view()});
   });
   expect_error_naming("attention_reference_forward probabilities", [&] {
     attention_reference_forward(ctx, c.size.layout, kCausal, c.qkv.view(), {}, c.out.view(),

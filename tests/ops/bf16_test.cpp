@@ -107,9 +107,9 @@ TEST_F(Bf16, AttentionAndItsGradient) {
   attention_forward(ctx, layout, {}, wide(qkv).view(), wide_out.view(), log_sum_exp.view());
   attention_forward(ctx, layout, {}, qkv.view(), out.view(), log_sum_exp.view());
   attention_backward(ctx, layout, {}, dout.view(), {qkv.view(), out.view(), log_sum_exp.view()},
-                     dqkv.view());
+                     {dqkv.view()});
   attention_backward(ctx, layout, {}, wide(dout).view(),
-                     {wide(qkv).view(), wide(out).view(), log_sum_exp.view()}, wide_dqkv.view());
+                     {wide(qkv).view(), wide(out).view(), log_sum_exp.view()}, {wide_dqkv.view()});
 
   expect_rounded(out.view(), wide_out.view(), "out");
   expect_rounded(dqkv.view(), wide_dqkv.view(), "dqkv");

@@ -115,7 +115,7 @@ TEST_F(Meta, AttentionCountsTheCausalHalfOrTheSquare) {
   EXPECT_EQ(
       work("attention_backward",
            [&] {
-             attention_backward(ctx, layout, AttentionMask(), out, {qkv, out, statistics}, qkv);
+             attention_backward(ctx, layout, AttentionMask(), out, {qkv, out, statistics}, {qkv});
            })
           .flops,
       2.5 * half);
@@ -166,7 +166,7 @@ TEST_F(Meta, AttentionWithoutAMaskCountsTheSquare) {
       2 * gemm);
   EXPECT_EQ(work("attention_backward",
                  [&] {
-                   attention_backward(ctx, layout, none, out, {qkv, out, statistics}, qkv);
+                   attention_backward(ctx, layout, none, out, {qkv, out, statistics}, {qkv});
                  })
                 .flops,
             5 * gemm);
@@ -295,7 +295,7 @@ TEST_F(Meta, ThePlannedWorkspaceIsWhatTheCpuNeeds) {
     attention_backward(
         context, layout, AttentionMask(), make({2, tokens, 132}),
         {make({2, tokens, layout.packed_width()}), make({2, tokens, 132}), make({2, 4, tokens})},
-        make({2, tokens, layout.packed_width()}));
+        {make({2, tokens, layout.packed_width()})});
     attention_reference_forward(context, layout, AttentionMask(),
                                 make({2, tokens, layout.packed_width()}), {},
                                 make({2, tokens, 132}), make({2, 4, tokens, tokens}));

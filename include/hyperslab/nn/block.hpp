@@ -183,7 +183,9 @@ class Attention {
                                        const Scratch& scratch, const Slot& slot) const;
   [[nodiscard]] ops::AttentionScores scores(const BatchInfo& batch, View sink_weights) const;
   void core_forward(Context& ctx, const ForwardPass& pass, const Slot& slot) const;
-  void core_backward(Context& ctx, const BackwardPass& pass, const Slot& slot, View d_qkv) const;
+  [[nodiscard]] View attended_bias_gradient(const BackwardPass& pass) const;
+  void core_backward(Context& ctx, const BackwardPass& pass, const Slot& slot, View d_qkv,
+                     View dbias) const;
   void backward_weight(Context& ctx, CView x, const BackwardPass& pass, const Slot& slot) const;
   BlockConfig config_;
   ops::HeadLayout heads_;

@@ -94,10 +94,17 @@ struct AttentionSaved {
   CView out;
   CView log_sum_exp;
 };
-/// dqkv: (B, T, packed), overwritten. Scores are recomputed from qkv and log_sum_exp
-/// (Dao et al. 2022, algorithm 4).
+/// What backward writes. dqkv: (B, T, packed), overwritten. dbias: (packed) f32 (f64 for f64), (+)=
+/// column sums of dqkv, the gradient of a bias that was added to qkv; absent: not asked for.
+struct AttentionGradients {
+  View dqkv;
+  View dbias{};
+  Accumulate accumulate_bias = Accumulate::no;
+};
+/// Scores are recomputed from qkv and log_sum_exp (Dao et al. 2022, algorithm 4).
 void attention_backward(Context& ctx, const HeadLayout& layout, const AttentionScores& scores,
-                        CView dout, const AttentionSaved& saved, View dqkv);
+                        CView dout, const AttentionSaved& saved,
+                        const AttentionGradients& gradients);
 
 /// The gradient of sink logits; with it the gradients of queries, keys and values are those of the
 /// ops for them, which need no more than what their forward pass kept:

@@ -221,8 +221,10 @@ std::size_t attention_backward_workspace(int threads, const HeadLayout& layout, 
 }
 
 void attention_backward(Context& ctx, const HeadLayout& layout, const AttentionScores& scores,
-                        CView dout, const AttentionSaved& saved, View dqkv) {
+                        CView dout, const AttentionSaved& saved,
+                        const AttentionGradients& gradients) {
   const CView qkv = saved.qkv;
+  const auto& [dqkv, dbias, accumulate_bias] = gradients;
   with_real(qkv.dtype(), "attention_backward", [&]<class T>(T) {
     const Dim B = qkv.shape()[0];
     const Dim tokens = qkv.shape()[1];
@@ -246,6 +248,7 @@ void attention_backward(Context& ctx, const HeadLayout& layout, const AttentionS
     };
     parallel_chunks(ctx.threads(), B * layout.kv_heads, tokens * layout.head_width, groups);
   });
+  if (dbias) cpu::linear_backward_weight(ctx, dqkv, {}, accumulate_bias, {}, dbias);
 }
 
 }  // namespace hyperslab::ops::cpu

@@ -19,6 +19,7 @@
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/log.hpp"
 #include "library_workspace.hpp"
+#include "reduce.hpp"
 
 namespace cudnn_frontend {
 void* cudnn_dlhandle = nullptr;  // declared by the frontend, opened by open_cudnn()
@@ -298,6 +299,20 @@ void run_forward(Context& ctx, const Problem& p, CView qkv, View out, View log_s
   run(ctx, "attention_forward", plan, attention_forward_workspace(p.layout, p.B, p.T));
 }
 
+/// dqkv from what forward read and kept.
+void run_backward(Context& ctx, const Problem& p, CView dout, const AttentionSaved& saved,
+                  View dqkv) {
+  const auto& [qkv, out, log_sum_exp] = saved;
+  Plan& plan = plan_of(ctx, p, Direction::backward);
+  set_packed(plan.pointers, p.layout, qkv, {kQ, kK, kV});
+  set_packed(plan.pointers, p.layout, dqkv, {kDq, kDk, kDv});
+  plan.pointers[kOut] = address(out);
+  plan.pointers[kDout] = address(dout);
+  plan.pointers[kLogSumExp] = address(log_sum_exp);
+  run(ctx, "attention_backward", plan,
+      attention_backward_workspace(p.layout, p.B, p.T, ctx.deterministic()));
+}
+
 }  // namespace
 
 void attention_forward(Context& ctx, const HeadLayout& layout, const AttentionScores& scores,
@@ -319,11 +334,16 @@ void attention_forward(Context& ctx, const HeadLayout& layout, const AttentionSc
 }
 
 void attention_backward(Context& ctx, const HeadLayout& layout, const AttentionScores& scores,
-                        CView dout, const AttentionSaved& saved, View dqkv) {
+                        CView dout, const AttentionSaved& saved,
+                        const AttentionGradients& gradients) {
   const auto& [qkv, out, log_sum_exp] = saved;
+  const auto& [dqkv, dbias, accumulate_bias] = gradients;
   require_supported(layout, qkv.dtype(), "attention_backward");
   const Problem p = {qkv.shape()[0], qkv.shape()[1], layout, scores, qkv.dtype()};
-  if (p.B == 0 || p.T == 0) return;
+  if (p.B == 0 || p.T == 0) {
+    if (dbias) column_sums(ctx, dqkv, accumulate_bias, dbias);
+    return;
+  }
   require_aligned(dout, "attention_backward dout");
   require_aligned(qkv, "attention_backward qkv");
   require_aligned(out, "attention_backward out");
@@ -332,18 +352,11 @@ void attention_backward(Context& ctx, const HeadLayout& layout, const AttentionS
   // cuDNN's deterministic backward pass is the slower one, and keeps the gradients of all scores.
   switch (kernels_for(layout, scores, p.T, ctx.deterministic())) {
     case Kernels::warpgroups:
-      return warpgroup_attention_backward(ctx, layout, scores, dout, saved, dqkv);
-    case Kernels::tiles: return tiled_attention_backward(ctx, layout, scores, dout, saved, dqkv);
-    case Kernels::cudnn: break;
+      return warpgroup_attention_backward(ctx, layout, scores, dout, saved, gradients);
+    case Kernels::tiles: tiled_attention_backward(ctx, layout, scores, dout, saved, dqkv); break;
+    case Kernels::cudnn: run_backward(ctx, p, dout, saved, dqkv); break;
   }
-  Plan& plan = plan_of(ctx, p, Direction::backward);
-  set_packed(plan.pointers, layout, qkv, {kQ, kK, kV});
-  set_packed(plan.pointers, layout, dqkv, {kDq, kDk, kDv});
-  plan.pointers[kOut] = address(out);
-  plan.pointers[kDout] = address(dout);
-  plan.pointers[kLogSumExp] = address(log_sum_exp);
-  run(ctx, "attention_backward", plan,
-      attention_backward_workspace(layout, p.B, p.T, ctx.deterministic()));
+  if (dbias) column_sums(ctx, dqkv, accumulate_bias, dbias);
 }
 
 }  // namespace hyperslab::ops::cuda

@@ -18,6 +18,7 @@ template <class T>
 struct WarpgroupCall : TiledCall<T> {
   CUtensorMap qkv_boxes;
   CUtensorMap dout_boxes;
+  float* column_sums = nullptr;  ///< of dqkv over the rows of tiles, (B, tiles, packed)
 };
 
 /// What products of queries and keys become. Without a cap they stay as they are until they are

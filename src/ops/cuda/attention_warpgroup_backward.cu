@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "attention_warpgroup.cuh"
+#include "reduce.hpp"
 
 namespace hyperslab::ops::cuda {
 namespace {
@@ -48,6 +49,53 @@ struct QuerySharedLayout {
   static constexpr int kDotsAt = kBarriersAt + kBarrierBytes;
   static constexpr int kBytes = kDotsAt + kTileRows * static_cast<int>(sizeof(float));
 };
+
+/// Of two lanes `apart`, the lower adds the first kHalf values of both, the upper the kHalf after
+/// them. Returns where those began.
+template <int kHalf, int kValues>
+__device__ int add_half(float (&values)[kValues], int lane, int apart) {
+  const bool upper = (lane & apart) != 0;
+#pragma unroll
+  for (int i = 0; i < kHalf; ++i) {
+    const float low = values[i];
+    const float high = values[kHalf + i];
+    values[i] = (upper ? high : low) + __shfl_xor_sync(0xFFFFFFFFU, upper ? low : high, apart);
+  }
+  return upper ? kHalf : 0;
+}
+
+/// Writes `factor` times the sums of a tile's columns over the rows that the sample has, from token
+/// `first` on, for columns of dqkv from `column` on. scratch: (kTileWarps, kWidth) of the block,
+/// which no thread reads or writes any more.
+template <int kWidth, class T>
+__device__ void store_column_sums(const WarpgroupCall<T>& call, int sample, int first, int column,
+                                  const Lane& at, const float (&values)[kWidth / 8][4],
+                                  float factor, float* scratch) {
+  constexpr int kValues = kWidth / 4;  // of a lane: a pair of columns of each block
+  const bool there[2] = {first + at.row(0) < call.tokens, first + at.row(1) < call.tokens};
+  float sums[kValues];
+#pragma unroll
+  for (int i = 0; i < kValues; ++i) {
+    const float(&block)[4] = values[i / 2];
+    sums[i] = (there[0] ? block[i % 2] : 0.0F) + (there[1] ? block[2 + i % 2] : 0.0F);
+  }
+  int begin = add_half<kValues / 2>(sums, at.lane, 16);
+  begin += add_half<kValues / 4>(sums, at.lane, 8);
+  begin += add_half<kValues / 8>(sums, at.lane, 4);
+#pragma unroll
+  for (int i = 0; i < kValues / 8; ++i) {
+    const int of_tile = at.column((begin + i) / 2, i % 2);
+    scratch[static_cast<int>(threadIdx.x) / 32 * kWidth + of_tile] = sums[i];
+  }
+  __syncthreads();
+  const int of_tile = static_cast<int>(threadIdx.x);
+  if (of_tile >= kWidth) return;
+  float sum = 0;
+#pragma unroll
+  for (int warp = 0; warp < kTileWarps; ++warp) sum += scratch[warp * kWidth + of_tile];
+  const Dim tile = static_cast<Dim>(sample) * gridDim.x + first / kTileRows;
+  call.column_sums[tile * call.packed() + column + of_tile] = factor * sum;
+}
 
 /// dq, and the sums of dout * out. Block (tile of queries, head, sample).
 template <int kWidth, bool kCapped, class T>
@@ -140,6 +188,9 @@ __global__ void __launch_bounds__(kTileThreads, QuerySharedLayout<kWidth>::kBloc
   const float factor[2] = {call.scale, call.scale};
   store_rows<kWidth>(call.dqkv + call.query_at(rows.sample, rows.head), call.packed(),
                      rows.first_query, call.tokens, call.head_width, at, dq, factor);
+  if (call.column_sums == nullptr) return;
+  store_column_sums<kWidth>(call, rows.sample, rows.first_query, rows.query_column, at, dq,
+                            call.scale, reinterpret_cast<float*>(memory));
 }
 
 /// What a tile's queries have besides rows of tiles.
@@ -347,36 +398,56 @@ __global__ void __launch_bounds__(kTileThreads, KeySharedLayout<kWidth>::kBlocks
   const float of_values[2] = {1, 1};
   store_rows<kWidth>(call.dqkv + call.value_at(of.sample, of.kv_head), call.packed(), of.first_key,
                      call.tokens, call.head_width, at, dv, of_values);
+  if (call.column_sums == nullptr) return;
+  const int column = (call.heads + of.kv_head) * call.head_width;
+  auto* scratch = reinterpret_cast<float*>(memory);
+  store_column_sums<kWidth>(call, of.sample, of.first_key, column, at, dk, call.scale, scratch);
+  store_column_sums<kWidth>(call, of.sample, of.first_key, column + call.kv_heads * call.head_width,
+                            at, dv, 1.0F, scratch + kTileWarps * kWidth);
 }
 
 }  // namespace
 
 void warpgroup_attention_backward(Context& ctx, const HeadLayout& layout,
                                   const AttentionScores& scores, CView dout,
-                                  const AttentionSaved& saved, View dqkv) {
+                                  const AttentionSaved& saved,
+                                  const AttentionGradients& gradients) {
   const auto& [qkv, out, log_sum_exp] = saved;
+  const auto& [dqkv, dbias, accumulate_bias] = gradients;
   const Dim B = qkv.shape()[0];
-  const auto dots_bytes = static_cast<std::size_t>(log_sum_exp.numel()) * sizeof(float);
-  auto* dots = static_cast<float*>(ctx.workspace(kName, dots_bytes));
-  with_warpgroups(
-      qkv.dtype(), layout, scores.softcap, kName,
-      [&, qkv = qkv, out = out, log_sum_exp = log_sum_exp]<int kWidth, bool kCapped, class T>(
-          Width<kWidth>, std::bool_constant<kCapped>, T) {
-        WarpgroupCall<T> call = {tiled_call<T>(layout, scores, qkv), {}, {}};
-        call.qkv_boxes = boxes_of<T>(kName, qkv, kWidth);
-        call.dout_boxes = boxes_of<T>(kName, dout, kWidth);
-        call.out = const_cast<T*>(out.template data<T>());  // only read
-        call.log_sum_exp = const_cast<float*>(log_sum_exp.template data<float>());
-        call.dout = dout.data<T>();
-        call.dots = dots;
-        call.dqkv = dqkv.data<T>();
-        launch_tiles<QuerySharedLayout<kWidth>::kBytes,
-                     attend_warpgroup_queries_kernel<kWidth, kCapped, T>>(
-            ctx, kName, tile_grid(call, call.heads, B), call);
-        launch_tiles<KeySharedLayout<kWidth>::kBytes,
-                     attend_warpgroup_keys_kernel<kWidth, kCapped, T>>(
-            ctx, kName, tile_grid(call, call.kv_heads, B), call);
-      });
+  const Dim tiles = B * ceil_divide(qkv.shape()[1], kTileRows);
+  const Dim sums = dbias ? tiles * layout.packed_width() : 0;
+  auto* dots = static_cast<float*>(
+      ctx.workspace(kName, static_cast<std::size_t>(log_sum_exp.numel() + sums) * sizeof(float)));
+  float* column_sums = dbias ? dots + log_sum_exp.numel() : nullptr;
+  with_warpgroups(qkv.dtype(), layout, scores.softcap, kName,
+                  [&, qkv = qkv, out = out, log_sum_exp = log_sum_exp,
+                   dqkv = dqkv]<int kWidth, bool kCapped, class T>(Width<kWidth>,
+                                                                   std::bool_constant<kCapped>, T) {
+                    WarpgroupCall<T> call = {tiled_call<T>(layout, scores, qkv), {}, {}};
+                    call.qkv_boxes = boxes_of<T>(kName, qkv, kWidth);
+                    call.dout_boxes = boxes_of<T>(kName, dout, kWidth);
+                    call.out = const_cast<T*>(out.template data<T>());  // only read
+                    call.log_sum_exp = const_cast<float*>(log_sum_exp.template data<float>());
+                    call.dout = dout.data<T>();
+                    call.dots = dots;
+                    call.column_sums = column_sums;
+                    call.dqkv = dqkv.data<T>();
+                    launch_tiles<QuerySharedLayout<kWidth>::kBytes,
+                                 attend_warpgroup_queries_kernel<kWidth, kCapped, T>>(
+                        ctx, kName, tile_grid(call, call.heads, B), call);
+                    launch_tiles<KeySharedLayout<kWidth>::kBytes,
+                                 attend_warpgroup_keys_kernel<kWidth, kCapped, T>>(
+                        ctx, kName, tile_grid(call, call.kv_heads, B), call);
+                  });
+  if (!dbias) return;
+  sum_partials(ctx, kName,
+               {.partial = column_sums,
+                .parts = static_cast<int>(tiles),
+                .stride = layout.packed_width(),
+                .C = layout.packed_width(),
+                .accumulate = accumulate_bias == Accumulate::yes,
+                .out = {dbias.data<float>()}});
 }
 
 }  // namespace hyperslab::ops::cuda
