@@ -4,6 +4,13 @@
 
 namespace hyperslab::dp {
 
+std::vector<param::ElementRange> Replicated::find_ranges() const {
+  std::vector<param::ElementRange> ranges;
+  ranges.reserve(group().buckets().size());
+  for (const Bucket& bucket : group().buckets()) ranges.push_back({bucket.begin, 0, bucket.size()});
+  return ranges;
+}
+
 ShardStrategy::GradientMemory Replicated::take_gradients(Arena& arena, DType dtype) {
   const View flat = arena.take(dtype, {group().flat_size()}, "gradients");
   return {{flat, false}, by_bucket(flat)};

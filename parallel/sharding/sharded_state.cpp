@@ -25,25 +25,12 @@ void ShardedState::after_update(Context& ctx, std::size_t index) {
   const Bucket& mine = bucket(index);
   const View values = group().value().data.slice(mine.begin, mine.size());
   state(index).gather = data().all_gather(ctx, group().value().at(group().shard(mine)), values);
-  ++gathers_under_way_;
 }
 
-void ShardedState::wait_for_gather(Context& ctx, std::size_t index) {
+void ShardedState::await_gather(Context& ctx, std::size_t index) {
   if (state(index).gather == 0) return;
   data().wait(ctx, state(index).gather);
   state(index).gather = 0;
-  --gathers_under_way_;
-}
-
-void ShardedState::before_forward(Context& ctx, int unit) {
-  if (gathers_under_way_ == 0) return;
-  for (std::size_t i = 0; i < buckets(); ++i) {
-    if (unit >= bucket(i).first_unit && unit <= bucket(i).last_unit) wait_for_gather(ctx, i);
-  }
-}
-
-void ShardedState::wait_all(Context& ctx) {
-  for (std::size_t i = 0; i < buckets(); ++i) wait_for_gather(ctx, i);
 }
 
 void ShardedState::masters_changed(Context& ctx) {

@@ -8,10 +8,7 @@ namespace hyperslab::dp {
 /// zero 0.
 class Replicated final : public ShardStrategy {
  public:
-  [[nodiscard]] std::vector<param::ElementRange> find_ranges() const override {
-    if (group().flat_size() == 0) return {};  // everything here is frozen
-    return {group().all()};
-  }
+  [[nodiscard]] std::vector<param::ElementRange> find_ranges() const override;
   void masters_changed(Context& ctx) override;
   [[nodiscard]] bool shards_state() const override { return false; }
 
@@ -25,11 +22,9 @@ class Replicated final : public ShardStrategy {
 /// bucket, and updated values are all-gathered while the next forward pass already runs.
 class ShardedState : public ShardStrategy {
  public:
-  void before_forward(Context& ctx, int unit) override;
   [[nodiscard]] bool gathers() const override { return data().size() > 1; }
   [[nodiscard]] std::vector<param::ElementRange> find_ranges() const override;
   void after_update(Context& ctx, std::size_t index) override;
-  void wait_all(Context& ctx) override;
   void masters_changed(Context& ctx) override;
   [[nodiscard]] bool shards_state() const override { return true; }
 
@@ -39,8 +34,7 @@ class ShardedState : public ShardStrategy {
   [[nodiscard]] View reduced(const Bucket& bucket) const override { return written_shard(bucket); }
 
  private:
-  void wait_for_gather(Context& ctx, std::size_t index);
-  int gathers_under_way_ = 0;
+  void await_gather(Context& ctx, std::size_t index) override;
 };
 
 /// zero 2: backward writes the gradients of a bucket into one of two buffers; every microbatch they

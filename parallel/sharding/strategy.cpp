@@ -61,6 +61,27 @@ void ShardStrategy::begin_step() {
   for (State& state : states_) state.microbatch = -1;
 }
 
+void ShardStrategy::before_forward(Context& ctx, int unit) {
+  for (std::size_t i = 0; i < states_.size(); ++i) {
+    if (unit < bucket(i).first_unit || unit > bucket(i).last_unit) continue;
+    ctx.stream().wait(std::exchange(states_[i].update, {}));
+    await_gather(ctx, i);
+  }
+}
+
+void ShardStrategy::update_ends(std::size_t index, Event end) {
+  states_[index].update = std::move(end);
+}
+
+void ShardStrategy::wait_for_updates(Context& ctx) {
+  for (State& state : states_) ctx.stream().wait(std::exchange(state.update, {}));
+}
+
+void ShardStrategy::wait_all(Context& ctx) {
+  wait_for_updates(ctx);
+  for (std::size_t i = 0; i < states_.size(); ++i) await_gather(ctx, i);
+}
+
 /// Key and value of a layer lie side by side and are summed by one call.
 void ShardStrategy::find_key_values() {
   for (std::size_t i = 0; i < states_.size(); ++i) {

@@ -52,19 +52,21 @@ void release_pinned(void* memory) noexcept { log_if_failed(cudaFreeHost(memory),
 namespace {
 
 thread_local bool prefers_streams = false;
+thread_local bool makes_main_streams = false;
 
 }  // namespace
 
 void prefer_streams() noexcept { prefers_streams = true; }
+void make_main_streams(bool main) noexcept { makes_main_streams = main; }
 
 CUstream_st* make_stream() {
   int least = 0;
-  int greatest = 0;
+  int priority = makes_main_streams ? kMainStreamPriority : 0;
   if (prefers_streams) {
-    check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
+    check(cudaDeviceGetStreamPriorityRange(&least, &priority), "cudaDeviceGetStreamPriorityRange");
   }
   cudaStream_t stream = nullptr;
-  check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, greatest),
+  check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, priority),
         "cudaStreamCreateWithPriority");
   return stream;
 }

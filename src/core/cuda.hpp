@@ -24,6 +24,9 @@ void release_pinned(void* memory) noexcept;
 
 /// Streams that this thread makes from now on have the highest priority.
 void prefer_streams() noexcept;
+/// Whether streams that this thread makes from now on have kMainStreamPriority.
+void make_main_streams(bool main) noexcept;
+inline constexpr int kMainStreamPriority = -1;  ///< lower numbers start first; others have 0
 /// A stream that does not wait for the default stream.
 [[nodiscard]] CUstream_st* make_stream();
 void destroy_stream(CUstream_st* stream) noexcept;

@@ -65,6 +65,13 @@ void prefer_streams_of_this_thread() noexcept {
   if constexpr (kHasCuda) cuda_runtime::prefer_streams();
 }
 
+MainStreams::MainStreams() noexcept {
+  if constexpr (kHasCuda) cuda_runtime::make_main_streams(true);
+}
+MainStreams::~MainStreams() {
+  if constexpr (kHasCuda) cuda_runtime::make_main_streams(false);
+}
+
 std::string device_name() {
   if constexpr (kHasCuda) return cuda_runtime::device_name();
   return {};

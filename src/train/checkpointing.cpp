@@ -66,6 +66,7 @@ std::vector<Trainer::Stored> Trainer::stored(bool with_averages) const {
 
 /// Views of the rank's own memory, but for values in 16 bits, of which the slabs own f32 copies.
 std::vector<io::Slab> Trainer::views_of(const std::vector<Stored>& all) {
+  strategy_->wait_for_updates(*ctx_);
   std::vector<io::Slab> out;
   for (const Stored& source : all) {
     for (const param::ParamSlab& slab : param::owned_slabs(*source.group, source.values)) {
@@ -124,6 +125,7 @@ void Trainer::fill_meta(io::CheckpointMeta& meta) const {
 
 void Trainer::read(const io::CheckpointReader& reader, const std::vector<Stored>& all) {
   snapshot_ready_.wait();
+  strategy_->wait_for_updates(*ctx_);
   std::vector<io::SlabTarget> targets;
   for (const Stored& target : all) {
     for (const param::ParamSlab& slab : param::held_slabs(*target.group, target.values)) {

@@ -36,8 +36,9 @@ void spoil_gradients(Context& ctx, const dp::ShardStrategy& strategy) {
   }
 }
 
-void spoil_parameters(Context& ctx, const param::ParamGroup& trained) {
+void spoil_parameters(Context& ctx, dp::ShardStrategy& strategy, const param::ParamGroup& trained) {
   if (ctx.device() == Device::meta || !fault::spoils("step.parameters")) return;
+  strategy.wait_for_updates(ctx);
   flip_middle(ctx, trained.value().data);
   if (trained.has_own_values()) flip_middle(ctx, trained.master().data);
 }

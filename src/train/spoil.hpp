@@ -12,6 +12,6 @@ namespace hyperslab::train {
 void spoil_gradients(Context& ctx, const dp::ShardStrategy& strategy);
 /// Flips the highest bit of the fraction of one trained value, and of its master if that is another
 /// number, if step.parameters asks for it. Waits for the device.
-void spoil_parameters(Context& ctx, const param::ParamGroup& trained);
+void spoil_parameters(Context& ctx, dp::ShardStrategy& strategy, const param::ParamGroup& trained);
 
 }  // namespace hyperslab::train

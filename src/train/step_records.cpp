@@ -60,6 +60,8 @@ StepRecords::StepRecords(Context& ctx, Arena& scratch, DType dtype, const Counte
       sums_(scratch.take(dtype, {ops::kSumCount}, "sums")),
       state_memory_(
           scratch.take(DType::u8, {static_cast<Dim>(sizeof(ops::StepState))}, "step state")),
+      update_state_memory_(
+          scratch.take(DType::u8, state_memory_.shape(), "step state of the update")),
       clock_memory_(
           scratch.take(DType::u8, {static_cast<Dim>(sizeof(ops::DeviceClock))}, "device clock")),
       results_(ctx.device(), sizeof(ops::StepResult) * ops::kResultRing),
@@ -72,6 +74,8 @@ StepRecords::StepRecords(Context& ctx, Arena& scratch, DType dtype, const Counte
   copy(ctx_, bytes_of(&cleared, sizeof cleared, Device::cpu), clock_memory_);
   synchronize(ctx_);
 }
+
+void StepRecords::keep_state_of_update() const { copy(ctx_, state_memory_, update_state_memory_); }
 
 ops::StepState StepRecords::read_state() const {
   ops::StepState state;

@@ -21,6 +21,11 @@ class StepRecords : public DeviceTimer {
   StepRecords(Context& ctx, Arena& scratch, DType dtype, const Counters& reductions);
 
   [[nodiscard]] ops::StepState* state() const { return state_; }  ///< on the device
+  /// Keeps the state of now for an update beside the next step, which changes the state itself.
+  void keep_state_of_update() const;
+  [[nodiscard]] const ops::StepState* state_of_update() const {  ///< on the device
+    return static_cast<const ops::StepState*>(update_state_memory_.raw());
+  }
   [[nodiscard]] View sums() const { return sums_; }
   [[nodiscard]] ops::StepResult* results() const {  ///< for the device
     return static_cast<ops::StepResult*>(results_.device_data());
@@ -58,6 +63,7 @@ class StepRecords : public DeviceTimer {
   Context& ctx_;
   View sums_;
   View state_memory_;
+  View update_state_memory_;
   View clock_memory_;
   ops::StepState* state_ = nullptr;
   ops::DeviceClock* clock_ = nullptr;  ///< null if the host's clock is the device's

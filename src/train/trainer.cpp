@@ -9,6 +9,7 @@
 #include "group_meter.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/fault.hpp"
+#include "hyperslab/core/stream_priority.hpp"
 #include "hyperslab/core/transfer.hpp"
 #include "hyperslab/ops/elementwise.hpp"
 #include "hyperslab/ops/loss.hpp"
@@ -132,8 +133,11 @@ Trainer::Trainer(const Config& config, const mesh::Mesh& mesh, const TrainerOpti
       strategy_(options.training ? dp::make_strategy(config.parallel.zero) : dp::make_replicated()),
       stage_(config.model, stage_options(config, mesh, options, program_), arenas_, *strategy_) {
   const bool real = plan != nullptr;
-  ctx_ = std::make_unique<Context>(real ? options.device : Device::meta, real ? plan->workspace : 0,
-                                   options.device);
+  {
+    const MainStreams priority;
+    ctx_ = std::make_unique<Context>(real ? options.device : Device::meta,
+                                     real ? plan->workspace : 0, options.device);
+  }
   planned_workspace_ = real ? plan->workspace : 0;
   ctx_->set_tf32(config.precision.compute == Precision::tf32);
   ctx_->set_deterministic(config.run.deterministic);
@@ -183,6 +187,9 @@ void Trainer::set_up_training() {
       {.data = &mesh_.data_group(), .tensor = &mesh_.tensor_group()});
   strategy_->connect(
       {&mesh_.data_group(), &mesh_.tensor_group(), mesh_.key_value_group(), mesh_.tied_group()});
+  // The time of components is that of the compute stream alone.
+  strategy_->set_overlaps_updates(ctx_->device() == Device::cuda && options_.overlap_update &&
+                                  !options_.time_components);
 }
 
 Trainer::~Trainer() {
@@ -256,13 +263,16 @@ void Trainer::train(const StepArgs& args, const SlotData& tokens) {
   timeline_.begin_update(*ctx_);
   ctx_->stream().wait(std::exchange(snapshot_ready_, {}));
   const bool host_decides = judge_ || args.leave_out;
+  bool leaves_out = false;  // on a replay nothing is, as the host does not decide
   update_.run(*ctx_, options_.graphs && alone && !host_decides && !args.traced, [&] {
     reduce_sums();
-    if (is_left_out(args)) return records_->leave_out();
+    leaves_out = is_left_out(args);
+    if (leaves_out) return records_->leave_out();
     finalize();
-    update();
+    begin_update();
   });
-  spoil_parameters(*ctx_, stage_.params().trained());
+  if (!leaves_out && strategy_->overlaps_updates()) update_beside();
+  spoil_parameters(*ctx_, *strategy_, stage_.params().trained());
   strategy_->report_waits(*ctx_);
   if (args.traced) executor_->finish(*ctx_);  // so that the ends of all transfers are in the trace
   end();
@@ -381,13 +391,28 @@ void Trainer::finalize() {
   ops::finalize_step(*ctx_, constants, records_->sums(), records_->state(), records_->results());
 }
 
-void Trainer::update() {
+/// All of the update, or what goes before the ranges if these are updated beside the next step.
+void Trainer::begin_update() {
   const Scope phase(ctx_->recorder(), Phase::optimizer);
   optimizer_->update_whole(*ctx_, records_->state(), strategy_->gradients());
-  const std::vector<param::ElementRange>& ranges = strategy_->updated_ranges();
-  for (std::size_t i = 0; i < ranges.size(); ++i) {
-    optimizer_->update(*ctx_, records_->state(), strategy_->gradients(), ranges[i]);
-    strategy_->after_update(*ctx_, i);
+  if (strategy_->overlaps_updates()) return records_->keep_state_of_update();
+  for (std::size_t i = 0; i < strategy_->updated_ranges().size(); ++i) {
+    update_range(records_->state(), i);
+  }
+}
+
+void Trainer::update_range(const ops::StepState* state, std::size_t index) {
+  optimizer_->update(*ctx_, state, strategy_->gradients(), strategy_->updated_ranges()[index]);
+  strategy_->after_update(*ctx_, index);
+}
+
+/// Gradients, masters and state are those of this step until the next forward pass has waited for
+/// all ranges; only then backward writes.
+void Trainer::update_beside() {
+  const Scope phase(ctx_->recorder(), Phase::optimizer);
+  for (std::size_t i = 0; i < strategy_->updated_ranges().size(); ++i) {
+    strategy_->update_ends(i,
+                           ctx_->run_beside([&] { update_range(records_->state_of_update(), i); }));
   }
 }
 

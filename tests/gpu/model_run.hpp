@@ -30,10 +30,11 @@ inline train::Config read_model(const std::string& deck, const Overrides& overri
 }
 
 /// A trainer of the deck's training tokens on the deck's device; without `graphs` the host enqueues
-/// every step's kernels.
+/// every step's kernels, without `overlap_update` updates end before the next step begins.
 class ModelRun {
  public:
-  explicit ModelRun(const train::Config& config, bool canary = false, bool graphs = true)
+  explicit ModelRun(const train::Config& config, bool canary = false, bool graphs = true,
+                    bool overlap_update = true)
       : config_(config),
         options_(train::trainer_options(config, world().local_rank(), true)),
         tokens_(io::open_data(config.data, config.model.vocabulary, config.run.seed).train),
@@ -43,18 +44,26 @@ class ModelRun {
         plan_(plan::make_plan(config, options_, 0)) {
     options_.canary = canary;
     options_.graphs = graphs;
+    options_.overlap_update = overlap_update;
     trainer_ = train::Trainer::make(config, *mesh_, options_, plan_.memory);
     trainer_->initialize();
   }
   /// Mean loss of the step, in nats.
   double step(std::int64_t step) {
+    enqueue(step);
+    return loss(step);
+  }
+  /// Of a step that is at most two older than the newest.
+  [[nodiscard]] double loss(std::int64_t step) const {
+    const ops::StepResult& result = trainer_->result(step);
+    return result.loss_sum / result.tokens;
+  }
+  void enqueue(std::int64_t step) {
     train::Trainer::StepArgs args;
     args.step = step;
     args.learning_rate =
         optim::learning_rate(config_.schedule, config_.optimizer.lr, step, config_.train.steps);
     trainer_->step(args, loader_);
-    const ops::StepResult& result = trainer_->result(step);
-    return result.loss_sum / result.tokens;
   }
   [[nodiscard]] const train::Trainer& trainer() const { return *trainer_; }
   [[nodiscard]] train::Trainer& trainer() { return *trainer_; }

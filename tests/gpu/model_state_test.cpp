@@ -170,6 +170,36 @@ TEST_P(GpuModelBits, GraphsChangeNoBit) {
   EXPECT_EQ(replayed.trainer().replica_sum(), enqueued.trainer().replica_sum());
 }
 
+/// All bytes of what a checkpoint would hold.
+std::vector<std::byte> state_of(ModelRun& run) {
+  std::vector<std::byte> bytes;
+  for (const io::Slab& slab : run.trainer().slabs()) {
+    const auto* begin = static_cast<const std::byte*>(slab.data.raw());
+    bytes.insert(bytes.end(), begin, begin + slab.data.bytes());
+  }
+  return bytes;
+}
+
+TEST_P(GpuModelBits, UpdatesBesideTheNextForwardPassChangeNoBit) {
+  for (const char* optimizer : {"optimizer.name=adamw", "optimizer.name=muon"}) {
+    SCOPED_TRACE(optimizer);
+    const train::Config config = test::read_model(
+        kDeck, GetParam().overrides + Overrides{optimizer, "optimizer.ema_decay=0.9"});
+    ModelRun ordered(config, false, true, false);
+    ModelRun overlapped(config, false, true, true);
+
+    for (std::int64_t step = 1; step <= kSteps; ++step) {
+      overlapped.enqueue(step);  // the next step is enqueued while this one is under way
+      if (step > 1) {
+        EXPECT_EQ(overlapped.loss(step - 1), ordered.step(step - 1)) << step;
+      }
+    }
+    EXPECT_EQ(overlapped.loss(kSteps), ordered.step(kSteps));
+    EXPECT_EQ(overlapped.trainer().replica_sum(), ordered.trainer().replica_sum());
+    EXPECT_TRUE(state_of(overlapped) == state_of(ordered)) << "other moments or averages";
+  }
+}
+
 /// The highest byte written is in the last allocation, and none after it.
 void expect_filled(const Arena& arena, std::size_t planned) {
   SCOPED_TRACE(arena.name());

@@ -7,4 +7,17 @@ namespace hyperslab {
 /// that other streams have waiting: for short work beside long work that must not wait for it.
 void prefer_streams_of_this_thread() noexcept;
 
+/// While it lives, streams that this thread makes are for long work beside which other streams do
+/// side work: their blocks start before those of streams made without it, and after those of
+/// streams that a thread prefers.
+class MainStreams {
+ public:
+  MainStreams() noexcept;
+  ~MainStreams();
+  MainStreams(const MainStreams&) = delete;
+  MainStreams& operator=(const MainStreams&) = delete;
+  MainStreams(MainStreams&&) = delete;
+  MainStreams& operator=(MainStreams&&) = delete;
+};
+
 }  // namespace hyperslab

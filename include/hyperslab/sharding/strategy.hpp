@@ -54,8 +54,10 @@ class ShardStrategy {
   /// Before the first pass of a step.
   virtual void begin_step();
   /// Before forward of `unit` is enqueued on ctx: its values are those of the last update.
-  virtual void before_forward(Context& /*ctx*/, int /*unit*/) {}
+  void before_forward(Context& ctx, int unit);
   /// Whether before_forward may have to wait; if not, units need not be told one by one.
+  [[nodiscard]] bool waits_before_forward() const { return overlaps_updates_ || gathers(); }
+  /// Whether updated values are gathered from other ranks.
   [[nodiscard]] virtual bool gathers() const { return false; }
   /// Before anything enqueued on ctx writes gradients of `unit` in a microbatch.
   virtual void before_backward(Context& /*ctx*/, int /*unit*/, int /*microbatch*/) {}
@@ -81,8 +83,15 @@ class ShardStrategy {
   [[nodiscard]] const std::vector<param::ElementRange>& updated_ranges() const { return ranges_; }
   /// Range `index` of updated_ranges() is updated on ctx.
   virtual void after_update(Context& /*ctx*/, std::size_t /*index*/) {}
-  /// Waits for what after_update() started; collective over the data group.
-  virtual void wait_all(Context& /*ctx*/) {}
+  /// Setup: whether updates run beside the next forward pass.
+  void set_overlaps_updates(bool overlaps) { overlaps_updates_ = overlaps; }
+  [[nodiscard]] bool overlaps_updates() const { return overlaps_updates_; }
+  /// Range `index` is updated once `end` is complete; before_forward of its units waits for it.
+  void update_ends(std::size_t index, Event end);
+  /// What is enqueued on ctx after this call sees all updates of this rank.
+  void wait_for_updates(Context& ctx);
+  /// Waits for all updates and for what after_update() started; collective over the data group.
+  void wait_all(Context& ctx);
   /// Masters were filled from outside: makes the values of all data ranks follow. Collective over
   /// the data group.
   virtual void masters_changed(Context& ctx) = 0;
@@ -98,8 +107,10 @@ class ShardStrategy {
  protected:
   ShardStrategy() = default;
   using Bucket = param::Bucket;
-  /// What updated_ranges() returns.
+  /// What updated_ranges() returns: of each bucket what this rank updates.
   [[nodiscard]] virtual std::vector<param::ElementRange> find_ranges() const = 0;
+  /// The part of before_forward that waits for the other ranks' values of bucket `index`.
+  virtual void await_gather(Context& /*ctx*/, std::size_t /*index*/) {}
   struct GradientMemory {
     param::StateView reduced;     ///< what gradients() returns
     std::vector<View> by_bucket;  ///< where backward writes
@@ -127,6 +138,7 @@ class ShardStrategy {
   struct State {
     comm::Ticket ticket = 0;       ///< of the sum over the data group; 0: none under way
     comm::Ticket gather = 0;       ///< of updated values; 0: none under way
+    Event update = {};             ///< the end of the newest one
     bool pending = false;          ///< closed, but its sums are not complete
     int microbatch = -1;           ///< the last one that wrote to it
     std::vector<View> key_values;  ///< parts that are summed over the key-value group
@@ -145,6 +157,7 @@ class ShardStrategy {
   void await(Context& ctx, comm::Communicator& group, comm::Ticket ticket, Arrivals::Point point);
 
   param::ParamGroup* group_ = nullptr;
+  bool overlaps_updates_ = false;
   std::vector<State> states_;  ///< by bucket
   int next_bucket_ = -1;       ///< the next to close
   param::StateView gradients_;

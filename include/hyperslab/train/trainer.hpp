@@ -43,6 +43,7 @@ struct TrainerOptions {
   model::Generation generation = model::Generation::none;
   model::CacheSize cache_size = {};
   bool graphs = true;            ///< CUDA graphs if the device has them
+  bool overlap_update = true;    ///< on a GPU parameters are updated beside the next forward pass
   bool time_components = false;  ///< also if marks cost the device time
   bool canary = false;           ///< fill arenas with a pattern, to see what is touched
   DType compute = DType::f32;
@@ -233,7 +234,9 @@ class Trainer {
   void reduce_sums();
   [[nodiscard]] bool is_left_out(const StepArgs& args);
   void finalize();
-  void update();
+  void begin_update();
+  void update_range(const ops::StepState* state, std::size_t index);
+  void update_beside();
   void end();
   struct Stored;  ///< a buffer that checkpoints hold
   [[nodiscard]] std::vector<Stored> own_parameters() const;
