@@ -51,7 +51,7 @@ const std::vector<Input>& inputs() {
       {"openwebtext-124m", 124'439'808, Needs::gpu, 1},
       {"fineweb-124m", 124'439'808, Needs::gpu, 1},
       {"quickstart-images", 821'644, Needs::cpu, 4},
-      {"vit-tiny-64", 2'756'744, Needs::gpu, 1},
+      {"vit-tiny-64", 2'761'928, Needs::gpu, 1},
       {"vit-cifar10", 2'692'426, Needs::gpu, 1},
       {"vit-s16-imagenet100", 21'628'132, Needs::gpu, 1},
       {"vit-s16-imagenet1k", 21'974'632, Needs::gpu, 1},
