@@ -103,16 +103,20 @@ TEST_F(Bf16, AttentionAndItsGradient) {
   Tensor log_sum_exp = poisoned(DType::f32, {2, 4, 7});
   Tensor dqkv = poisoned(DType::bf16, qkv.view().shape());
   Tensor wide_dqkv = poisoned(DType::f32, qkv.view().shape());
+  Tensor dbias = poisoned(DType::f32, {layout.packed_width()});
+  Tensor wide_dbias = poisoned(DType::f32, {layout.packed_width()});
 
   attention_forward(ctx, layout, {}, wide(qkv).view(), wide_out.view(), log_sum_exp.view());
   attention_forward(ctx, layout, {}, qkv.view(), out.view(), log_sum_exp.view());
   attention_backward(ctx, layout, {}, dout.view(), {qkv.view(), out.view(), log_sum_exp.view()},
-                     {dqkv.view()});
+                     {dqkv.view(), dbias.view()});
   attention_backward(ctx, layout, {}, wide(dout).view(),
-                     {wide(qkv).view(), wide(out).view(), log_sum_exp.view()}, {wide_dqkv.view()});
+                     {wide(qkv).view(), wide(out).view(), log_sum_exp.view()},
+                     {wide_dqkv.view(), wide_dbias.view()});
 
   expect_rounded(out.view(), wide_out.view(), "out");
   expect_rounded(dqkv.view(), wide_dqkv.view(), "dqkv");
+  EXPECT_TRUE(same_bits(dbias.view(), wide_dbias.view())) << "dbias";
 }
 
 TEST_F(Bf16, LossSumsInF32AndWritesItsGradientInBf16) {

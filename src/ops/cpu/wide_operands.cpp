@@ -113,6 +113,10 @@ AttentionSaved WideOperands::operator()(const AttentionSaved& saved) {
   return {(*this)(saved.qkv), (*this)(saved.out), saved.log_sum_exp};
 }
 
+AttentionGradients WideOperands::operator()(const AttentionGradients& gradients) {
+  return {(*this)(gradients.dqkv), gradients.dbias, gradients.accumulate_bias};
+}
+
 AttentionReferenceSaved WideOperands::operator()(const AttentionReferenceSaved& saved) {
   return {(*this)(saved.qkv), (*this)(saved.probabilities), saved.dropout};
 }

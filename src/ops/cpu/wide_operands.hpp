@@ -36,6 +36,7 @@ class WideOperands {
   [[nodiscard]] HeadNormSaved operator()(const HeadNormSaved& saved);
   [[nodiscard]] AttentionScores operator()(const AttentionScores& scores);
   [[nodiscard]] AttentionSaved operator()(const AttentionSaved& saved);
+  [[nodiscard]] AttentionGradients operator()(const AttentionGradients& gradients);
   [[nodiscard]] AttentionReferenceSaved operator()(const AttentionReferenceSaved& saved);
   [[nodiscard]] KeyValueCache operator()(const KeyValueCache& cache);
   [[nodiscard]] EmbeddingTables operator()(const EmbeddingTables& tables);
