@@ -5,6 +5,8 @@
 namespace hyperslab::dp {
 
 std::vector<param::ElementRange> Replicated::find_ranges() const {
+  if (group().flat_size() == 0) return {};  // everything here is frozen
+  if (!overlaps_updates()) return {group().all()};
   std::vector<param::ElementRange> ranges;
   ranges.reserve(group().buckets().size());
   for (const Bucket& bucket : group().buckets()) ranges.push_back({bucket.begin, 0, bucket.size()});

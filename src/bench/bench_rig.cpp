@@ -37,6 +37,7 @@ BenchRig::BenchRig(comm::World& world, train::Config config, const BenchOptions&
     trainer_options_ =
         train::trainer_options(config_, world.local_rank(), options.mode != BenchMode::forward);
     trainer_options_.graphs = options.graphs();
+    trainer_options_.overlap_update = options.graphs();  // else kernels are looked at one by one
     trainer_options_.time_components = options.components;
     trainer_options_.activity = &world.activity();
     plan_ = plan::make_plan(config_, trainer_options_, world.rank());

@@ -417,6 +417,7 @@ void Watcher::add(const FillRecord& record) {
 }
 
 void Watcher::add(const KernelRecord& record) {
+  if (record.end < record.start) return;  // it has not ended
   const std::scoped_lock lock(mutex_);
   const Launch launch = launch_of(record.correlationId);
   const Phase phase = launch.phase;

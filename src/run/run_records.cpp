@@ -178,7 +178,8 @@ void RunRecords::record_trace(std::int64_t step) {
   const Recorder& recorder = trainer_.context().recorder();
   if (!recorder.traced()) return;
   if (device_trace_) {
-    (void)trainer_.result(step);  // the device has done the step
+    trainer_.wait_all();
+    synchronize(trainer_.context());  // the device has done the step, its update too
     record_device(step);
   } else {
     timing_->append_operations(step, recorder.operations());

@@ -97,7 +97,7 @@ void StageWorker::forward(int chunk, int slot, int microbatch) {
   const bool trains = args_.mode == model::Mode::train;
   const nn::Accumulate add = accumulate(microbatch);
   const auto [begin, end] = stage.units(chunk);
-  const bool waits = parts_.strategy.waits_before_forward() && microbatch == 0;
+  const bool waits = trains && parts_.strategy.waits_before_forward() && microbatch == 0;
   const int stride = by_unit() || waits ? 1 : end - begin;
   for (int first = begin; first < end; first += stride) {
     const int last = std::min(first + stride, end);

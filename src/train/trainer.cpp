@@ -105,6 +105,23 @@ Batch batch_like(const model::Stage& stage) {
   return all;
 }
 
+/// The time of components is that of the compute stream alone, and matrices in few bits are
+/// expanded beside whole chunks, which updates would cut into units.
+bool overlaps_updates(const Config& config, const TrainerOptions& options,
+                      const model::MemoryPlan* plan) {
+  const bool expands = config.adapter || config.quantization;
+  return plan != nullptr && options.device == Device::cuda && options.overlap_update &&
+         !options.time_components && !expands;
+}
+
+std::unique_ptr<dp::ShardStrategy> strategy_of(const Config& config, const TrainerOptions& options,
+                                               const model::MemoryPlan* plan) {
+  if (!options.training) return dp::make_replicated();
+  std::unique_ptr<dp::ShardStrategy> strategy = dp::make_strategy(config.parallel.zero);
+  strategy->set_overlaps_updates(overlaps_updates(config, options, plan));
+  return strategy;
+}
+
 model::Arenas arenas_of(const TrainerOptions& options, const model::MemoryPlan* plan) {
   if (plan == nullptr) return model::Arenas::measuring();
   return model::Arenas::real(options.device, *plan, options.canary);
@@ -130,7 +147,7 @@ Trainer::Trainer(const Config& config, const mesh::Mesh& mesh, const TrainerOpti
       options_(options),
       program_(program_of(config, options.training)),
       arenas_(arenas_of(options, plan)),
-      strategy_(options.training ? dp::make_strategy(config.parallel.zero) : dp::make_replicated()),
+      strategy_(strategy_of(config, options, plan)),
       stage_(config.model, stage_options(config, mesh, options, program_), arenas_, *strategy_) {
   const bool real = plan != nullptr;
   {
@@ -187,9 +204,6 @@ void Trainer::set_up_training() {
       {.data = &mesh_.data_group(), .tensor = &mesh_.tensor_group()});
   strategy_->connect(
       {&mesh_.data_group(), &mesh_.tensor_group(), mesh_.key_value_group(), mesh_.tied_group()});
-  // The time of components is that of the compute stream alone.
-  strategy_->set_overlaps_updates(ctx_->device() == Device::cuda && options_.overlap_update &&
-                                  !options_.time_components);
 }
 
 Trainer::~Trainer() {
@@ -406,8 +420,8 @@ void Trainer::update_range(const ops::StepState* state, std::size_t index) {
   strategy_->after_update(*ctx_, index);
 }
 
-/// Gradients, masters and state are those of this step until the next forward pass has waited for
-/// all ranges; only then backward writes.
+/// The next forward pass waits for all ranges before anything else writes what they read or write:
+/// the head, its last unit, is the first to write gradients.
 void Trainer::update_beside() {
   const Scope phase(ctx_->recorder(), Phase::optimizer);
   for (std::size_t i = 0; i < strategy_->updated_ranges().size(); ++i) {

@@ -292,7 +292,6 @@ class Machine(support.Case):
 
     def test_documents_that_training_refuses(self):
         for settings, key in ((("data.documents=masked",), "data.documents"),
-                              (("data.documents=masked", "data.end_token=10", "model.family=gpt2"), "data.documents"),
                               (("data.end_token=10", "data.packing=best_fit"), "data.packing")):
             with self.subTest(settings):
                 options = [word for setting in settings for word in ("--set", setting)]

@@ -181,10 +181,11 @@ std::vector<std::byte> state_of(ModelRun& run) {
 }
 
 TEST_P(GpuModelBits, UpdatesBesideTheNextForwardPassChangeNoBit) {
-  for (const char* optimizer : {"optimizer.name=adamw", "optimizer.name=muon"}) {
-    SCOPED_TRACE(optimizer);
+  for (const char* setting :
+       {"optimizer.name=adamw", "optimizer.name=muon", "parallel.zero=1", "parallel.zero=2"}) {
+    SCOPED_TRACE(setting);
     const train::Config config = test::read_model(
-        kDeck, GetParam().overrides + Overrides{optimizer, "optimizer.ema_decay=0.9"});
+        kDeck, GetParam().overrides + Overrides{setting, "optimizer.ema_decay=0.9"});
     ModelRun ordered(config, false, true, false);
     ModelRun overlapped(config, false, true, true);
 

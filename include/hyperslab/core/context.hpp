@@ -64,8 +64,8 @@ class Context {
   [[nodiscard]] Stream& copy_stream();
   /// Enqueues `work` beside what is enqueued on the compute stream after this call, on a stream
   /// made at the first one, and after what is enqueued there so far. What is to see its results
-  /// waits for the event. Without a GPU the work is done at once. Only kernels of our own:
-  /// libraries keep the compute stream.
+  /// waits for the event. Without a GPU the work is done at once. Only kernels of our own that
+  /// take no workspace, and collectives: libraries and the recorder keep the compute stream.
   template <class Work>
   [[nodiscard]] Event run_beside(Work&& work) {
     if (device_ != Device::cuda) {

@@ -95,7 +95,8 @@ struct AttentionSaved {
   CView log_sum_exp;
 };
 /// What backward writes. dqkv: (B, T, packed), overwritten. dbias: (packed) f32 (f64 for f64), (+)=
-/// column sums of dqkv, the gradient of a bias that was added to qkv; absent: not asked for.
+/// column sums of dqkv, before or after it is rounded, the gradient of a bias that was added to
+/// qkv; absent: not asked for.
 struct AttentionGradients {
   View dqkv;
   View dbias{};

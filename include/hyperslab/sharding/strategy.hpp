@@ -83,7 +83,8 @@ class ShardStrategy {
   [[nodiscard]] const std::vector<param::ElementRange>& updated_ranges() const { return ranges_; }
   /// Range `index` of updated_ranges() is updated on ctx.
   virtual void after_update(Context& /*ctx*/, std::size_t /*index*/) {}
-  /// Setup: whether updates run beside the next forward pass.
+  /// Setup, before allocate(): whether updates run beside the next forward pass. Range i then
+  /// belongs to bucket i.
   void set_overlaps_updates(bool overlaps) { overlaps_updates_ = overlaps; }
   [[nodiscard]] bool overlaps_updates() const { return overlaps_updates_; }
   /// Range `index` is updated once `end` is complete; before_forward of its units waits for it.
@@ -138,7 +139,7 @@ class ShardStrategy {
   struct State {
     comm::Ticket ticket = 0;       ///< of the sum over the data group; 0: none under way
     comm::Ticket gather = 0;       ///< of updated values; 0: none under way
-    Event update = {};             ///< the end of the newest one
+    Event update = {};             ///< the end of one under way; complete: none is
     bool pending = false;          ///< closed, but its sums are not complete
     int microbatch = -1;           ///< the last one that wrote to it
     std::vector<View> key_values;  ///< parts that are summed over the key-value group

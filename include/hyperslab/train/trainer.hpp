@@ -101,7 +101,8 @@ class Trainer {
   /// The passes of `step` and of an evaluation, without graphs and without an update, so that
   /// libraries choose their algorithms now. Collective; waits for the device.
   void warm_up(io::Loader& loader, std::int64_t step);
-  /// Waits for all transfers of earlier steps that are still under way; collective.
+  /// Waits for all transfers and updates of earlier steps that are under way: what is enqueued
+  /// afterwards sees them. Collective.
   void wait_all();
   /// Waits until no thread reads from the loader of earlier steps.
   void release_loader();
@@ -210,7 +211,7 @@ class Trainer {
   [[nodiscard]] const MemoryTimeline& memory_timeline() const { return timeline_; }
   /// Of the allocations of all arenas in the newest traced step, while it is the newest step.
   [[nodiscard]] std::vector<io::AllocationLife> allocation_lives() const;
-  /// Waits for everything enqueued so far.
+  /// Waits for everything enqueued on the compute stream so far.
   [[nodiscard]] ops::StepState state() const;
   [[nodiscard]] model::MemoryPlan memory_plan() const;
   [[nodiscard]] Dim microbatch() const { return stage_.options().B; }  ///< samples

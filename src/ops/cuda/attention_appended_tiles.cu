@@ -8,7 +8,8 @@ namespace {
 
 /// Of fewer new tokens kernels that cut keys among blocks are faster.
 constexpr Dim kFewestTokens = 32;
-constexpr Dim kFewestPageTokens = 16;  // that come as boxes of their own
+/// Of smaller pages a tile would take too many copies; a box begins at a multiple of 8 rows.
+constexpr Dim kFewestPageTokens = 16;
 
 /// Starts to copy 64 tokens of a head in the cache, from `first` on; those from `end` on and those
 /// without a page become zero.

@@ -12,8 +12,7 @@ void warpgroup_attention_forward(Context& ctx, const HeadLayout& layout,
                                  View log_sum_exp);
 void warpgroup_attention_backward(Context& ctx, const HeadLayout& layout,
                                   const AttentionScores& scores, CView dout,
-                                  const AttentionSaved& saved,
-                                  const AttentionGradients& gradients);
+                                  const AttentionSaved& saved, const AttentionGradients& gradients);
 
 /// Whether the two above take heads of this layout on the GPU in use, as this was built.
 [[nodiscard]] bool suits_warpgroups(const HeadLayout& layout);

@@ -415,6 +415,7 @@ void warpgroup_attention_backward(Context& ctx, const HeadLayout& layout,
   const auto& [qkv, out, log_sum_exp] = saved;
   const auto& [dqkv, dbias, accumulate_bias] = gradients;
   const Dim B = qkv.shape()[0];
+  // All of it fits what attention_backward_workspace() plans for cuDNN's sums of dq.
   const Dim tiles = B * ceil_divide(qkv.shape()[1], kTileRows);
   const Dim sums = dbias ? tiles * layout.packed_width() : 0;
   auto* dots = static_cast<float*>(

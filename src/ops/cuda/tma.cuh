@@ -6,77 +6,88 @@
 #include <cstdint>
 
 // Copies by Hopper's copy engine (TMA) and the barriers in shared memory that tell when bytes have
-// come (PTX ISA, cp.async.bulk.tensor and mbarrier). The instructions need compute capability 9.0.
+// come (PTX ISA, cp.async.bulk.tensor and mbarrier). The instructions need compute capability 9.0;
+// elsewhere a kernel that uses them traps.
 
 namespace hyperslab::ops::cuda::tma {
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+#define HYPERSLAB_TMA(...) __VA_ARGS__
+#else
+#define HYPERSLAB_TMA(...) __trap()
+#endif
 
 __device__ inline std::uint32_t shared_address(const void* pointer) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
 }
 __device__ inline void init(std::uint64_t* barrier, unsigned arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)),
-               "r"(arrivals)
-               : "memory");
+  HYPERSLAB_TMA(asm volatile(
+      "mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals)
+      : "memory"));
 }
 /// One thread, after init() and before a barrier of the block.
 __device__ inline void publish_init() {
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  HYPERSLAB_TMA(asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"));
 }
 __device__ inline void arrive(std::uint64_t* barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier))
-               : "memory");
+  HYPERSLAB_TMA(
+      asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier))
+                   : "memory"));
 }
 /// Arrives, and lets the phase end only after so many bytes have come.
 __device__ inline void arrive_for(std::uint64_t* barrier, unsigned bytes) {
-  asm volatile(
+  HYPERSLAB_TMA(asm volatile(
       "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
       "r"(bytes)
-      : "memory");
+      : "memory"));
 }
 /// Until the phase of that parity has ended.
 __device__ inline void wait(std::uint64_t* barrier, unsigned parity) {
-  asm volatile(
-      "{\n"
-      ".reg .pred ended;\n"
-      "AGAIN:\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 ended, [%0], %1;\n"
-      "@!ended bra AGAIN;\n"
-      "}" ::"r"(shared_address(barrier)),
-      "r"(parity)
-      : "memory");
+  HYPERSLAB_TMA(
+      asm volatile("{\n"
+                   ".reg .pred ended;\n"
+                   "AGAIN:\n"
+                   "mbarrier.try_wait.parity.shared::cta.b64 ended, [%0], %1;\n"
+                   "@!ended bra AGAIN;\n"
+                   "}" ::"r"(shared_address(barrier)),
+                   "r"(parity)
+                   : "memory"));
 }
 /// The policy of a copy whose bytes are read once: they leave the L2 cache first.
 __device__ inline std::uint64_t read_once() {
-  std::uint64_t policy;
-  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  std::uint64_t policy = 0;
+  HYPERSLAB_TMA(asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;"
+                             : "=l"(policy)));
   return policy;
 }
 /// Bytes that follow one another: both addresses and the count are multiples of 16.
 __device__ inline void copy(void* to, const void* from, unsigned bytes, std::uint64_t* barrier,
                             std::uint64_t policy) {
-  asm volatile(
+  HYPERSLAB_TMA(asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
       "[%0], [%1], %2, [%3], %4;" ::"r"(shared_address(to)),
       "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(shared_address(barrier)), "l"(policy)
-      : "memory");
+      : "memory"));
 }
 /// The box whose first element is in `column` of `row`; zeros beyond the matrix.
 __device__ inline void copy(void* to, const CUtensorMap& from, int column, int row,
                             std::uint64_t* barrier, std::uint64_t policy) {
-  asm volatile(
+  HYPERSLAB_TMA(asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
       "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"(shared_address(to)),
       "l"(&from), "r"(column), "r"(row), "r"(shared_address(barrier)), "l"(policy)
-      : "memory");
+      : "memory"));
 }
 /// The same of four dimensions, the innermost first.
 __device__ inline void copy(std::uint32_t to, const CUtensorMap& from, const int (&at)[4],
                             std::uint64_t* barrier) {
-  asm volatile(
+  HYPERSLAB_TMA(asm volatile(
       "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
       "[%0], [%1, {%2, %3, %4, %5}], [%6];" ::"r"(to),
       "l"(&from), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(shared_address(barrier))
-      : "memory");
+      : "memory"));
 }
+
+#undef HYPERSLAB_TMA
 
 }  // namespace hyperslab::ops::cuda::tma

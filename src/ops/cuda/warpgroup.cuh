@@ -63,7 +63,7 @@ struct Tile {
 /// A thread that wrote to shared memory what products read there next, before a barrier of the
 /// block.
 __device__ inline void publish_writes() {
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  HYPERSLAB_WARPGROUP(asm volatile("fence.proxy.async.shared::cta;" ::: "memory"));
 }
 /// Before the first product of a group reads registers that other instructions wrote.
 __device__ inline void fence() {
