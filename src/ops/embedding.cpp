@@ -37,7 +37,7 @@ void embedding_forward(Context& ctx, CView tokens, const EmbeddingTables& tables
   require_operand(ctx, y, {B, T, C}, table.dtype(), "embedding_forward y");
   const CView rows = table.slice(0, std::min(shard.count, B * T));
   if (on_meta(ctx, "embedding_forward", 2.0 * static_cast<double>(y.numel()),
-              {tokens, rows, positions, first_keys, y})) {
+              {tokens, rows, positions, y, first_keys})) {
     return;
   }
   dispatch<cuda::embedding_forward, cpu::embedding_forward>(ctx, tokens, tables, scale, y);
@@ -63,7 +63,7 @@ void quantized_embedding_forward(Context& ctx, CView tokens, const CQuantizedMat
   }
   const CView rows = table.codes.slice(0, std::min(shard.count, B * T));
   if (on_meta(ctx, "quantized_embedding_forward", 3.0 * static_cast<double>(y.numel()),
-              {tokens, rows, positions, first_keys, y})) {
+              {tokens, rows, positions, y, first_keys})) {
     return;
   }
   dispatch<cuda::quantized_embedding_forward, cpu::quantized_embedding_forward>(ctx, tokens, table,
@@ -101,7 +101,7 @@ void position_backward(Context& ctx, CView dy, CView first_keys, Accumulate accu
   const Dim T_max = dpositions.dims<2>("position_backward dpositions")[0];
   require_shape(dpositions, {std::max(T, T_max), C}, "position_backward dpositions");
   if (on_meta(ctx, "position_backward", static_cast<double>(dy.numel()),
-              {dy, first_keys, dpositions})) {
+              {dy, dpositions, first_keys})) {
     return;
   }
   dispatch<cuda::position_backward, cpu::position_backward>(ctx, dy, first_keys, accumulate,

@@ -15,9 +15,13 @@ namespace {
 /// What the shortest kernels take, at which efficiency cannot be judged.
 constexpr double kSecondsPerKernel = 1e-6;
 
+/// Operands that are absent at the end do not count: an op may have gained them since its times
+/// were measured.
 std::vector<double> features_of(const OpSize& size) {
   std::vector<double> features = {std::log1p(size.flops), std::log1p(size.bytes)};
-  for (const OpSize::Extent& extent : size.operands) {
+  std::vector<OpSize::Extent> operands = size.operands;
+  while (!operands.empty() && operands.back() == OpSize::Extent{}) operands.pop_back();
+  for (const OpSize::Extent& extent : operands) {
     features.push_back(std::log1p(extent.rows));
     features.push_back(std::log1p(extent.columns));
   }
@@ -116,9 +120,12 @@ Prices::Found Prices::find(const Operation& op) {
     if (std::ranges::find(unknown_, op.name) == unknown_.end()) unknown_.emplace_back(op.name);
     return mean_;
   }
-  const std::vector<double> features = features_of(op.size);
-  const auto known = found->second.find(features.size());
-  if (known == found->second.end()) return means_.find(op.name)->second;  // such as with a bias
+  std::vector<double> features = features_of(op.size);
+  // Of no call with as many operands: those with the most below, without what is more here.
+  auto known = found->second.upper_bound(features.size());
+  if (known == found->second.begin()) return means_.find(op.name)->second;
+  --known;
+  features.resize(known->first);
   const auto nearest = std::ranges::min_element(
       known->second.points, {},
       [&](const Interpolation::Point& point) { return squared_distance(point.at, features); });

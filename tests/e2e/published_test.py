@@ -26,7 +26,7 @@ NETWORK = 45.0  # GB/s of each GPU
 AIM = (0.10, 0.20)
 # Largest median and largest error of all rows, the open ones, too. What is beyond the aim is said in docs/plan.md.
 BOUNDS = {
-    "Megatron-LM README": (0.03, 0.45),
+    "Megatron-LM README": (0.03, 0.46),
     "Llama 3 paper": (0.02, 0.02),
     "KempnerForge": (0.10, 0.22),
     "llm-foundry": (0.03, 0.13),
