@@ -41,6 +41,21 @@ TEST(Prices, BetweenTwoSizesLiesTheTimeBetweenThem) {
   EXPECT_LT(between, large);
 }
 
+TEST(Prices, OperandsThatAnOpHasGainedSinceDoNotHideWhatWasMeasured) {
+  const MachineFile machine = made_up_machine();
+  Prices prices(machine, Precision::bf16);
+
+  for (const OpRow& row : machine.ops.at("bf16")) {
+    Operation absent{.name = row.op, .size = row.size};
+    absent.size.operands.push_back({});
+    Operation given{.name = row.op, .size = row.size};
+    given.size.operands.push_back({1, 64});
+    const double measured = row.seconds + row.kernels * machine.launch_seconds;
+    EXPECT_NEAR(prices.of_op(absent), measured, 1e-9 * row.seconds) << row.op;
+    EXPECT_NEAR(prices.of_op(given), measured, 1e-9 * row.seconds) << row.op;
+  }
+}
+
 TEST(Prices, AnOpThatWasNotMeasuredIsNamed) {
   const MachineFile machine = made_up_machine();
   Prices prices(machine, Precision::bf16);
