@@ -424,10 +424,12 @@ void Trainer::update_range(const ops::StepState* state, std::size_t index) {
 /// the head, its last unit, is the first to write gradients.
 void Trainer::update_beside() {
   const Scope phase(ctx_->recorder(), Phase::optimizer);
-  for (std::size_t i = 0; i < strategy_->updated_ranges().size(); ++i) {
-    strategy_->update_ends(i,
-                           ctx_->run_beside([&] { update_range(records_->state_of_update(), i); }));
-  }
+  (void)ctx_->run_beside([&] {
+    for (std::size_t i = 0; i < strategy_->updated_ranges().size(); ++i) {
+      update_range(records_->state_of_update(), i);
+      strategy_->update_ends(i, ctx_->stream().record());
+    }
+  });
 }
 
 void Trainer::forward_backward(const StepArgs& args) {
