@@ -154,10 +154,10 @@ LinearPass Linear::backward_input(Context& ctx, CView dy, View dx, LinearPass pa
 }
 
 void Linear::backward_input_activated(Context& ctx, CView dy, CView pre, ops::Activation activation,
-                                      View dpre) const {
+                                      const ops::ActivationGradients& gradients) const {
   require(!adapter_ && !fp8_.takes(rows_of(dy)),
           "a layer with adapters or 8-bit products takes its activation's derivative by itself");
-  ops::linear_activation_backward_input(ctx, dy, weight_.value(), pre, activation, dpre);
+  ops::linear_activation_backward_input(ctx, dy, weight_.value(), pre, activation, gradients);
 }
 
 /// The input as forward multiplied by it: rounded if the product took int8 activations.

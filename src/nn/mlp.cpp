@@ -96,11 +96,18 @@ View Mlp::gradient_of_pre(BackwardPart part, const Slot& slot) const {
   return free ? slot.activated : slot.pre;
 }
 
+/// The gradient of the first layer's bias, if the product that takes the activation's derivative
+/// adds it up.
+View Mlp::activated_bias_gradient(const BackwardPass& pass) const {
+  const bool sums = pass.part == BackwardPart::both && !pass.scratch.d_activated;
+  return sums ? up_.bias_gradient() : View();
+}
+
 /// dy -> d_pre, through the second layer and the activation, and the second layer's gradients if
 /// they are asked for. They go first if the product takes the activation's derivative, as d_pre may
 /// have the memory of its input.
 void Mlp::backward_activation(Context& ctx, CView dy, const BackwardPass& pass, const Slot& slot,
-                              View d_pre) const {
+                              const ops::ActivationGradients& gradients) const {
   const View d_activated = pass.scratch.d_activated;
   const bool both = pass.part == BackwardPart::both;
   if (!d_activated) {
@@ -108,7 +115,7 @@ void Mlp::backward_activation(Context& ctx, CView dy, const BackwardPass& pass, 
       down_.backward_weight(ctx, dy, slot.activated, pass.accumulate,
                             {.skips_bias = pass.skips_output_biases});
     }
-    return down_.backward_input_activated(ctx, dy, slot.pre, config_.activation, d_pre);
+    return down_.backward_input_activated(ctx, dy, slot.pre, config_.activation, gradients);
   }
   LinearPass of_down = down_.backward_input(
       ctx, dy, d_activated,
@@ -116,9 +123,9 @@ void Mlp::backward_activation(Context& ctx, CView dy, const BackwardPass& pass, 
   of_down.skips_bias = pass.skips_output_biases;
   if (both) down_.backward_weight(ctx, dy, slot.activated, pass.accumulate, of_down);
   if (ops::is_gated(config_.activation)) {
-    ops::gated_backward(ctx, config_.activation, slot.pre, d_activated, d_pre);
+    ops::gated_backward(ctx, config_.activation, slot.pre, d_activated, gradients.dpre);
   } else {
-    ops::activation_backward(ctx, config_.activation, slot.pre, d_activated, d_pre);
+    ops::activation_backward(ctx, config_.activation, slot.pre, d_activated, gradients.dpre);
   }
 }
 
@@ -132,13 +139,15 @@ void Mlp::backward(Context& ctx, CView dy, CView x, const BackwardPass& pass, co
   const CView all_dy = group.gather(ctx, dy, gathered);
   if (config_.recompute == Recompute::selective) activate(ctx, slot);
   const View d_pre = gradient_of_pre(pass.part, slot);
-  backward_activation(ctx, all_dy, pass, slot, d_pre);
+  const View up_bias = activated_bias_gradient(pass);
+  backward_activation(ctx, all_dy, pass, slot, {d_pre, up_bias, pass.accumulate});
   comm::Ticket rows = 0;
   if (pass.part == BackwardPart::both) rows = group.start_gather(ctx, x, gathered);
   const View term = group.term(dx, pass.scratch.partial);
-  const LinearPass of_up = up_.backward_input(
+  LinearPass of_up = up_.backward_input(
       ctx, d_pre, term,
       pass.before_weights(linear_pass(AdaptedLinear::up, pass.batch, pass.scratch, slot)));
+  of_up.skips_bias = static_cast<bool>(up_bias);
   const comm::Ticket sum = group.start_sum(ctx, term, dx);
   if (pass.part == BackwardPart::both) {
     group.wait(ctx, rows);

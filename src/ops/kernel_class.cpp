@@ -22,6 +22,7 @@ constexpr std::array kPatterns = {
     Pattern{"attend_kernel", KernelClass::attention},
     Pattern{"attend_tiles", KernelClass::attention},
     Pattern{"attend_warpgroup", KernelClass::attention},
+    Pattern{"activation_product_kernel", KernelClass::matmul},
     Pattern{"attend_sinks", KernelClass::attention},
     Pattern{"attend_split_kernel", KernelClass::attention},
     Pattern{"attend_decode_kernel", KernelClass::attention},

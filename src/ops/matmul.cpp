@@ -175,7 +175,8 @@ void linear_backward_input(Context& ctx, CView dy, CView weight, Accumulate accu
 }
 
 void linear_activation_backward_input(Context& ctx, CView dy, CView weight, CView pre,
-                                      Activation activation, View dpre) {
+                                      Activation activation, const ActivationGradients& gradients) {
+  const auto& [dpre, dbias, accumulate_bias] = gradients;
   require(!is_gated(activation), "linear_activation_backward_input: not for gated activations");
   require_here(ctx, dy, "linear_activation_backward_input dy");
   require_dtype(ctx, weight, dy.dtype(), "linear_activation_backward_input weight");
@@ -184,18 +185,28 @@ void linear_activation_backward_input(Context& ctx, CView dy, CView weight, CVie
   require_rows(ctx, dy, rows, M, dy.dtype(), "linear_activation_backward_input dy");
   require_rows(ctx, pre, rows, K, dy.dtype(), "linear_activation_backward_input pre");
   require_rows(ctx, dpre, rows, K, dy.dtype(), "linear_activation_backward_input dpre");
-  const double flops = gemm_flops(rows, M, K) + 15.0 * static_cast<double>(rows * K);
+  if (dbias) {
+    require_operand(ctx, dbias, {K}, statistic_dtype(dy.dtype()),
+                    "linear_activation_backward_input dbias");
+  }
+  const double flops =
+      gemm_flops(rows, M, K) + (dbias ? 16.0 : 15.0) * static_cast<double>(rows * K);
+  const std::size_t on_gpu =
+      std::max(cuda::linear_activation_backward_input_workspace(rows, K, dy.dtype()),
+               dbias ? std::max(cuda::column_sums_workspace(rows, K),
+                                cuda::activation_product_workspace(rows, K))
+                     : 0);
   const bool fuses =
       ctx.planned() == Device::cuda && cuda::fuses_activation_backward(activation, pre, dpre, K);
   if (on_meta(
-          ctx, "linear_activation_backward_input", flops, {dy, weight, pre, dpre},
+          ctx, "linear_activation_backward_input", flops, {dy, weight, pre, dpre, dbias},
           workspace_for(ctx, cpu::linear_activation_backward_input_workspace(rows, K, dy.dtype()),
-                        cuda::linear_activation_backward_input_workspace(rows, K, dy.dtype())),
+                        on_gpu),
           fuses ? cuda::kFused : cuda::kSeparate)) {
     return;
   }
   dispatch<cuda::linear_activation_backward_input, cpu::linear_activation_backward_input>(
-      ctx, dy, weight, pre, activation, dpre);
+      ctx, dy, weight, pre, activation, gradients);
 }
 
 void linear_backward_weight(Context& ctx, CView dy, CView x, Accumulate accumulate, View dweight,

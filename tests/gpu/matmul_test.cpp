@@ -353,11 +353,63 @@ TEST_F(GpuLinear, ActivationBackwardInputBesideAndInPlaceOfPre) {
         expect_both_modes(
             problem,
             [&](Context& ctx, const Views& v) {
-              linear_activation_backward_input(ctx, v[0], v[1], v[2], activation, v[3]);
-              linear_activation_backward_input(ctx, v[0], v[1], v[4], activation, v[4]);
+              linear_activation_backward_input(ctx, v[0], v[1], v[2], activation, {v[3]});
+              linear_activation_backward_input(ctx, v[0], v[1], v[4], activation, {v[4]});
             },
             "linear_activation_backward_input", {3, 4}, precision);
       }
+    }
+  }
+}
+
+/// Rows, columns of dy and of pre: tiles that are cut off below, on the right and in depth, an odd
+/// number of them below one another, and more of them than multiprocessors.
+const std::vector<std::array<Dim, 3>> kTiledSizes = {
+    {1000, 200, 1608}, {1100, 64, 1544}, {130, 72, 6152}, {2049, 136, 3072}};
+
+/// Hopper has a kernel for many tiles of 16-bit elements.
+TEST_F(GpuLinear, ActivationBackwardInputInTilesWithItsBias) {
+  for (const Precision& precision : {Precision{DType::bf16}, Precision{DType::f16}}) {
+    const DType dtype = precision.dtype;
+    for (const auto& [rows, M, K] : kTiledSizes) {
+      Problem problem(dtype);
+      problem.input(operand(dtype, {rows, M}, 1, M))
+          .input(operand(dtype, {M, K}, 2))
+          .input(operand(dtype, {rows, K}, 3))
+          .output(dtype, {rows, K})
+          .in_out(operand(dtype, {rows, K}, 3))
+          .output(DType::f32, {K})
+          .in_out(operand(DType::f32, {K}, 4));
+      expect_both_modes(
+          problem,
+          [](Context& ctx, const Views& v) {
+            linear_activation_backward_input(ctx, v[0], v[1], v[2], Activation::gelu_tanh,
+                                             {v[3], v[5]});
+            linear_activation_backward_input(ctx, v[0], v[1], v[4], Activation::gelu_tanh,
+                                             {v[4], v[6], Accumulate::yes});
+          },
+          "linear_activation_backward_input in tiles", {3, 4, 5, 6}, precision);
+    }
+  }
+}
+
+TEST_F(GpuLinear, ActivationBackwardInputInTilesTakesEveryActivation) {
+  const auto& [rows, M, K] = kTiledSizes[0];
+  for (const Precision& precision : {Precision{DType::bf16}, Precision{DType::f16}}) {
+    const DType dtype = precision.dtype;
+    for (const Activation activation :
+         {Activation::gelu, Activation::relu, Activation::silu, Activation::relu_squared}) {
+      Problem problem(dtype);
+      problem.input(operand(dtype, {rows, M}, 1, M))
+          .input(operand(dtype, {M, K}, 2))
+          .input(operand(dtype, {rows, K}, 3))
+          .output(dtype, {rows, K});
+      expect_both_modes(
+          problem,
+          [&](Context& ctx, const Views& v) {
+            linear_activation_backward_input(ctx, v[0], v[1], v[2], activation, {v[3]});
+          },
+          "linear_activation_backward_input in tiles", {3}, precision);
     }
   }
 }

@@ -193,9 +193,9 @@ TEST_F(DispatchedBf16Products, ActivationIsThatOfWhatIsKeptAndItsGradientMatches
                             y.view());
   activation_forward(ctx, Activation::gelu, pre.view(), again.view());
   linear_activation_backward_input(ctx, dy.view(), next.view(), pre.view(), Activation::gelu,
-                                   dpre.view());
+                                   {dpre.view()});
   linear_activation_backward_input(ctx, in_double(dy).view(), in_double(next).view(),
-                                   in_double(pre).view(), Activation::gelu, oracle.view());
+                                   in_double(pre).view(), Activation::gelu, {oracle.view()});
 
   EXPECT_TRUE(same_bits(y.view(), again.view()));
   expect_matches_oracle(dpre.view(), oracle.view(), "dpre");

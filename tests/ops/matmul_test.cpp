@@ -354,12 +354,30 @@ TEST_F(Linear, ActivationGradientMatchesDifferencesAndMayAliasPre) {
   Tensor dpre = poisoned(DType::f64, {6, 5});
 
   linear_activation_backward_input(ctx, dy.view(), weight.view(), pre.view(), Activation::gelu_tanh,
-                                   dpre.view());
+                                   {dpre.view()});
 
   expect_gradient("dpre", pre.view(), dpre.view(), value);
   linear_activation_backward_input(ctx, dy.view(), weight.view(), pre.view(), Activation::gelu_tanh,
-                                   pre.view());
+                                   {pre.view()});
   EXPECT_TRUE(same_bits(pre.view(), dpre.view()));
+}
+
+TEST_F(Linear, ActivationGradientAddsUpTheBiasOfPre) {
+  for (const DType dtype : {DType::f64, DType::f32}) {
+    const Tensor pre = random_tensor(dtype, {1031, 3}, 1);
+    const Tensor weight = random_tensor(dtype, {2, 3}, 2);
+    const Tensor dy = random_tensor(dtype, {1031, 2}, 3);
+    Tensor dpre = poisoned(dtype, {1031, 3});
+    Tensor dbias = poisoned(dtype, {3});
+    Tensor expected = poisoned(dtype, {3});
+    for (const Accumulate accumulate : {Accumulate::no, Accumulate::yes}) {
+      linear_activation_backward_input(ctx, dy.view(), weight.view(), pre.view(),
+                                       Activation::relu_squared,
+                                       {dpre.view(), dbias.view(), accumulate});
+      linear_backward_weight(ctx, dpre.view(), {}, accumulate, {}, expected.view());
+      EXPECT_TRUE(same_bits(dbias.view(), expected.view())) << name_of(dtype);
+    }
+  }
 }
 
 TEST_F(Linear, ActivationGradientWorksInBlocksOfRows) {
@@ -373,7 +391,7 @@ TEST_F(Linear, ActivationGradientWorksInBlocksOfRows) {
   activation_backward(ctx, Activation::silu, pre.view(), through.view(), expected.view());
 
   linear_activation_backward_input(ctx, dy.view(), weight.view(), pre.view(), Activation::silu,
-                                   dpre.view());
+                                   {dpre.view()});
 
   expect_close(dpre.view(), expected.view(), "dpre");
 }
@@ -381,8 +399,9 @@ TEST_F(Linear, ActivationGradientWorksInBlocksOfRows) {
 TEST_F(Linear, WrongOperandsAreNamed) {
   const Tensor x = filled_tensor(DType::f32, {2, 3}, 0);
   const Tensor weight = filled_tensor(DType::f32, {4, 3}, 0);
-  const Tensor bias = filled_tensor(DType::f32, {5}, 0);
+  Tensor bias = filled_tensor(DType::f32, {5}, 0);
   Tensor y = filled_tensor(DType::f32, {2, 4}, 0);
+  Tensor dx = filled_tensor(DType::f32, {2, 3}, 0);
   Tensor dweight = filled_tensor(DType::f32, {4, 3}, 0);
   expect_error_naming("linear_forward bias",
                       [&] { linear_forward(ctx, x.view(), weight.view(), bias.view(), y.view()); });
@@ -392,6 +411,10 @@ TEST_F(Linear, WrongOperandsAreNamed) {
                       [&] { linear_forward(ctx, x.view(), {}, {}, y.view()); });
   expect_error_naming("linear_backward_input dx", [&] {
     linear_backward_input(ctx, y.view(), weight.view(), Accumulate::no, y.view());
+  });
+  expect_error_naming("linear_activation_backward_input dbias", [&] {
+    linear_activation_backward_input(ctx, y.view(), weight.view(), x.view(), Activation::relu,
+                                     {dx.view(), bias.view()});
   });
   expect_error_naming("linear_backward_weight x", [&] {
     linear_backward_weight(ctx, y.view(), y.view(), Accumulate::no, dweight.view(), {});

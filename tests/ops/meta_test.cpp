@@ -85,7 +85,7 @@ TEST_F(Meta, TheLedgerNamesThePathOfAnActivation) {
     Context context(Device::meta, 0, planned);
     context.set_deterministic(deterministic);
     linear_activation_forward(context, x, weight, {}, activation, pre, y);
-    linear_activation_backward_input(context, x, weight.reshaped({8, 16}), pre, activation, dpre);
+    linear_activation_backward_input(context, x, weight.reshaped({8, 16}), pre, activation, {dpre});
     const auto path = [&](const char* op) {
       return *context.ledger().find("other", op)->paths.begin();
     };
@@ -308,7 +308,7 @@ TEST_F(Meta, ThePlannedWorkspaceIsWhatTheCpuNeeds) {
                   {.dsum = make({9, C}), .dweight = make({C})});
     add_norm_squared(context, make({200000}), make({kSumCount}));
     linear_activation_backward_input(context, make({9, F}), make({F, C}), make({9, C}),
-                                     Activation::gelu, make({9, C}));
+                                     Activation::gelu, {make({9, C}), make({C})});
   };
   run(ctx, [](const Shape& shape) { return view(shape); });
   ASSERT_GT(ctx.workspace_high_water(), 0U);

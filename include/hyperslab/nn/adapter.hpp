@@ -23,8 +23,8 @@ struct LinearPass {
   /// How backward_weight will accumulate if it follows backward_input: what one reading of dy gives
   /// both, backward_input then computes. Absent: it does not follow.
   std::optional<ops::Accumulate> weights_follow = {};
-  /// Whether backward_weight computes no gradient of the bias, as a norm does (StreamBiases) or
-  /// attention (ops::AttentionGradients).
+  /// Whether backward_weight computes no gradient of the bias, as a norm does (StreamBiases),
+  /// attention (ops::AttentionGradients) or a product (ops::ActivationGradients).
   bool skips_bias = false;
   /// Whether the gradients are what backward_input left there for this dy.
   bool has_gradient = false;

@@ -225,8 +225,9 @@ class Mlp {
   [[nodiscard]] LinearPass linear_pass(AdaptedLinear linear, const BatchInfo& batch,
                                        const Scratch& scratch, const Slot& slot) const;
   void backward_weight(Context& ctx, CView x, const BackwardPass& pass, const Slot& slot) const;
+  [[nodiscard]] View activated_bias_gradient(const BackwardPass& pass) const;
   void backward_activation(Context& ctx, CView dy, const BackwardPass& pass, const Slot& slot,
-                           View d_pre) const;
+                           const ops::ActivationGradients& gradients) const;
   void activate(Context& ctx, const Slot& slot) const;
   [[nodiscard]] View gradient_of_pre(BackwardPart part, const Slot& slot) const;
   BlockConfig config_;

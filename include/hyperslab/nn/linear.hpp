@@ -39,10 +39,10 @@ class Linear {
   /// dy: (..., C_out) -> dx: (..., C_in), overwritten. It goes before the weight gradient, so that
   /// its collective can start early; returns the pass that backward_weight of this dy takes.
   LinearPass backward_input(Context& ctx, CView dy, View dx, LinearPass pass = {}) const;
-  /// Of a layer without adapters whose input was act(pre): dpre = (dy W) * act'(pre); dpre may
-  /// alias pre.
+  /// Of a layer without adapters whose input was act(pre): dpre = (dy W) * act'(pre), which may
+  /// alias pre, and its column sums.
   void backward_input_activated(Context& ctx, CView dy, CView pre, ops::Activation activation,
-                                View dpre) const;
+                                const ops::ActivationGradients& gradients) const;
   /// Adds to (or, on the first microbatch, overwrites) the gradients of W and b, or those of the
   /// adapters.
   void backward_weight(Context& ctx, CView dy, CView x, Accumulate accumulate,

@@ -63,12 +63,20 @@ void linear_gated_forward(Context& ctx, CView x, CView weight, CView bias, Activ
 /// dx = dy weight, or dx += with `accumulate`. dy: (..., M); weight: (M, K); dx: (..., K).
 void linear_backward_input(Context& ctx, CView dy, CView weight, Accumulate accumulate, View dx);
 
+/// What linear_activation_backward_input writes. dpre: (..., K), overwritten. dbias: (K) f32 (f64
+/// for f64), (+)= column sums of dpre, before or after it is rounded, the gradient of a bias that
+/// was added to pre; absent: not asked for.
+struct ActivationGradients {
+  View dpre;
+  View dbias{};
+  Accumulate accumulate_bias = Accumulate::no;
+};
 /// dpre = (dy weight) * act'(pre): the input gradient of the linear layer that follows an
-/// activation, taken through the activation. dy: (..., M); weight: (M, K); pre, dpre: (..., K).
-/// dpre may alias pre; if it does not, a GPU fuses what linear_activation_forward fuses, also when
-/// deterministic.
+/// activation, taken through the activation. dy: (..., M); weight: (M, K); pre: (..., K). dpre may
+/// alias pre; if it does not, a GPU fuses what linear_activation_forward fuses, also when
+/// deterministic. A Hopper fuses other activations too, and in place.
 void linear_activation_backward_input(Context& ctx, CView dy, CView weight, CView pre,
-                                      Activation activation, View dpre);
+                                      Activation activation, const ActivationGradients& gradients);
 
 /// dweight (+)= dy^T x and dbias (+)= column sums of dy; one of the two may be absent. dy: (...,
 /// M); x: (..., K), not read if dweight is absent; dweight: (M, K) and dbias: (M) in f32 (f64 for

@@ -158,7 +158,9 @@ void linear_backward_input(Context& ctx, CView dy, CView weight, Accumulate accu
 }
 
 void linear_activation_backward_input(Context& ctx, CView dy, CView weight, CView pre,
-                                      Activation activation, View dpre) {
+                                      Activation activation,
+                                      const ActivationGradients& gradients) {
+  const auto& [dpre, dbias, accumulate_bias] = gradients;
   const Dim rows = leading(dy.shape());
   const Dim M = weight.shape()[0];
   const Dim K = weight.shape()[1];
@@ -175,6 +177,7 @@ void linear_activation_backward_input(Context& ctx, CView dy, CView weight, CVie
     call<activation_backward>(ctx, activation, pre_rows.slice(row, count), dy_weight,
                               dpre_rows.slice(row, count));
   }
+  if (dbias) call<linear_backward_weight>(ctx, dpre, CView(), accumulate_bias, View(), dbias);
 }
 
 void linear_backward_weight(Context& ctx, CView dy, CView x, Accumulate accumulate, View dweight,

@@ -117,6 +117,10 @@ AttentionGradients WideOperands::operator()(const AttentionGradients& gradients)
   return {(*this)(gradients.dqkv), gradients.dbias, gradients.accumulate_bias};
 }
 
+ActivationGradients WideOperands::operator()(const ActivationGradients& gradients) {
+  return {(*this)(gradients.dpre), gradients.dbias, gradients.accumulate_bias};
+}
+
 AttentionReferenceSaved WideOperands::operator()(const AttentionReferenceSaved& saved) {
   return {(*this)(saved.qkv), (*this)(saved.probabilities), saved.dropout};
 }

@@ -37,6 +37,7 @@ class WideOperands {
   [[nodiscard]] AttentionScores operator()(const AttentionScores& scores);
   [[nodiscard]] AttentionSaved operator()(const AttentionSaved& saved);
   [[nodiscard]] AttentionGradients operator()(const AttentionGradients& gradients);
+  [[nodiscard]] ActivationGradients operator()(const ActivationGradients& gradients);
   [[nodiscard]] AttentionReferenceSaved operator()(const AttentionReferenceSaved& saved);
   [[nodiscard]] KeyValueCache operator()(const KeyValueCache& cache);
   [[nodiscard]] EmbeddingTables operator()(const EmbeddingTables& tables);

@@ -6,7 +6,9 @@
 
 #include <cfloat>
 
+#include "kernels_fast.cuh"
 #include "kernels_mma.cuh"
+#include "kernels_words.cuh"
 #include "shared_tile.cuh"
 
 namespace hyperslab::ops::cuda {
@@ -15,8 +17,6 @@ inline constexpr int kTileRows = 64;
 inline constexpr int kTileWarps = 4;
 inline constexpr int kWarpRows = kTileRows / kTileWarps;
 inline constexpr int kTileThreads = 32 * kTileWarps;
-inline constexpr float kLog2E = 1.44269504F;
-inline constexpr float kLn2 = 0.69314718F;
 
 /// What one call of tiled attention reads and writes, over all samples and heads.
 template <class T>
@@ -131,19 +131,6 @@ __device__ void multiply_rows(const SharedTile<kWidth>& a, const SharedTile<kWid
   }
 }
 
-template <class T>
-__device__ std::uint32_t pack(float low, float high) {
-  std::uint32_t out;
-  if constexpr (std::is_same_v<T, bf16>) {
-    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-    memcpy(&out, &pair, sizeof out);
-  } else {
-    const __half2 pair = __floats2half2_rn(low, high);
-    memcpy(&out, &pair, sizeof out);
-  }
-  return out;
-}
-
 /// sums (16 x kWidth) += weights (16 x 64), rounded to T, times b (64 x kWidth). Operands are
 /// loaded kAhead blocks of columns before they are multiplied.
 template <int kWidth, class T>
@@ -217,12 +204,6 @@ __device__ void store_out(const TiledCall<T>& call, int sample, int head, int fi
   }
   store_rows<kWidth>(call.out + call.out_at(sample, head), call.out_row(), first_query, call.tokens,
                      call.head_width, at, values, factor);
-}
-
-__device__ inline float power_of_2(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
 }
 
 /// softcap tanh(score / softcap), within some 1e-7 of softcap.

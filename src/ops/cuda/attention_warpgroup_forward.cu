@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "attention_warpgroup_rows.cuh"
-#include "handles.hpp"
+#include "warpgroup.hpp"
 
 namespace hyperslab::ops::cuda {
 namespace {
@@ -47,12 +47,7 @@ __global__ void __launch_bounds__(kTileThreads, SharedLayout<kWidth>::kBlocks)
 }  // namespace
 
 bool suits_warpgroups(const HeadLayout& layout) {
-#if defined(HYPERSLAB_HAS_WARPGROUPS)
-  return (layout.head_width == 64 || layout.head_width == 128) && compute_capability() == 90;
-#else
-  (void)layout;
-  return false;
-#endif
+  return (layout.head_width == 64 || layout.head_width == 128) && has_warpgroups();
 }
 
 void warpgroup_attention_forward(Context& ctx, const HeadLayout& layout,

@@ -111,7 +111,7 @@ BlockCall<T> call_of(Context& ctx, const DecodeBlock& block, const DecodeStream&
       block.activation};
   // As many splits as there are blocks for.
   call.attention.cached.splits =
-      std::clamp<Dim>(multiprocessors(kName) / block.heads.heads, 1, kMostBlockSplits);
+      std::clamp<Dim>(multiprocessors() / block.heads.heads, 1, kMostBlockSplits);
   call.partials = call.attention.cached.partial;
   return call;
 }
@@ -123,7 +123,7 @@ void launch(Context& ctx, const BlockCall<T>& call, std::size_t shared) {
   static_assert(sizeof(Partial<D>) <= 2 * (D + 2) * sizeof(float));
   // Every block takes part in the barriers, with tiles or without.
   launch_ring<kRowThreads>(ctx, kName, decode_block_kernel<Format, kLanes, T>, shared,
-                           multiprocessors(kName), call);
+                           multiprocessors(), call);
 }
 
 }  // namespace

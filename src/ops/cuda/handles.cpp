@@ -58,6 +58,11 @@ int most_shared_bytes() {
   return bytes;
 }
 
+int multiprocessors() {
+  static const int count = attribute_of_gpu(cudaDevAttrMultiProcessorCount, "multiprocessors");
+  return count;
+}
+
 int compute_capability() {
   constexpr const char* kOp = "compute_capability";
   static const int capability = 10 * attribute_of_gpu(cudaDevAttrComputeCapabilityMajor, kOp) +

@@ -48,6 +48,8 @@ struct Backend {
 
 /// Shared memory that a block of the GPU in use may have at most, in bytes.
 [[nodiscard]] int most_shared_bytes();
+/// Its multiprocessors.
+[[nodiscard]] int multiprocessors();
 /// The compute capability of the GPU in use, 10 times the major number and the minor one.
 [[nodiscard]] int compute_capability();
 

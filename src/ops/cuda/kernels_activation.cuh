@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels_common.cuh"
+#include "kernels_fast.cuh"
 
 namespace hyperslab::ops::cuda {
 
@@ -13,7 +14,7 @@ struct ValueSlope {
 /// Accurate functions for f32; for 16-bit elements ones whose error is far below their rounding.
 template <bool kFast>
 __device__ float sigmoid(float x) {
-  if constexpr (kFast) return __fdividef(1.0F, 1.0F + __expf(-x));
+  if constexpr (kFast) return reciprocal(1.0F + power_of_2(-kLog2E * x));
   return 1.0F / (1.0F + expf(-x));
 }
 
@@ -32,9 +33,11 @@ template <bool kFast>
 struct GeluTanh {
   __device__ static ValueSlope at(float x) {
     constexpr float kScale = 1.59576912F;  // 2 sqrt(2 / pi)
-    const float gate = sigmoid<kFast>(kScale * (x + 0.044715F * x * x * x));
-    const float du = kScale * (1.0F + 3 * 0.044715F * x * x);
-    return {x * gate, gate + x * gate * (1.0F - gate) * du};
+    constexpr float kCubic = 0.044715F * kScale;
+    const float square = x * x;
+    const float gate = sigmoid<kFast>(x * fmaf(kCubic, square, kScale));
+    const float du = fmaf(3 * kCubic, square, kScale);
+    return {x * gate, fmaf(fmaf(-gate, gate, gate), x * du, gate)};
   }
 };
 

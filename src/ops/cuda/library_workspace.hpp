@@ -26,6 +26,13 @@ inline constexpr std::size_t kCudnnSlack = std::size_t{16} << 20;
   return static_cast<std::size_t>(activation_block_rows(rows, K, dtype) * K) * size_of(dtype);
 }
 
+/// Rows of a tile of warpgroup_activation_product, which keeps their column sums in f32.
+inline constexpr Dim kActivationProductRows = 128;
+[[nodiscard]] constexpr std::size_t activation_product_workspace(Dim rows, Dim K) {
+  const Dim tiles = (rows + kActivationProductRows - 1) / kActivationProductRows;
+  return static_cast<std::size_t>(tiles * K) * sizeof(float);
+}
+
 [[nodiscard]] constexpr std::size_t padded_to(Dim value, Dim unit) {
   return static_cast<std::size_t>((value + unit - 1) / unit * unit);
 }

@@ -3,6 +3,7 @@
 
 #include "../backend.hpp"
 #include "../checks.hpp"
+#include "activation_product.hpp"
 #include "check.hpp"
 #include "fusion.hpp"
 #include "gemm.hpp"
@@ -87,6 +88,23 @@ void activation_backward_in_place(Context& ctx, CView dy, CView weight, CView pr
     cuda::activation_backward(ctx, activation, pre_rows.slice(row, count), dy_weight,
                               dpre_rows.slice(row, count));
   }
+}
+
+/// linear_activation_backward_input without the gradient of a bias, by cuBLASLt.
+void through_activation(Context& ctx, CView dy, CView weight, CView pre, Activation activation,
+                        View dpre) {
+  if (pre.raw() == dpre.raw()) {
+    return activation_backward_in_place(ctx, dy, weight, pre, activation, dpre);
+  }
+  if (fuses_activation_backward(activation, pre, dpre, weight.shape()[1])) {
+    Gemm p = input_gradient(dy, weight, dpre);
+    p.op = "linear_activation_backward_input";
+    p.epilogue = Epilogue::dgelu;
+    p.aux = address(pre);
+    if (multiply(ctx, p)) return;
+  }
+  cuda::linear_backward_input(ctx, dy, weight, Accumulate::no, dpre);
+  cuda::activation_backward(ctx, activation, pre, dpre, dpre);
 }
 
 }  // namespace
@@ -204,19 +222,14 @@ void linear_backward_input(Context& ctx, CView dy, CView weight, Accumulate accu
 }
 
 void linear_activation_backward_input(Context& ctx, CView dy, CView weight, CView pre,
-                                      Activation activation, View dpre) {
-  if (pre.raw() == dpre.raw()) {
-    return activation_backward_in_place(ctx, dy, weight, pre, activation, dpre);
+                                      Activation activation, const ActivationGradients& gradients) {
+  if (suits_activation_product(dy, weight, pre, gradients)) {
+    return warpgroup_activation_product(ctx, dy, weight, pre, activation, gradients);
   }
-  if (fuses_activation_backward(activation, pre, dpre, weight.shape()[1])) {
-    Gemm p = input_gradient(dy, weight, dpre);
-    p.op = "linear_activation_backward_input";
-    p.epilogue = Epilogue::dgelu;
-    p.aux = address(pre);
-    if (multiply(ctx, p)) return;
+  through_activation(ctx, dy, weight, pre, activation, gradients.dpre);
+  if (gradients.dbias) {
+    column_sums(ctx, gradients.dpre, gradients.accumulate_bias, gradients.dbias);
   }
-  cuda::linear_backward_input(ctx, dy, weight, Accumulate::no, dpre);
-  cuda::activation_backward(ctx, activation, pre, dpre, dpre);
 }
 
 void linear_backward_weight(Context& ctx, CView dy, CView x, Accumulate accumulate, View dweight,

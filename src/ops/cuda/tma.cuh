@@ -34,6 +34,18 @@ __device__ inline void arrive(std::uint64_t* barrier) {
       asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier))
                    : "memory"));
 }
+/// Arrives at the barrier that lies there in a block of the cluster. Orders no memory: for whoever
+/// has read what the copy engine may write next.
+__device__ inline void arrive_in(std::uint64_t* barrier, unsigned block) {
+  HYPERSLAB_TMA(
+      asm volatile("{\n"
+                   ".reg .b32 there;\n"
+                   "mapa.shared::cluster.u32 there, %0, %1;\n"
+                   "mbarrier.arrive.shared::cluster.b64 _, [there];\n"
+                   "}" ::"r"(shared_address(barrier)),
+                   "r"(block)
+                   : "memory"));
+}
 /// Arrives, and lets the phase end only after so many bytes have come.
 __device__ inline void arrive_for(std::uint64_t* barrier, unsigned bytes) {
   HYPERSLAB_TMA(asm volatile(
@@ -86,6 +98,27 @@ __device__ inline void copy(std::uint32_t to, const CUtensorMap& from, const int
       "[%0], [%1, {%2, %3, %4, %5}], [%6];" ::"r"(to),
       "l"(&from), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(shared_address(barrier))
       : "memory"));
+}
+
+/// The box whose first element is in `column` of `row`, into the shared memory of this block.
+__device__ inline void copy(void* to, const CUtensorMap& from, int column, int row,
+                            std::uint64_t* barrier) {
+  HYPERSLAB_TMA(
+      asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                   "[%0], [%1, {%2, %3}], [%4];" ::"r"(shared_address(to)),
+                   "l"(&from), "r"(column), "r"(row), "r"(shared_address(barrier))
+                   : "memory"));
+}
+/// The same into the first two blocks of the cluster, at the same place of each, where its own
+/// barrier counts the bytes.
+__device__ inline void copy_to_pair(void* to, const CUtensorMap& from, int column, int row,
+                                    std::uint64_t* barrier) {
+  HYPERSLAB_TMA(
+      asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                   ".multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(shared_address(to)),
+                   "l"(&from), "r"(column), "r"(row), "r"(shared_address(barrier)),
+                   "h"(static_cast<std::uint16_t>(3))
+                   : "memory"));
 }
 
 #undef HYPERSLAB_TMA

@@ -37,7 +37,9 @@ struct Tile {
   static constexpr int kBytes = kWidth / kSwizzled * kPartBytes;
   std::uint32_t base;
 
-  __device__ explicit Tile(const unsigned char* memory) : base(tma::shared_address(memory)) {}
+  /// An address in a cluster names the block in its upper bits, an operand is of this block.
+  __device__ explicit Tile(const unsigned char* memory)
+      : base(tma::shared_address(memory) & 0x3FFFFU) {}
 
   /// Columns [16 step, 16 step + 16) of all rows, as an operand whose rows are summed over columns.
   [[nodiscard]] __device__ std::uint64_t columns(int step) const {
@@ -92,6 +94,17 @@ __device__ void pin(float (&sums)[kBlocks][4]) {
 /// with such values; a product else takes ten instructions more.
 __device__ inline int uniform(int value) { return __shfl_sync(0xFFFFFFFFU, value, 0); }
 
+/// Registers of a thread from here on, for all warps of a warpgroup: of those that the block was
+/// given, others give some first.
+template <int kRegisters>
+__device__ void take_registers() {
+  HYPERSLAB_WARPGROUP(asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters)));
+}
+template <int kRegisters>
+__device__ void give_registers() {
+  HYPERSLAB_WARPGROUP(asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters)));
+}
+
 // Lane 4 g + t of warp w holds rows 16 w + g and 16 w + g + 8 of a product, of its block i of eight
 // columns the columns 2 t and 2 t + 1: sums[i] is {(g, 2 t), (g, 2 t + 1), (g + 8, 2 t), ...}. Of
 // an operand in registers, rows[step] are the columns [16 step, 16 step + 16) in pairs, as they lie
@@ -105,6 +118,10 @@ __device__ inline int uniform(int value) { return __shfl_sync(0xFFFFFFFFU, value
   HYPERSLAB_BLOCK(d, 8), HYPERSLAB_BLOCK(d, 9), HYPERSLAB_BLOCK(d, 10), HYPERSLAB_BLOCK(d, 11), \
       HYPERSLAB_BLOCK(d, 12), HYPERSLAB_BLOCK(d, 13), HYPERSLAB_BLOCK(d, 14),                   \
       HYPERSLAB_BLOCK(d, 15)
+#define HYPERSLAB_LAST_BLOCKS(d)                                                                  \
+  HYPERSLAB_BLOCK(d, 16), HYPERSLAB_BLOCK(d, 17), HYPERSLAB_BLOCK(d, 18), HYPERSLAB_BLOCK(d, 19), \
+      HYPERSLAB_BLOCK(d, 20), HYPERSLAB_BLOCK(d, 21), HYPERSLAB_BLOCK(d, 22),                     \
+      HYPERSLAB_BLOCK(d, 23)
 #define HYPERSLAB_ROWS(a) "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3])
 // Operands: sums, what is multiplied, whether sums are added to. Products of rows with rows take
 // both from shared memory; those with columns take the left one from registers.
@@ -131,6 +148,17 @@ __device__ inline int uniform(int value) { return __shfl_sync(0xFFFFFFFFU, value
   "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "  \
   "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, " \
   "{%64, %65, %66, %67}, %68, adds, 1, 1, 1;\n}"
+#define HYPERSLAB_TILES_192(type)                                                     \
+  "{\n.reg .pred adds;\nsetp.ne.b32 adds, %98, 0;\n"                                  \
+  "wgmma.mma_async.sync.aligned.m64n192k16.f32." type "." type                        \
+  " "                                                                                 \
+  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "           \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "  \
+  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "  \
+  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "  \
+  "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "  \
+  "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95}, " \
+  "%96, %97, adds, 1, 1, 0, 1;\n}"
 
 /// 64 columns of rows in registers.
 using Rows = std::uint32_t[kRows / kStep][4];
@@ -187,13 +215,38 @@ __device__ void add_product(const Rows& a, const Tile<kWidth>& b, float (&sums)[
   }
 }
 
+/// sums (64 x 192) = a b, or += with `adds`, for `a` (64 x 64) and b (64 x 192).
+template <class T>
+__device__ void multiply_tiles(const Tile<64>& a, const Tile<192>& b, bool adds,
+                               float (&sums)[24][4]) {
+#pragma unroll
+  for (int step = 0; step < kRows / kStep; ++step) {
+    const int adds_here = adds || step > 0 ? 1 : 0;
+    if constexpr (std::is_same_v<T, bf16>) {
+      HYPERSLAB_WARPGROUP(asm volatile(HYPERSLAB_TILES_192("bf16")
+                                       : HYPERSLAB_BLOCKS(sums), HYPERSLAB_MORE_BLOCKS(sums),
+                                         HYPERSLAB_LAST_BLOCKS(sums)
+                                       : "l"(a.columns(step)), "l"(b.rows(step)), "r"(adds_here)
+                                       : "memory"));
+    } else {
+      HYPERSLAB_WARPGROUP(asm volatile(HYPERSLAB_TILES_192("f16")
+                                       : HYPERSLAB_BLOCKS(sums), HYPERSLAB_MORE_BLOCKS(sums),
+                                         HYPERSLAB_LAST_BLOCKS(sums)
+                                       : "l"(a.columns(step)), "l"(b.rows(step)), "r"(adds_here)
+                                       : "memory"));
+    }
+  }
+}
+
 #undef HYPERSLAB_WARPGROUP
 #undef HYPERSLAB_BLOCK
 #undef HYPERSLAB_BLOCKS
 #undef HYPERSLAB_MORE_BLOCKS
+#undef HYPERSLAB_LAST_BLOCKS
 #undef HYPERSLAB_ROWS
 #undef HYPERSLAB_BY_ROWS
 #undef HYPERSLAB_BY_COLUMNS_64
 #undef HYPERSLAB_BY_COLUMNS_128
+#undef HYPERSLAB_TILES_192
 
 }  // namespace hyperslab::ops::cuda::warpgroup

@@ -40,16 +40,4 @@ void add_ring_scales(const char* op, const void* scales, Dim scale_row_bytes, in
   source.scale_piece = piece;
 }
 
-int multiprocessors(const char* op) {
-  static const int count = [op] {
-    int device = 0;
-    int processors = 0;
-    check_cuda(cudaGetDevice(&device), op, "cudaGetDevice");
-    check_cuda(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device), op,
-               "cudaDeviceGetAttribute");
-    return processors;
-  }();
-  return count;
-}
-
 }  // namespace hyperslab::ops::cuda

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "handles.hpp"
 #include "kernels_mma.cuh"
 #include "tma.cuh"
 
@@ -164,9 +165,6 @@ __device__ float with_bias(float total, const T* bias, int m) {
 void add_ring_scales(const char* op, const void* scales, Dim scale_row_bytes, int piece,
                      RingSource& source);
 
-/// Multiprocessors of the current device.
-[[nodiscard]] int multiprocessors(const char* op);
-
 /// Launches a kernel that reads weights through a ring, one block on each multiprocessor, of those
 /// that `tiles` tiles need.
 template <int kThreads = kRingThreads, class Call>
@@ -175,7 +173,7 @@ void launch_ring(Context& ctx, const char* op, void (*kernel)(Call), std::size_t
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   static_cast<int>(shared)),
              op, "cudaFuncSetAttribute");
-  const auto blocks = static_cast<unsigned>(std::min(multiprocessors(op), tiles));
+  const auto blocks = static_cast<unsigned>(std::min(multiprocessors(), tiles));
   launch_overlapping(ctx, op, kernel, {blocks, kThreads, shared}, call);
 }
 
