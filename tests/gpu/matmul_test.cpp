@@ -367,7 +367,46 @@ TEST_F(GpuLinear, ActivationBackwardInputBesideAndInPlaceOfPre) {
 const std::vector<std::array<Dim, 3>> kTiledSizes = {
     {1000, 200, 1608}, {1100, 64, 1544}, {130, 72, 6152}, {2049, 136, 3072}};
 
-/// Hopper has a kernel for many tiles of 16-bit elements.
+/// Hopper has kernels for many tiles of 16-bit elements.
+TEST_F(GpuLinear, ActivationForwardInTiles) {
+  for (const Precision& precision : {Precision{DType::bf16}, Precision{DType::f16}}) {
+    const DType dtype = precision.dtype;
+    for (const auto& [rows, K, M] : kTiledSizes) {
+      Problem problem(dtype);
+      problem.input(operand(dtype, {rows, K}, 1, K))
+          .input(operand(dtype, {M, K}, 2))
+          .input(operand(dtype, {M}, 3));
+      for (int i = 0; i < 4; ++i) problem.output(dtype, {rows, M});
+      expect_both_modes(
+          problem,
+          [](Context& ctx, const Views& v) {
+            linear_activation_forward(ctx, v[0], v[1], v[2], Activation::gelu_tanh, v[3], v[4]);
+            linear_activation_forward(ctx, v[0], v[1], {}, Activation::gelu_tanh, v[5], v[6]);
+          },
+          "linear_activation_forward in tiles", {3, 4, 5, 6}, precision);
+    }
+  }
+}
+
+TEST_F(GpuLinear, ActivationForwardInTilesHasTheBitsOfActivationForward) {
+  const auto& [rows, K, M] = kTiledSizes[0];
+  for (const DType dtype : {DType::bf16, DType::f16}) {
+    for (const Activation activation : {Activation::gelu, Activation::gelu_tanh, Activation::relu,
+                                        Activation::silu, Activation::relu_squared}) {
+      Problem problem(dtype);
+      problem.input(operand(dtype, {rows, K}, 1, K))
+          .input(operand(dtype, {M, K}, 2))
+          .input(operand(dtype, {M}, 3));
+      for (int i = 0; i < 3; ++i) problem.output(dtype, {rows, M});
+      const auto found = problem.on_gpu([&](Context& ctx, const Views& v) {
+        linear_activation_forward(ctx, v[0], v[1], v[2], activation, v[3], v[4]);
+        activation_forward(ctx, activation, v[3], v[5]);
+      });
+      EXPECT_TRUE(same_bits(found[4].view(), found[5].view())) << name_of(dtype);
+    }
+  }
+}
+
 TEST_F(GpuLinear, ActivationBackwardInputInTilesWithItsBias) {
   for (const Precision& precision : {Precision{DType::bf16}, Precision{DType::f16}}) {
     const DType dtype = precision.dtype;

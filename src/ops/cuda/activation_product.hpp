@@ -1,18 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <initializer_list>
+
 #include "hyperslab/ops/matmul.hpp"
 
 namespace hyperslab::ops::cuda {
 
-/// Whether warpgroup_activation_product takes these operands of linear_activation_backward_input on
-/// the GPU in use: 16-bit elements in rows of whole 16 bytes, and enough of them to be faster.
-[[nodiscard]] bool suits_activation_product(CView dy, CView weight, CView pre,
-                                            const ActivationGradients& gradients);
+/// Whether the two below take a product of `left` and `right` with so many columns on the GPU in
+/// use: 16-bit elements in rows of whole 16 bytes, of `others` too, and enough of them to be
+/// faster.
+[[nodiscard]] bool suits_activation_product(CView left, CView right, Dim columns,
+                                            std::initializer_list<CView> others);
+
+/// linear_activation_forward by Hopper's warpgroups. y has the bits of activation_forward of pre.
+void warpgroup_activation_forward(Context& ctx, CView x, CView weight, CView bias,
+                                  Activation activation, View pre, View y);
 
 /// linear_activation_backward_input by Hopper's warpgroups; dpre may have the memory of pre. Uses
 /// activation_product_workspace() bytes of the context's workspace if dbias is asked for.
-void warpgroup_activation_product(Context& ctx, CView dy, CView weight, CView pre,
-                                  Activation activation, const ActivationGradients& gradients);
+void warpgroup_activation_backward(Context& ctx, CView dy, CView weight, CView pre,
+                                   Activation activation, const ActivationGradients& gradients);
 
 }  // namespace hyperslab::ops::cuda

@@ -203,6 +203,9 @@ void linear_forward(Context& ctx, CView x, CView weight, CView bias, Accumulate 
 void linear_activation_forward(Context& ctx, CView x, CView weight, CView bias,
                                Activation activation, View pre, View y) {
   const auto [M, K] = weight.dims<2>("linear_activation_forward weight");
+  if (!ctx.deterministic() && suits_activation_product(x, weight, M, {bias, pre, y})) {
+    return warpgroup_activation_forward(ctx, x, weight, bias, activation, pre, y);
+  }
   if (fuses_activation_forward(ctx, activation, pre, M)) {
     Gemm p = gemm_of("linear_activation_forward", {leading(x.shape()), M, K}, {x, Trans::no},
                      {weight, Trans::yes}, y);
@@ -223,8 +226,8 @@ void linear_backward_input(Context& ctx, CView dy, CView weight, Accumulate accu
 
 void linear_activation_backward_input(Context& ctx, CView dy, CView weight, CView pre,
                                       Activation activation, const ActivationGradients& gradients) {
-  if (suits_activation_product(dy, weight, pre, gradients)) {
-    return warpgroup_activation_product(ctx, dy, weight, pre, activation, gradients);
+  if (suits_activation_product(dy, weight, weight.shape()[1], {pre, gradients.dpre})) {
+    return warpgroup_activation_backward(ctx, dy, weight, pre, activation, gradients);
   }
   through_activation(ctx, dy, weight, pre, activation, gradients.dpre);
   if (gradients.dbias) {

@@ -158,7 +158,7 @@ __device__ void give_registers() {
   "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "  \
   "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "  \
   "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95}, " \
-  "%96, %97, adds, 1, 1, 0, 1;\n}"
+  "%96, %97, adds, 1, 1, 0, %99;\n}"
 
 /// 64 columns of rows in registers.
 using Rows = std::uint32_t[kRows / kStep][4];
@@ -215,26 +215,40 @@ __device__ void add_product(const Rows& a, const Tile<kWidth>& b, float (&sums)[
   }
 }
 
+/// sums (64 x 192) = a b, or += with `adds`, of 16 columns of `a` and rows of b, or with kByColumns
+/// columns of b^T.
+template <class T, bool kByColumns>
+__device__ void multiply_step(std::uint64_t a, std::uint64_t b, bool adds, float (&sums)[24][4]) {
+  if constexpr (std::is_same_v<T, bf16>) {
+    HYPERSLAB_WARPGROUP(asm volatile(HYPERSLAB_TILES_192("bf16")
+                                     : HYPERSLAB_BLOCKS(sums), HYPERSLAB_MORE_BLOCKS(sums),
+                                       HYPERSLAB_LAST_BLOCKS(sums)
+                                     : "l"(a), "l"(b), "r"(adds ? 1 : 0), "n"(kByColumns ? 0 : 1)
+                                     : "memory"));
+  } else {
+    HYPERSLAB_WARPGROUP(asm volatile(HYPERSLAB_TILES_192("f16")
+                                     : HYPERSLAB_BLOCKS(sums), HYPERSLAB_MORE_BLOCKS(sums),
+                                       HYPERSLAB_LAST_BLOCKS(sums)
+                                     : "l"(a), "l"(b), "r"(adds ? 1 : 0), "n"(kByColumns ? 0 : 1)
+                                     : "memory"));
+  }
+}
 /// sums (64 x 192) = a b, or += with `adds`, for `a` (64 x 64) and b (64 x 192).
 template <class T>
 __device__ void multiply_tiles(const Tile<64>& a, const Tile<192>& b, bool adds,
                                float (&sums)[24][4]) {
 #pragma unroll
   for (int step = 0; step < kRows / kStep; ++step) {
-    const int adds_here = adds || step > 0 ? 1 : 0;
-    if constexpr (std::is_same_v<T, bf16>) {
-      HYPERSLAB_WARPGROUP(asm volatile(HYPERSLAB_TILES_192("bf16")
-                                       : HYPERSLAB_BLOCKS(sums), HYPERSLAB_MORE_BLOCKS(sums),
-                                         HYPERSLAB_LAST_BLOCKS(sums)
-                                       : "l"(a.columns(step)), "l"(b.rows(step)), "r"(adds_here)
-                                       : "memory"));
-    } else {
-      HYPERSLAB_WARPGROUP(asm volatile(HYPERSLAB_TILES_192("f16")
-                                       : HYPERSLAB_BLOCKS(sums), HYPERSLAB_MORE_BLOCKS(sums),
-                                         HYPERSLAB_LAST_BLOCKS(sums)
-                                       : "l"(a.columns(step)), "l"(b.rows(step)), "r"(adds_here)
-                                       : "memory"));
-    }
+    multiply_step<T, false>(a.columns(step), b.rows(step), adds || step > 0, sums);
+  }
+}
+/// The same of a b^T, for b (192 x 64), which lies as the tiles of its 64 rows would.
+template <class T>
+__device__ void multiply_tiles(const Tile<64>& a, const Tile<64>& b, bool adds,
+                               float (&sums)[24][4]) {
+#pragma unroll
+  for (int step = 0; step < kRows / kStep; ++step) {
+    multiply_step<T, true>(a.columns(step), b.columns(step), adds || step > 0, sums);
   }
 }
 

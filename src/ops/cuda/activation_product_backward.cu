@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "activation_product.cuh"
+#include "reduce.hpp"
+
+namespace hyperslab::ops::cuda {
+namespace {
+
+using namespace activation_product;
+
+constexpr const char* kName = "linear_activation_backward_input";
+
+template <class T>
+struct BackwardCall : ProductCall<T> {
+  const T* pre;
+  T* dpre;
+  float* column_sums;  ///< of the rows of a tile, (tiles, columns), or null
+};
+
+/// 16 bytes, or zeros. They are read once.
+__device__ inline uint4 load_if(bool there, const void* from) {
+  uint4 out;
+  asm volatile(
+      "{\n.reg .pred there;\nsetp.ne.b32 there, %5, 0;\n"
+      "mov.b32 %0, 0;\nmov.b32 %1, 0;\nmov.b32 %2, 0;\nmov.b32 %3, 0;\n"
+      "@there ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
+      : "=&r"(out.x), "=&r"(out.y), "=&r"(out.z), "=&r"(out.w)
+      : "l"(from), "r"(static_cast<int>(there)));
+  return out;
+}
+/// act'(x) for elements of 16 bits.
+template <class Function>
+struct Slope {
+  __device__ static float at(float x) { return Function::at(x).slope; }
+};
+/// Within 3e-4. With s = (1 + tanh(u)) / 2 it is s + 2 s (1 - s) x u'.
+template <>
+struct Slope<GeluTanh<true>> {
+  __device__ static float at(float x) {
+    constexpr float kScale = 0.797884561F;  // sqrt(2 / pi)
+    constexpr float kCubic = 0.044715F * kScale;
+    const float square = x * x;
+    const float s = fmaf(0.5F, hyperbolic_tangent(x * fmaf(kCubic, square, kScale)), 0.5F);
+    return fmaf(fmaf(-s, s, s), x * fmaf(6 * kCubic, square, 2 * kScale), s);
+  }
+};
+
+/// Asks for an element of pre as soon as it is done with the one that lies there in the panel
+/// before.
+template <class Function, class T>
+class BackwardFinisher {
+ public:
+  using Call = BackwardCall<T>;
+  using Element = T;
+  static constexpr Side kSide = Side::by_rows;
+  static constexpr bool kBias = false;
+
+  __device__ BackwardFinisher(const Call& call, const Shared& shared, const Place& place)
+      : call_(call), shared_(shared), place_(place) {}
+
+  __device__ void run() {
+    if (place_.first >= call_.pairs) return;
+    Barriers& barriers = shared_.barriers();
+    TileOf<T> tile(call_, place_, place_.first);
+    FinisherLines lines(call_, tile, lane_, 0);
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) pre_[i] = load_pre(lines, i);
+    unsigned turn = 0;
+    for (int pair = place_.first; pair < call_.pairs; pair += place_.stride, turn ^= 1U) {
+      // After the last tile its first panel is read once more.
+      const int next_pair = pair + place_.stride < call_.pairs ? pair + place_.stride : pair;
+      const TileOf<T> next(call_, place_, next_pair);
+      tma::wait(&barriers.written[lane_.warp], turn);
+      for (int panel = 0; panel < kPanels; ++panel) {
+        const bool last = panel + 1 == kPanels;
+        const FinisherLines after(call_, last ? next : tile, lane_, last ? 0 : panel + 1);
+        finish(panel, lines, after);
+        lines = after;
+      }
+      __syncwarp();
+      if (threadIdx.x % 32 == 0) tma::arrive(&barriers.read[lane_.warp]);
+      if (call_.column_sums != nullptr) store_sums(tile);
+      tile = next;
+    }
+  }
+
+ private:
+  static constexpr int kRows = FinisherLane::kRows;
+
+  [[nodiscard]] __device__ uint4 load_pre(const FinisherLines& lines, int i) const {
+    return load_if(lines.has(i), call_.pre + lines.at(i));
+  }
+
+  __device__ void finish(int panel, const FinisherLines& lines, const FinisherLines& after) {
+    float sums[8] = {};  // rows that are not there add nothing: their products are zero
+    T* const dpre = call_.dpre + lines.first;
+    const T* const pre = call_.pre + after.first;
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      const uint4 product = lane_.product(shared_, panel, i);
+      const std::uint32_t products[4] = {product.x, product.y, product.z, product.w};
+      const std::uint32_t inputs[4] = {pre_[i].x, pre_[i].y, pre_[i].z, pre_[i].w};
+      pre_[i] = load_if(after.has(i), pre + i * after.stride);
+      std::uint32_t out[4];
+#pragma unroll
+      for (int word = 0; word < 4; ++word) {
+        const float2 gradient = unpack<T>(products[word]);
+        const float2 input = unpack<T>(inputs[word]);
+        const float low = gradient.x * Slope<Function>::at(input.x);
+        const float high = gradient.y * Slope<Function>::at(input.y);
+        sums[2 * word] += low;
+        sums[2 * word + 1] += high;
+        out[word] = pack<T>(low, high);
+      }
+      store_if(lines.has(i), dpre + i * lines.stride, out);
+    }
+    if (call_.column_sums != nullptr) add_lanes(panel, sums);
+  }
+
+  /// Sums over the warp's rows, for store_sums.
+  __device__ void add_lanes(int panel, float (&sums)[8]) const {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      sums[i] += __shfl_xor_sync(0xFFFFFFFFU, sums[i], 8);
+      sums[i] += __shfl_xor_sync(0xFFFFFFFFU, sums[i], 16);
+    }
+    if (threadIdx.x % 32 >= 8) return;
+    auto* const to = reinterpret_cast<float4*>(shared_.sums() + lane_.warp * kTileColumns +
+                                               panel * kDepth + 8 * lane_.vector);
+    to[0] = {sums[0], sums[1], sums[2], sums[3]};
+    to[1] = {sums[4], sums[5], sums[6], sums[7]};
+  }
+  /// Those of the four warps.
+  __device__ void store_sums(const TileOf<T>& tile) const {
+    sync();
+    const float* const sums = shared_.sums();
+    for (int i = static_cast<int>(threadIdx.x) % warpgroup::kThreads; i < kTileColumns;
+         i += warpgroup::kThreads) {
+      float sum = sums[i];
+#pragma unroll
+      for (int warp = 1; warp < kFinishers; ++warp) sum += sums[warp * kTileColumns + i];
+      const int column = tile.first_column + i;
+      if (tile.first_row < call_.rows && column < call_.columns) {
+        call_.column_sums[static_cast<Dim>(tile.row_tile) * call_.columns + column] = sum;
+      }
+    }
+    sync();
+  }
+  __device__ static void sync() { asm volatile("bar.sync 1, 128;" ::: "memory"); }
+
+  const Call& call_;
+  const Shared& shared_;
+  const Place& place_;
+  FinisherLane lane_;
+  uint4 pre_[kRows];
+};
+
+}  // namespace
+
+void warpgroup_activation_backward(Context& ctx, CView dy, CView weight, CView pre,
+                                   Activation activation, const ActivationGradients& gradients) {
+  const auto& [dpre, dbias, accumulate_bias] = gradients;
+  const Dim rows = leading(dy.shape());
+  const Dim columns = weight.shape()[1];
+  float* sums = nullptr;
+  if (dbias) {
+    sums = static_cast<float*>(ctx.workspace(kName, activation_product_workspace(rows, columns)));
+  }
+  with_element(dy.dtype(), kName, [&, dpre = dpre]<class T>(T) {
+    if constexpr (sizeof(T) == 2) {
+      BackwardCall<T> call = {};
+      set_operands<Side::by_rows>(kName, dy, weight, call);
+      call.pre = pre.data<T>();
+      call.dpre = dpre.template data<T>();
+      call.column_sums = sums;
+      with_activation<true>(activation, [&]<class Function>(Function) {
+        launch<BackwardFinisher<Function, T>>(ctx, kName, call);
+      });
+    }
+  });
+  if (!dbias) return;
+  sum_partials(ctx, kName,
+               {.partial = sums,
+                .parts = static_cast<int>(ceil_divide(rows, kTileRows)),
+                .stride = columns,
+                .C = columns,
+                .accumulate = accumulate_bias == Accumulate::yes,
+                .out = {dbias.data<float>()}});
+}
+
+}  // namespace hyperslab::ops::cuda

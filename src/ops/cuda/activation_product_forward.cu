@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "activation_product.cuh"
+#include "warpgroup.hpp"
+
+namespace hyperslab::ops::cuda {
+namespace {
+
+using namespace activation_product;
+
+constexpr const char* kName = "linear_activation_forward";
+
+template <class T>
+struct ForwardCall : ProductCall<T> {
+  T* pre;
+  T* y;
+};
+
+template <class Function, bool kHasBias, class T>
+class ForwardFinisher {
+ public:
+  using Call = ForwardCall<T>;
+  using Element = T;
+  static constexpr Side kSide = Side::by_columns;
+  static constexpr bool kBias = kHasBias;
+
+  __device__ ForwardFinisher(const Call& call, const Shared& shared, const Place& place)
+      : call_(call), shared_(shared), place_(place) {}
+
+  __device__ void run() {
+    Barriers& barriers = shared_.barriers();
+    unsigned turn = 0;
+    for (int pair = place_.first; pair < call_.pairs; pair += place_.stride, turn ^= 1U) {
+      const TileOf<T> tile(call_, place_, pair);
+      tma::wait(&barriers.written[lane_.warp], turn);
+      for (int panel = 0; panel < kPanels; ++panel) finish(tile, panel);
+      __syncwarp();
+      if (threadIdx.x % 32 == 0) tma::arrive(&barriers.read[lane_.warp]);
+    }
+  }
+
+ private:
+  __device__ void finish(const TileOf<T>& tile, int panel) const {
+    const FinisherLines lines(call_, tile, lane_, panel);
+#pragma unroll
+    for (int i = 0; i < FinisherLane::kRows; ++i) {
+      const uint4 product = lane_.product(shared_, panel, i);
+      const std::uint32_t inputs[4] = {product.x, product.y, product.z, product.w};
+      std::uint32_t out[4];
+#pragma unroll
+      for (int word = 0; word < 4; ++word) {
+        const float2 input = unpack<T>(inputs[word]);
+        out[word] = pack<T>(Function::at(input.x).value, Function::at(input.y).value);
+      }
+      store_if(lines.has(i), call_.pre + lines.at(i), inputs);
+      store_if(lines.has(i), call_.y + lines.at(i), out);
+    }
+  }
+
+  const Call& call_;
+  const Shared& shared_;
+  const Place& place_;
+  FinisherLane lane_;
+};
+
+}  // namespace
+
+bool suits_activation_product(CView left, CView right, Dim columns,
+                              std::initializer_list<CView> others) {
+  const Dim depth = left.shape().back();
+  const Dim tiles =
+      ceil_divide(leading(left.shape()), kTileRows) * ceil_divide(columns, kTileColumns);
+  bool in_rows = depth % 8 == 0 && columns % 8 == 0 && aligned(left.raw(), right.raw());
+  for (const CView& other : others) in_rows = in_rows && (!other || aligned(other.raw()));
+  // Fewer tiles leave multiprocessors idle that smaller ones use.
+  constexpr Dim kFewestTiles = 64;
+  return size_of(left.dtype()) == 2 && in_rows && tiles >= kFewestTiles && has_warpgroups();
+}
+
+void warpgroup_activation_forward(Context& ctx, CView x, CView weight, CView bias,
+                                  Activation activation, View pre, View y) {
+  with_element(x.dtype(), kName, [&]<class T>(T) {
+    if constexpr (sizeof(T) == 2) {
+      ForwardCall<T> call = {};
+      set_operands<Side::by_columns>(kName, x, weight, call);
+      call.bias = optional_data<T>(bias);
+      call.pre = pre.data<T>();
+      call.y = y.data<T>();
+      with_activation<true>(activation, [&]<class Function>(Function) {
+        if (bias) {
+          launch<ForwardFinisher<Function, true, T>>(ctx, kName, call);
+        } else {
+          launch<ForwardFinisher<Function, false, T>>(ctx, kName, call);
+        }
+      });
+    }
+  });
+}
+
+}  // namespace hyperslab::ops::cuda
