@@ -71,6 +71,9 @@ Attention::Slot Attention::plan(Arena& activations, const ActivationSpec& spec,
   }
   slot.qkv_reduced = take_reduced(activations, spec, qkv_, label + ".qkv adapters");
   slot.output_reduced = take_reduced(activations, spec, output_, label + ".output adapters");
+  slot.qkv_largest = take_largest(activations, config_.group, qkv_, label + ".qkv largest");
+  slot.output_largest =
+      take_largest(activations, config_.group, output_, label + ".output largest");
   if (config_.split_backward) {
     slot.dy =
         activations.take(compute, config_.group.stream_shape(B, T, config_.width), label + ".dy");
@@ -88,6 +91,8 @@ Attention::Slot Attention::Slot::for_tokens(const TokenCount& count) const {
           .d_qkv = {},
           .qkv_reduced = {},
           .output_reduced = {},
+          .qkv_largest = {},
+          .output_largest = {},
           .qk_norm = qk_norm.for_tokens(count),
           .sink_weights = {}};
 }
@@ -105,7 +110,8 @@ LinearPass Attention::linear_pass(AdaptedLinear linear, const BatchInfo& batch,
   return {.dropout = adapter_dropout(config_, layer_, linear, batch),
           .reduced = linear == AdaptedLinear::qkv ? slot.qkv_reduced : slot.output_reduced,
           .reduced_gradient = scratch.adapter_gradient,
-          .rounded_gradient = scratch.rounded_gradient};
+          .rounded_gradient = scratch.rounded_gradient,
+          .largest = linear == AdaptedLinear::qkv ? slot.qkv_largest : slot.output_largest};
 }
 
 ops::AttentionScores Attention::scores(const BatchInfo& batch, View sink_weights) const {

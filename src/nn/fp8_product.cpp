@@ -67,6 +67,19 @@ Operands in_workspace(Context& ctx, Fp8Scaling scaling, std::initializer_list<Sh
   return {ctx.device(), scaling, ctx.workspace("8-bit operands", bytes)};
 }
 
+/// Which of Kept::largest.
+enum class Magnitude : std::uint8_t { input = 0, weight = 1 };
+
+/// The matrix with its largest magnitude in `kept`, unless that is absent.
+Fp8Matrix with_largest(Fp8Matrix matrix, View kept, Magnitude which) {
+  if (kept) matrix.largest = kept.slice(static_cast<Dim>(which), 1);
+  return matrix;
+}
+
+ops::Fp8Largest if_kept(View largest) {
+  return largest ? ops::Fp8Largest::given : ops::Fp8Largest::found;
+}
+
 Dim padded_rows(CView rows) { return round_up(rows.shape()[0], ops::kFp8Multiple); }
 
 }  // namespace
@@ -92,11 +105,14 @@ Dim Fp8Product::kept_bytes(const Fp8Config& config, Dim outputs, Dim rows) {
                                    {outputs, round_up(rows, ops::kFp8Multiple)}));
 }
 
-void Fp8Product::forward(Context& ctx, CView x, CView weight, CView bias, View y) const {
+void Fp8Product::forward(Context& ctx, CView x, CView weight, CView bias, const Kept& kept,
+                         View y) const {
   const CView rows = x.as_matrix();
   Operands operands = in_workspace(ctx, scaling_, {rows.shape(), weight.shape()});
-  const Fp8Matrix a = operands.take(Fp8Format::e4m3, rows.shape());
-  const Fp8Matrix b = operands.take(Fp8Format::e4m3, weight.shape());
+  const Fp8Matrix a =
+      with_largest(operands.take(Fp8Format::e4m3, rows.shape()), kept.largest, Magnitude::input);
+  const Fp8Matrix b =
+      with_largest(operands.take(Fp8Format::e4m3, weight.shape()), kept.largest, Magnitude::weight);
   ops::fp8_quantize(ctx, rows, a, {});
   ops::fp8_quantize(ctx, weight, b, {});
   ops::fp8_matmul(ctx, as_const(a), as_const(b), bias, ops::Fp8Sums::fast, ops::Accumulate::no,
@@ -109,33 +125,36 @@ Fp8Matrix Fp8Product::kept_gradient(CView rows, View kept) const {
       .take(gradient_format(scaling_), {rows.shape()[1], padded_rows(rows)});
 }
 
-void Fp8Product::backward_input(Context& ctx, CView dy, CView weight, View kept, View dx) const {
+void Fp8Product::backward_input(Context& ctx, CView dy, CView weight, const Kept& kept,
+                                View dx) const {
   const CView rows = dy.as_matrix();
   const auto [M, K] = weight.dims<2>("8-bit product weight");
   Operands operands = in_workspace(ctx, scaling_, {rows.shape(), {K, M}});
   const Fp8Matrix a = operands.take(gradient_format(scaling_), rows.shape());
-  const Fp8Matrix b = operands.take(Fp8Format::e4m3, {K, M});
-  ops::fp8_quantize(ctx, rows, a, kept_gradient(rows, kept));
-  ops::fp8_quantize(ctx, weight, {}, b);
+  const Fp8Matrix b =
+      with_largest(operands.take(Fp8Format::e4m3, {K, M}), kept.largest, Magnitude::weight);
+  ops::fp8_quantize(ctx, rows, a, kept_gradient(rows, kept.gradient));
+  ops::fp8_quantize(ctx, weight, {}, b, if_kept(kept.largest));
   ops::fp8_matmul(ctx, as_const(a), as_const(b), {}, ops::Fp8Sums::exact, ops::Accumulate::no,
                   dx.as_matrix());
 }
 
-void Fp8Product::backward_weight(Context& ctx, CView dy, CView x, View kept,
+void Fp8Product::backward_weight(Context& ctx, CView dy, CView x, const Kept& kept,
                                  ops::Accumulate accumulate, View dweight) const {
   const CView rows = dy.as_matrix();
   const auto [M, K] = dweight.dims<2>("8-bit product dweight");
   const Shape left = {M, padded_rows(rows)};
   const Shape right = {K, padded_rows(rows)};
-  Fp8Matrix a = kept_gradient(rows, kept);
+  Fp8Matrix a = kept_gradient(rows, kept.gradient);
   Operands operands =
-      kept ? in_workspace(ctx, scaling_, {right}) : in_workspace(ctx, scaling_, {right, left});
-  const Fp8Matrix b = operands.take(Fp8Format::e4m3, right);
-  if (!kept) {
+      a.codes ? in_workspace(ctx, scaling_, {right}) : in_workspace(ctx, scaling_, {right, left});
+  const Fp8Matrix b =
+      with_largest(operands.take(Fp8Format::e4m3, right), kept.largest, Magnitude::input);
+  if (!a.codes) {
     a = operands.take(gradient_format(scaling_), left);
     ops::fp8_quantize(ctx, rows, {}, a);
   }
-  ops::fp8_quantize(ctx, x.as_matrix(), {}, b);
+  ops::fp8_quantize(ctx, x.as_matrix(), {}, b, if_kept(kept.largest));
   ops::fp8_matmul(ctx, as_const(a), as_const(b), {}, ops::Fp8Sums::exact, accumulate, dweight);
 }
 

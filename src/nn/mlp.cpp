@@ -31,6 +31,8 @@ Mlp::Slot Mlp::plan(Arena& activations, const Scratch& scratch, const Activation
                                      : activations.take(compute, {B, T, F}, label + ".activated");
   slot.up_reduced = take_reduced(activations, spec, up_, label + ".up adapters");
   slot.down_reduced = take_reduced(activations, spec, down_, label + ".down adapters");
+  slot.up_largest = take_largest(activations, config_.group, up_, label + ".up largest");
+  slot.down_largest = take_largest(activations, config_.group, down_, label + ".down largest");
   if (config_.split_backward) {
     slot.dy =
         activations.take(compute, config_.group.stream_shape(B, T, config_.width), label + ".dy");
@@ -43,7 +45,9 @@ Mlp::Slot Mlp::Slot::for_tokens(const TokenCount& count) const {
           .activated = nn::for_tokens(activated, count),
           .dy = {},
           .up_reduced = {},
-          .down_reduced = {}};
+          .down_reduced = {},
+          .up_largest = {},
+          .down_largest = {}};
 }
 
 void Mlp::activate(Context& ctx, const Slot& slot) const {
@@ -59,7 +63,8 @@ LinearPass Mlp::linear_pass(AdaptedLinear linear, const BatchInfo& batch, const 
   return {.dropout = adapter_dropout(config_, layer_, linear, batch),
           .reduced = linear == AdaptedLinear::up ? slot.up_reduced : slot.down_reduced,
           .reduced_gradient = scratch.adapter_gradient,
-          .rounded_gradient = scratch.rounded_gradient};
+          .rounded_gradient = scratch.rounded_gradient,
+          .largest = linear == AdaptedLinear::up ? slot.up_largest : slot.down_largest};
 }
 
 void Mlp::forward(Context& ctx, CView x, const ForwardPass& pass, const Slot& slot, View y) const {

@@ -28,7 +28,8 @@ CFp8Matrix as_const(const Fp8Matrix& matrix) {
   return {matrix.format, matrix.scaling, matrix.codes, matrix.largest, matrix.scales};
 }
 
-void fp8_quantize(Context& ctx, CView x, const Fp8Matrix& straight, const Fp8Matrix& transposed) {
+void fp8_quantize(Context& ctx, CView x, const Fp8Matrix& straight, const Fp8Matrix& transposed,
+                  Fp8Largest largest) {
   require_here(ctx, x, "fp8_quantize x");
   const auto [rows, columns] = x.dims<2>("fp8_quantize x");
   require(straight.codes || transposed.codes, "fp8_quantize: no codes are asked for");
@@ -37,12 +38,16 @@ void fp8_quantize(Context& ctx, CView x, const Fp8Matrix& straight, const Fp8Mat
     require_matrix(ctx, transposed, columns, round_up(rows, kFp8Multiple),
                    "fp8_quantize transposed");
   }
+  const bool given = largest == Fp8Largest::given;
+  const Fp8Scaling scaling = (straight.codes ? straight : transposed).scaling;
+  require(!given || scaling == Fp8Scaling::tensor,
+          "fp8_quantize: only a scale a tensor is of magnitudes that are given");
   // Magnitudes are found in a pass of their own, which reads x once more.
-  if (on_meta(ctx, "fp8_quantize", 3.0 * static_cast<double>(x.numel()),
-              {x, x, straight.codes, transposed.codes})) {
+  if (on_meta(ctx, "fp8_quantize", (given ? 2.0 : 3.0) * static_cast<double>(x.numel()),
+              {x, given ? CView() : x, straight.codes, transposed.codes})) {
     return;
   }
-  dispatch<cuda::fp8_quantize, cpu::fp8_quantize>(ctx, x, straight, transposed);
+  dispatch<cuda::fp8_quantize, cpu::fp8_quantize>(ctx, x, straight, transposed, largest);
 }
 
 void fp8_matmul(Context& ctx, const CFp8Matrix& a, const CFp8Matrix& b, CView bias, Fp8Sums sums,

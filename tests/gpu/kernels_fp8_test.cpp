@@ -25,7 +25,9 @@ struct Arrays {
 
 enum class Ways : std::uint8_t { straight, transposed, both };
 
-Arrays quantized(Device device, const Tensor& x, Fp8Format format, Fp8Scaling scaling, Ways ways) {
+/// `given`: first the magnitudes are found of the matrix, then taken for what is asked for.
+Arrays quantized(Device device, const Tensor& x, Fp8Format format, Fp8Scaling scaling, Ways ways,
+                 bool given = false) {
   Context ctx(device);
   const Dim rows = x.view().shape()[0];
   const Dim columns = x.view().shape()[1];
@@ -44,9 +46,15 @@ Arrays quantized(Device device, const Tensor& x, Fp8Format format, Fp8Scaling sc
   Fp8Matrix straight = matrix(found.codes, found.scales, largest, rows, columns);
   Fp8Matrix transposed =
       matrix(found.transposed, found.transposed_scales, other_largest, columns, padded(rows));
+  const Fp8Matrix whole = straight;
   if (ways == Ways::transposed) straight = {};
   if (ways == Ways::straight) transposed = {};
-  fp8_quantize(ctx, here.view(), straight, transposed);
+  if (given) {
+    fp8_quantize(ctx, here.view(), whole, {});
+    transposed.largest = whole.largest;
+  }
+  fp8_quantize(ctx, here.view(), straight, transposed,
+               given ? Fp8Largest::given : Fp8Largest::found);
   synchronize(ctx);
   const auto to_cpu = [&](Tensor& from) {
     Tensor out(Device::cpu, from.view().dtype(), from.view().shape());
@@ -89,6 +97,20 @@ TEST_F(GpuFp8, CodesHaveTheBitsOfTheCpu) {
           }
         }
       }
+    }
+  }
+}
+
+TEST_F(GpuFp8, MagnitudesThatAreGivenGiveTheSameBits) {
+  const Tensor x = random_tensor(DType::bf16, {130, 272}, 7, 0.37);
+  for (const Fp8Format format : kFormats) {
+    for (const Ways ways : {Ways::both, Ways::straight, Ways::transposed}) {
+      const Arrays found = quantized(Device::cuda, x, format, Fp8Scaling::tensor, ways);
+      const Arrays given = quantized(Device::cuda, x, format, Fp8Scaling::tensor, ways, true);
+      if (ways != Ways::transposed) expect_same(given.codes, found.codes, "codes");
+      if (ways == Ways::straight) continue;
+      expect_same(given.transposed, found.transposed, "transposed codes");
+      expect_same(given.transposed_scales, found.transposed_scales, "transposed scales");
     }
   }
 }

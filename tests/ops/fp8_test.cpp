@@ -127,6 +127,22 @@ TEST_F(Fp8, ATransposeHasTheCodesOfTheTransposedMatrix) {
   }
 }
 
+TEST_F(Fp8, MagnitudesThatAreGivenAreNotSoughtAgain) {
+  const Tensor x = random_tensor(DType::f32, {21, 32}, 5);
+  StoredFp8 found = straight(x.view(), Fp8Format::e4m3, Fp8Scaling::tensor);
+  StoredFp8 turned = transposed(x.view(), Fp8Format::e4m3, Fp8Scaling::tensor);
+  StoredFp8 given = stored_fp8(Fp8Format::e4m3, Fp8Scaling::tensor, 32, padded(21));
+  given.largest.view().data<float>()[0] = found.largest.view().data<float>()[0];
+  fp8_quantize(ctx, x.view(), {}, given.matrix(), Fp8Largest::given);
+  EXPECT_EQ(to_doubles(given.codes.view()), to_doubles(turned.codes.view()));
+  EXPECT_EQ(to_doubles(given.scales.view()), to_doubles(turned.scales.view()));
+  given.largest.view().data<float>()[0] *= 4;
+  fp8_quantize(ctx, x.view(), {}, given.matrix(), Fp8Largest::given);
+  EXPECT_EQ(given.scales.view().data<float>()[0], 4 * turned.scales.view().data<float>()[0]);
+  StoredFp8 rows = stored_fp8(Fp8Format::e4m3, Fp8Scaling::row, 21, 32);
+  EXPECT_THROW(fp8_quantize(ctx, x.view(), rows.matrix(), {}, Fp8Largest::given), Error);
+}
+
 TEST_F(Fp8, ZerosAndTinyValuesHaveFiniteScales) {
   for (const double value : {0.0, 1e-38, 1e-30}) {
     const Tensor x = filled_tensor(DType::f32, {3, 16}, value);

@@ -20,6 +20,7 @@ struct LinearPass {
   View reduced_gradient = {};  ///< (..., ranks): s dy B, likewise of backward_input; or absent
   View rounded_gradient = {};  ///< Fp8Product::kept_bytes: dy^T as backward_input rounded it for
                                ///< backward_weight; absent: rounded again
+  View largest = {};           ///< Fp8Product::Kept::largest of the layer, or absent
   /// How backward_weight will accumulate if it follows backward_input: what one reading of dy gives
   /// both, backward_input then computes. Absent: it does not follow.
   std::optional<ops::Accumulate> weights_follow = {};

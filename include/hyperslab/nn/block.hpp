@@ -137,6 +137,10 @@ enum class AdaptedLinear : std::uint8_t { qkv = 0, output = 1, up = 2, down = 3 
 /// Memory for what lies between the adapters of a layer; absent without adapters.
 [[nodiscard]] View take_reduced(Arena& activations, const ActivationSpec& spec,
                                 const Linear& linear, const std::string& label);
+/// Memory for LinearPass::largest; absent where it is of no use, and in a tensor group, which may
+/// multiply rows in pieces.
+[[nodiscard]] View take_largest(Arena& activations, const TensorGroup& group, const Linear& linear,
+                                const std::string& label);
 
 /// Self-attention with packed queries, keys and values. The heads are distributed over the tensor
 /// group; if there are fewer key-value heads than ranks, several ranks hold the same one.
@@ -151,6 +155,8 @@ class Attention {
     View d_qkv;          ///< (B, T, packed); with a split backward only
     View qkv_reduced;    ///< (B, T, ranks) of the adapters; absent without them
     View output_reduced;
+    View qkv_largest;  ///< LinearPass::largest
+    View output_largest;
     QueryKeyNorm::Slot qk_norm;
     View sink_weights;  ///< (B, H, T); absent without sinks
     /// What generation of so many tokens writes: a slot without what only backward reads.
@@ -205,6 +211,8 @@ class Mlp {
     View dy;         ///< stream; with a split backward only
     View up_reduced;  ///< (B, T, ranks) of the adapters; absent without them
     View down_reduced;
+    View up_largest;  ///< LinearPass::largest
+    View down_largest;
     /// As Attention::Slot::for_tokens.
     [[nodiscard]] Slot for_tokens(const TokenCount& count) const;
   };

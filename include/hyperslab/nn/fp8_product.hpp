@@ -21,21 +21,34 @@ class Fp8Product {
   /// as generation does, and rounding the weights would take longer than the product.
   [[nodiscard]] bool takes(Dim rows) const { return is_used_ && rows >= kFewestRows; }
 
+  /// What one product leaves for another.
+  struct Kept {
+    /// kept_bytes(): dy^T in 8-bit floats, which backward_input leaves for backward_weight; or
+    /// absent.
+    View gradient{};
+    /// (kLargest) f32: the largest magnitudes of x and of the weights, which forward leaves for
+    /// both; absent: they are found again.
+    View largest{};
+  };
+  static constexpr Dim kLargest = 2;
+  /// Whether `largest` is of use: with a scale a tensor.
+  [[nodiscard]] bool keeps_largest() const {
+    return is_used_ && scaling_ == ops::Fp8Scaling::tensor;
+  }
+
   /// y = x weight^T + bias. x: (..., K); weight: (M, K); bias: (M) or absent; y: (..., M).
-  void forward(Context& ctx, CView x, CView weight, CView bias, View y) const;
+  void forward(Context& ctx, CView x, CView weight, CView bias, const Kept& kept, View y) const;
   /// Bytes of what backward_input keeps of so many outputs and rows, at most.
   [[nodiscard]] static Dim kept_bytes(const Fp8Config& config, Dim outputs, Dim rows);
-  /// dx = dy weight, and dy^T in 8-bit floats into `kept` unless it is absent. dy: (..., M);
-  /// weight: (M, K); dx: (..., K).
-  void backward_input(Context& ctx, CView dy, CView weight, View kept, View dx) const;
-  /// dweight (+)= dy^T x. dy: (..., M); x: (..., K); `kept`: what backward_input kept of this dy,
-  /// or absent; dweight: (M, K) f32.
-  void backward_weight(Context& ctx, CView dy, CView x, View kept, ops::Accumulate accumulate,
-                       View dweight) const;
+  /// dx = dy weight, and dy^T into kept.gradient. dy: (..., M); weight: (M, K); dx: (..., K).
+  void backward_input(Context& ctx, CView dy, CView weight, const Kept& kept, View dx) const;
+  /// dweight (+)= dy^T x. dy: (..., M); x: (..., K), as forward had it; dweight: (M, K) f32.
+  void backward_weight(Context& ctx, CView dy, CView x, const Kept& kept,
+                       ops::Accumulate accumulate, View dweight) const;
 
  private:
   static constexpr Dim kFewestRows = 64;
-  /// (M, rows) in `kept`; absent if that is.
+  /// (M, rows) in Kept::gradient; absent if that is.
   [[nodiscard]] ops::Fp8Matrix kept_gradient(CView rows, View kept) const;
   bool is_used_ = false;
   ops::Fp8Scaling scaling_ = ops::Fp8Scaling::tensor;

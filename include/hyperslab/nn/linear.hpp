@@ -53,10 +53,12 @@ class Linear {
   [[nodiscard]] std::optional<ops::BlockWeights> product() const;
   /// Columns of LinearPass::reduced; 0: no adapters.
   [[nodiscard]] Dim adapter_ranks() const { return adapter_.ranks(); }
+  /// Whether LinearPass::largest is of use.
+  [[nodiscard]] bool keeps_largest() const { return fp8_.keeps_largest(); }
 
  private:
-  /// y = x W^T + b without adapters.
-  void multiply(Context& ctx, CView x, View y) const;
+  /// y = x W^T + b without adapters. `largest`: LinearPass::largest.
+  void multiply(Context& ctx, CView x, View largest, View y) const;
   [[nodiscard]] CView rounded_input(Context& ctx, CView x) const;
   [[nodiscard]] CView bias_value() const { return bias_ && adds_bias_ ? bias_.value() : CView(); }
   param::FusedParam weight_;

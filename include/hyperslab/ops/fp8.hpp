@@ -31,6 +31,9 @@ using Fp8Matrix = BasicFp8Matrix<View>;
 using CFp8Matrix = BasicFp8Matrix<CView>;
 [[nodiscard]] CFp8Matrix as_const(const Fp8Matrix& matrix);
 
+/// Whether the largest magnitudes are found in a pass over x, or lie there already.
+enum class Fp8Largest : bool { found, given };
+
 /// What cuBLASLt asks of the length of its sums.
 inline constexpr Dim kFp8Multiple = 16;
 
@@ -38,8 +41,10 @@ inline constexpr Dim kFp8Multiple = 16;
 /// straight: (R, C); transposed: (C, R rounded up to kFp8Multiple), whose last columns are 0.
 /// A scale is the largest magnitude that shares it over largest_value; a code is the value times
 /// the inverse, rounded to nearest even. Values that are not finite make all that share their scale
-/// NaN. The bits are the same on every device.
-void fp8_quantize(Context& ctx, CView x, const Fp8Matrix& straight, const Fp8Matrix& transposed);
+/// NaN. The bits are the same on every device. With a scale a tensor `largest` may be what an
+/// earlier call found of the same x, which is then read once.
+void fp8_quantize(Context& ctx, CView x, const Fp8Matrix& straight, const Fp8Matrix& transposed,
+                  Fp8Largest largest = Fp8Largest::found);
 
 /// How a GPU adds up products: in its full accumulators, or faster with fewer bits between.
 enum class Fp8Sums : std::uint8_t { exact, fast };

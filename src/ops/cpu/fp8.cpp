@@ -86,19 +86,23 @@ struct Source {
 };
 
 template <class T>
-void quantize_one(Context& ctx, const Source<T>& source, const Fp8Matrix& out) {
+void quantize_one(Context& ctx, const Source<T>& source, const Fp8Matrix& out, Fp8Largest known) {
   const auto [M, K] = out.codes.dims<2>("fp8_quantize codes");
   const bool per_row = out.scaling == Fp8Scaling::row;
   float* const largest = out.largest.data<float>();
   float* const scales = out.scales.data<float>();
   std::vector<float> of_rows(static_cast<std::size_t>(M));
-  parallel_chunks(ctx.threads(), M, K, [&, K = K](int, Dim begin, Dim end) {
-    for (Dim m = begin; m < end; ++m) {
-      float most = 0;
-      for (Dim k = 0; k < K; ++k) most = larger(most, std::abs(source.at(m, k)));
-      of_rows[static_cast<std::size_t>(m)] = most;
-    }
-  });
+  if (known == Fp8Largest::given) {
+    std::ranges::fill(of_rows, largest[0]);
+  } else {
+    parallel_chunks(ctx.threads(), M, K, [&, K = K](int, Dim begin, Dim end) {
+      for (Dim m = begin; m < end; ++m) {
+        float most = 0;
+        for (Dim k = 0; k < K; ++k) most = larger(most, std::abs(source.at(m, k)));
+        of_rows[static_cast<std::size_t>(m)] = most;
+      }
+    });
+  }
   if (!per_row) {
     const float most = std::accumulate(of_rows.begin(), of_rows.end(), 0.0F, larger);
     std::ranges::fill(of_rows, most);
@@ -161,17 +165,18 @@ void sum_tile(const Operand8& a, const Operand8& b, GemmSize tile, Dim m, Dim n,
 
 }  // namespace
 
-void fp8_quantize(Context& ctx, CView x, const Fp8Matrix& straight, const Fp8Matrix& transposed) {
+void fp8_quantize(Context& ctx, CView x, const Fp8Matrix& straight, const Fp8Matrix& transposed,
+                  Fp8Largest largest) {
   const auto [rows, columns] = x.dims<2>("fp8_quantize x");
   with_floating(x.dtype(), "fp8_quantize", [&, rows = rows, columns = columns]<class T>(T) {
     if constexpr (std::is_same_v<T, double>) {
       throw Error(ExitCode::internal, "fp8_quantize: not for f64");
     } else {
       if (straight.codes) {
-        quantize_one<T>(ctx, {x.data<T>(), rows, columns, false}, straight);
+        quantize_one<T>(ctx, {x.data<T>(), rows, columns, false}, straight, largest);
       }
       if (transposed.codes) {
-        quantize_one<T>(ctx, {x.data<T>(), rows, columns, true}, transposed);
+        quantize_one<T>(ctx, {x.data<T>(), rows, columns, true}, transposed, largest);
       }
     }
   });

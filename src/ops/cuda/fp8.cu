@@ -36,10 +36,11 @@ struct Values {
   /// All of this thread's values, so that the loads are under way together; zeros beyond the end.
   __device__ void all(Vec<T, kSide> (&to)[kSide]) const {
     const int there = count();
+    const T* from = x + first_row() * columns + first_column();
 #pragma unroll
-    for (int i = 0; i < kSide; ++i) {
+    for (int i = 0; i < kSide; ++i, from += columns) {
       to[i] = {};
-      if (i < there) to[i] = load_raw<kSide>(x + (first_row() + i) * columns + first_column());
+      if (i < there) to[i] = load_raw<kSide>(from);
     }
   }
 };
@@ -226,12 +227,39 @@ __device__ void transpose8(Eight (&rows)[kSide]) {
   }
 }
 
+/// What values are multiplied by, found once for all threads of a block.
+template <Fp8Format kFormat, bool kOwnScales>
+class Inverses {
+ public:
+  /// All threads; a barrier follows. `straight` may have no codes.
+  __device__ void find(const Codes& straight, const Codes& transposed, Dim rows, Dim columns) {
+    const auto thread = static_cast<int>(threadIdx.x);
+    if constexpr (kOwnScales) {
+      const bool of_row = thread < kTile;
+      const Dim at = static_cast<Dim>(of_row ? blockIdx.y : blockIdx.x) * kTile + thread % kTile;
+      const float* const largest = of_row ? straight.largest : transposed.largest;
+      if (largest != nullptr && at < (of_row ? rows : columns)) {
+        values_[thread] = fp8_inverse(largest[at], largest_value(kFormat));
+      }
+    } else if (thread == 0) {
+      values_[0] = inverse<kFormat>(transposed, 0);
+    }
+  }
+  [[nodiscard]] __device__ float of_row(int row) const { return values_[kOwnScales ? row : 0]; }
+  [[nodiscard]] __device__ float of_column(int column) const { return values_[kTile + column]; }
+
+ private:
+  static_assert(kThreads == 2 * kTile);
+  float values_[kOwnScales ? 2 * kTile : 1];
+};
+
 /// The codes of the transpose, and of the matrix unless they are absent. kOwnScales: the transpose
-/// has other scales, so that values are rounded for it apart.
+/// has other scales, so that values are rounded for it apart; else both have the transpose's.
 template <class T, Fp8Format kFormat, bool kOwnScales>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kOwnScales ? 2 : 3)
     fp8_quantize_kernel(Values<T> values, Codes straight, Codes transposed) {
   __shared__ Eight shared[kTile][kUnits];
+  __shared__ Inverses<kFormat, kOwnScales> inverses;
   overlap();
   wait_for_earlier();
   const int count = values.count();
@@ -239,34 +267,38 @@ __global__ void __launch_bounds__(kThreads)
   const int row_unit = static_cast<int>(threadIdx.x / kUnits);
   const Dim row = values.first_row();
   const Dim column = values.first_column();
+  const bool writes = straight.codes != nullptr;
   Vec<T, kSide> found[kSide];
   values.all(found);
-  const Codes& shared_scales = straight.codes != nullptr ? straight : transposed;
-  float of_columns[kSide] = {};
-  if (kOwnScales && column < values.columns) {
+  inverses.find(straight, transposed, values.rows, values.columns);
+  __syncthreads();
+  float of_columns[kSide];
 #pragma unroll
-    for (int k = 0; k < kSide; ++k) of_columns[k] = inverse<kFormat>(transposed, column + k);
+  for (int k = 0; k < kSide; ++k) {
+    of_columns[k] = kOwnScales ? inverses.of_column(unit * kSide + k) : inverses.of_row(0);
   }
-  Eight rows[kSide] = {};
+  Eight rows[kSide];
+  std::uint8_t* to_straight = straight.codes + row * straight.width + column;
 #pragma unroll
-  for (int i = 0; i < kSide; ++i) {
-    if (i >= count) continue;
+  for (int i = 0; i < kSide; ++i, to_straight += straight.width) {
     float reals[kSide];
 #pragma unroll
     for (int k = 0; k < kSide; ++k) reals[k] = to_real(found[i].at[k]);
-    if (!kOwnScales || straight.codes != nullptr) {
-      const float of_row = inverse<kFormat>(shared_scales, row + i);
-      float inverses[kSide];
+    const bool there = i < count;
+    const Eight turned = encode<kFormat>(reals, of_columns);
+    rows[i] = {there ? turned.x : 0U, there ? turned.y : 0U};
+    Eight kept = turned;
+    if (kOwnScales && writes) {
+      float of_row[kSide];
 #pragma unroll
-      for (float& each : inverses) each = of_row;
-      rows[i] = encode<kFormat>(reals, inverses);
+      for (float& each : of_row) each = inverses.of_row(row_unit * kSide + i);
+      kept = encode<kFormat>(reals, of_row);
     }
-    if (straight.codes != nullptr) {
-      *reinterpret_cast<Eight*>(straight.codes + (row + i) * straight.width + column) = rows[i];
+    if (writes && there) {
+      *reinterpret_cast<Eight*>(to_straight) = kept;
     }
-    if (kOwnScales) rows[i] = encode<kFormat>(reals, of_columns);
   }
-  if (straight.codes != nullptr && blockIdx.x == 0) {
+  if (writes && blockIdx.x == 0) {
     const Dim first = static_cast<Dim>(blockIdx.y) * kTile + threadIdx.x;
     if (straight.per_row ? threadIdx.x < kTile && first < values.rows : first == 0) {
       write_scale<kFormat>(straight, first);
@@ -284,15 +316,15 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
   for (int k = 0; k < kSide; ++k) shared[unit * kSide + k][row_unit ^ unit] = rows[k];
   __syncthreads();
+  const Dim to_row = static_cast<Dim>(blockIdx.x) * kTile + row_unit;
+  const Dim to_column = static_cast<Dim>(blockIdx.y) * kTile;
+  std::uint8_t* to = transposed.codes + to_row * transposed.width + to_column;
 #pragma unroll
-  for (int pass = 0; pass < kSide; ++pass) {
+  for (int pass = 0; pass < kSide; ++pass, to += kUnits * transposed.width) {
     const int line = pass * kUnits + row_unit;
-    const Dim to_row = static_cast<Dim>(blockIdx.x) * kTile + line;
-    const Dim to_column =
-        static_cast<Dim>(blockIdx.y) * kTile + static_cast<Dim>(unit ^ (line / kSide)) * kSide;
-    if (to_row < values.columns && to_column < transposed.width) {
-      *reinterpret_cast<Eight*>(transposed.codes + to_row * transposed.width + to_column) =
-          shared[line][unit];
+    const int place = (unit ^ (line / kSide)) * kSide;
+    if (to_row + pass * kUnits < values.columns && to_column + place < transposed.width) {
+      *reinterpret_cast<Eight*>(to + place) = shared[line][unit];
     }
   }
 }
@@ -356,7 +388,8 @@ void quantize_as(Context& ctx, const Values<T>& values, const Codes& straight,
 
 }  // namespace
 
-void fp8_quantize(Context& ctx, CView x, const Fp8Matrix& straight, const Fp8Matrix& transposed) {
+void fp8_quantize(Context& ctx, CView x, const Fp8Matrix& straight, const Fp8Matrix& transposed,
+                  Fp8Largest largest) {
   const auto [rows, columns] = x.dims<2>("fp8_quantize x");
   if (x.numel() == 0) return;
   if (columns % kSide != 0 || !aligned(x.raw())) {
@@ -369,7 +402,7 @@ void fp8_quantize(Context& ctx, CView x, const Fp8Matrix& straight, const Fp8Mat
   if (is_tensor && straight.codes) to_transposed.largest = to.largest;
   with_element(x.dtype(), "fp8_quantize", [&, rows = rows, columns = columns]<class T>(T) {
     const Values<T> values = {x.data<T>(), rows, columns};
-    find_largest<T>(ctx, values, straight, transposed);
+    if (largest == Fp8Largest::found) find_largest<T>(ctx, values, straight, transposed);
     if ((straight.codes ? straight : transposed).format == Fp8Format::e4m3) {
       quantize_as<T, Fp8Format::e4m3>(ctx, values, to, to_transposed);
     } else {
