@@ -17,12 +17,45 @@ void require_matrix(const Context& ctx, const BasicFp8Matrix<AnyView>& matrix, D
   if (columns % kFp8Multiple != 0) {
     throw_shape_error(what, matrix.codes.shape(), "sums of a multiple of 16 products", {});
   }
-  const Dim scales = matrix.scaling == Fp8Scaling::tensor ? 1 : rows;
-  require_operand(ctx, matrix.largest, {scales}, DType::f32, what + " largest");
-  require_operand(ctx, matrix.scales, {scales}, DType::f32, what + " scales");
+  const bool groups = has_groups(matrix.scaling);
+  if (groups && rows % kFp8Multiple != 0) {
+    throw_shape_error(what, matrix.codes.shape(), "a multiple of 16 rows, of groups of 128", {});
+  }
+  const Shape scales = fp8_scales_shape(matrix.scaling, matrix.codes.shape());
+  if (!groups) require_operand(ctx, matrix.largest, scales, DType::f32, what + " largest");
+  require_operand(ctx, matrix.scales, scales, DType::f32, what + " scales");
 }
 
+void require_pair(Fp8Scaling a, Fp8Scaling b) {
+  if (a == Fp8Scaling::block && b == Fp8Scaling::block) {
+    throw Error(
+        ExitCode::internal,
+        "fp8_matmul: both operands have scales of blocks, which cuBLASLt does not multiply; "
+        "one of them takes scales of groups");
+  }
+  require(a == b || (has_groups(a) && has_groups(b)),
+          "fp8_matmul: both operands are scaled alike, or one by groups and the other by blocks");
+}
+
+Dim groups_of(Dim count) { return round_up(count, kFp8Group) / kFp8Group; }
+
 }  // namespace
+
+Shape fp8_scales_shape(Fp8Scaling scaling, const Shape& codes) {
+  constexpr Dim kScalesMultiple = 4;
+  switch (scaling) {
+    case Fp8Scaling::tensor: return {1};
+    case Fp8Scaling::row: return {codes[0]};
+    case Fp8Scaling::group: return {groups_of(codes[1]), codes[0]};
+    case Fp8Scaling::block:
+      return {groups_of(codes[0]), round_up(groups_of(codes[1]), kScalesMultiple)};
+  }
+  return {};
+}
+
+Dim fp8_rows(Fp8Scaling scaling, Dim rows) {
+  return has_groups(scaling) ? round_up(rows, kFp8Multiple) : rows;
+}
 
 CFp8Matrix as_const(const Fp8Matrix& matrix) {
   return {matrix.format, matrix.scaling, matrix.codes, matrix.largest, matrix.scales};
@@ -33,7 +66,14 @@ void fp8_quantize(Context& ctx, CView x, const Fp8Matrix& straight, const Fp8Mat
   require_here(ctx, x, "fp8_quantize x");
   const auto [rows, columns] = x.dims<2>("fp8_quantize x");
   require(straight.codes || transposed.codes, "fp8_quantize: no codes are asked for");
-  if (straight.codes) require_matrix(ctx, straight, rows, columns, "fp8_quantize straight");
+  if (straight.codes && transposed.codes) {
+    require(straight.scaling == transposed.scaling && straight.format == transposed.format,
+            "fp8_quantize: a matrix and its transpose have one format and one scaling");
+  }
+  if (straight.codes) {
+    require_matrix(ctx, straight, fp8_rows(straight.scaling, rows), columns,
+                   "fp8_quantize straight");
+  }
   if (transposed.codes) {
     require_matrix(ctx, transposed, columns, round_up(rows, kFp8Multiple),
                    "fp8_quantize transposed");
@@ -42,9 +82,12 @@ void fp8_quantize(Context& ctx, CView x, const Fp8Matrix& straight, const Fp8Mat
   const Fp8Scaling scaling = (straight.codes ? straight : transposed).scaling;
   require(!given || scaling == Fp8Scaling::tensor,
           "fp8_quantize: only a scale a tensor is of magnitudes that are given");
-  // Magnitudes are found in a pass of their own, which reads x once more.
-  if (on_meta(ctx, "fp8_quantize", (given ? 2.0 : 3.0) * static_cast<double>(x.numel()),
-              {x, given ? CView() : x, straight.codes, transposed.codes})) {
+  const double flops = (given ? 2.0 : 3.0) * static_cast<double>(x.numel());
+  if (has_groups(scaling)) {
+    if (on_meta(ctx, "fp8_quantize", flops, {x, straight.codes, transposed.codes})) return;
+    // Magnitudes are found in a pass of their own, which reads x once more.
+  } else if (on_meta(ctx, "fp8_quantize", flops,
+                     {x, given ? CView() : x, straight.codes, transposed.codes})) {
     return;
   }
   dispatch<cuda::fp8_quantize, cpu::fp8_quantize>(ctx, x, straight, transposed, largest);
@@ -58,7 +101,9 @@ void fp8_matmul(Context& ctx, const CFp8Matrix& a, const CFp8Matrix& b, CView bi
   const Dim K = last(a.codes, "fp8_matmul a");
   require_matrix(ctx, a, M, K, "fp8_matmul a");
   require_matrix(ctx, b, N, K, "fp8_matmul b");
-  require(a.scaling == b.scaling, "fp8_matmul: both operands are scaled alike");
+  require_pair(a.scaling, b.scaling);
+  require(!has_groups(a.scaling) || sums == Fp8Sums::exact,
+          "fp8_matmul: with groups all sums are exact");
   require(a.format == Fp8Format::e4m3 || b.format == Fp8Format::e4m3,
           "fp8_matmul: one of the operands must be e4m3");
   require(c.dtype() == DType::f32 || c.dtype() == DType::bf16, "fp8_matmul: c must be f32 or bf16");

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <cmath>
 #include <limits>
 
 #include "gpu_test.hpp"
@@ -14,7 +15,18 @@ using Views = Problem::Views;
 class GpuFp8 : public GpuTest {};
 
 const std::vector<Fp8Format> kFormats = {Fp8Format::e4m3, Fp8Format::e5m2};
-const std::vector<Fp8Scaling> kScalings = {Fp8Scaling::tensor, Fp8Scaling::row};
+const std::vector<Fp8Scaling> kScalings = {Fp8Scaling::tensor, Fp8Scaling::row, Fp8Scaling::group,
+                                           Fp8Scaling::block};
+
+const char* name_of(Fp8Scaling scaling) {
+  switch (scaling) {
+    case Fp8Scaling::tensor: return "tensor";
+    case Fp8Scaling::row: return "row";
+    case Fp8Scaling::group: return "group";
+    case Fp8Scaling::block: return "block";
+  }
+  return "";
+}
 
 Dim padded(Dim rows) { return round_up(rows, kFp8Multiple); }
 
@@ -31,11 +43,11 @@ Arrays quantized(Device device, const Tensor& x, Fp8Format format, Fp8Scaling sc
   Context ctx(device);
   const Dim rows = x.view().shape()[0];
   const Dim columns = x.view().shape()[1];
-  const bool by_row = scaling == Fp8Scaling::row;
   const auto matrix = [&](Tensor& codes, Tensor& scales, Tensor& largest, Dim M, Dim K) {
+    const Shape shape = fp8_scales_shape(scaling, {M, K});
     codes = Tensor(device, DType::u8, {M, K});
-    scales = Tensor(device, DType::f32, {by_row ? M : 1});
-    largest = Tensor(device, DType::f32, {by_row ? M : 1});
+    scales = Tensor(device, DType::f32, shape);
+    largest = Tensor(device, DType::f32, shape);
     return Fp8Matrix{format, scaling, codes.view(), largest.view(), scales.view()};
   };
   Tensor here(device, x.view().dtype(), x.view().shape());
@@ -43,7 +55,7 @@ Arrays quantized(Device device, const Tensor& x, Fp8Format format, Fp8Scaling sc
   Arrays found;
   Tensor largest;
   Tensor other_largest;
-  Fp8Matrix straight = matrix(found.codes, found.scales, largest, rows, columns);
+  Fp8Matrix straight = matrix(found.codes, found.scales, largest, fp8_rows(scaling, rows), columns);
   Fp8Matrix transposed =
       matrix(found.transposed, found.transposed_scales, other_largest, columns, padded(rows));
   const Fp8Matrix whole = straight;
@@ -75,14 +87,15 @@ void expect_same(const Tensor& a, const Tensor& b, const char* what) {
 TEST_F(GpuFp8, CodesHaveTheBitsOfTheCpu) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     // Parts of a tile, several tiles, rows that the transpose pads.
-    for (const Shape& shape : {Shape{1, 16}, Shape{8, 128}, Shape{130, 272}, Shape{257, 4096},
-                               Shape{1000, 144}, Shape{64, 2048}}) {
+    for (const Shape& shape :
+         {Shape{1, 16}, Shape{8, 128}, Shape{127, 112}, Shape{129, 144}, Shape{130, 272},
+          Shape{257, 4096}, Shape{300, 304}, Shape{1000, 144}, Shape{64, 2048}}) {
       const Tensor x = random_tensor(dtype, shape, 7, 0.37);
       for (const Fp8Format format : kFormats) {
         for (const Fp8Scaling scaling : kScalings) {
-          SCOPED_TRACE(shape.str() + (scaling == Fp8Scaling::row ? " by rows" : "") +
+          SCOPED_TRACE(shape.str() + " by " + name_of(scaling) +
                        (format == Fp8Format::e5m2 ? " e5m2 " : " e4m3 ") +
-                       std::string(name_of(dtype)));
+                       std::string(hyperslab::name_of(dtype)));
           for (const Ways ways : {Ways::both, Ways::straight, Ways::transposed}) {
             const Arrays cpu = quantized(Device::cpu, x, format, scaling, ways);
             const Arrays gpu = quantized(Device::cuda, x, format, scaling, ways);
@@ -115,6 +128,43 @@ TEST_F(GpuFp8, MagnitudesThatAreGivenGiveTheSameBits) {
   }
 }
 
+/// Zeros have the least scale there is, and what is far apart its own.
+TEST_F(GpuFp8, GroupsOfZerosAndOfManyMagnitudesHaveTheBitsOfTheCpu) {
+  Tensor x = random_tensor(DType::bf16, {300, 304}, 8);
+  for (Dim i = 0; i < x.view().numel(); ++i) {
+    const float factor = i / 1000 % 4 == 0 ? 0 : std::ldexp(1.0F, static_cast<int>(i / 777 % 60));
+    bf16& value = x.view().data<bf16>()[i];
+    value = to_bf16(to_float(value) * factor);
+  }
+  for (const Fp8Scaling scaling : {Fp8Scaling::group, Fp8Scaling::block}) {
+    const Arrays cpu = quantized(Device::cpu, x, Fp8Format::e4m3, scaling, Ways::both);
+    const Arrays gpu = quantized(Device::cuda, x, Fp8Format::e4m3, scaling, Ways::both);
+    expect_same(gpu.codes, cpu.codes, name_of(scaling));
+    expect_same(gpu.scales, cpu.scales, name_of(scaling));
+    expect_same(gpu.transposed, cpu.transposed, name_of(scaling));
+    expect_same(gpu.transposed_scales, cpu.transposed_scales, name_of(scaling));
+  }
+}
+
+TEST_F(GpuFp8, WhatIsNotFiniteStaysInItsGroup) {
+  Tensor x = filled_tensor(DType::bf16, {256, 256}, 1);
+  x.view().data<bf16>()[5] = to_bf16(std::numeric_limits<float>::quiet_NaN());
+  for (const Fp8Scaling scaling : {Fp8Scaling::group, Fp8Scaling::block}) {
+    const Arrays gpu = quantized(Device::cuda, x, Fp8Format::e4m3, scaling, Ways::both);
+    const auto* const codes = gpu.codes.view().data<std::uint8_t>();
+    const auto* const turned = gpu.transposed.view().data<std::uint8_t>();
+    for (const Dim inside : {0, 5, 127}) EXPECT_EQ(codes[inside] & 0x7F, 0x7F);
+    for (const Dim inside : {0, 127}) EXPECT_EQ(turned[5 * 256 + inside] & 0x7F, 0x7F);
+    EXPECT_EQ(codes[256] & 0x7F, scaling == Fp8Scaling::block ? 0x7F : 0x7E);
+    EXPECT_EQ(codes[128], 0x7E);
+    EXPECT_EQ(codes[128 * 256], 0x7E);
+    EXPECT_EQ(turned[128], 0x7E);
+    EXPECT_EQ(turned[128 * 256], 0x7E);
+    EXPECT_TRUE(std::isnan(gpu.scales.view().data<float>()[0]));
+    EXPECT_TRUE(std::isfinite(gpu.scales.view().data<float>()[1]));
+  }
+}
+
 TEST_F(GpuFp8, WhatIsNotFiniteBecomesNan) {
   for (const double value :
        {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
@@ -129,11 +179,20 @@ TEST_F(GpuFp8, WhatIsNotFiniteBecomesNan) {
 struct Size {
   Dim M, N, K;
 };
+struct Pair {
+  Fp8Scaling a, b;
+};
+constexpr Pair kPairs[] = {{Fp8Scaling::tensor, Fp8Scaling::tensor},
+                           {Fp8Scaling::row, Fp8Scaling::row},
+                           {Fp8Scaling::group, Fp8Scaling::group},
+                           {Fp8Scaling::group, Fp8Scaling::block},
+                           {Fp8Scaling::block, Fp8Scaling::group}};
 
 TEST_F(GpuFp8, ProductsMatchTheOracle) {
   for (const Size& size :
        {Size{64, 64, 64}, Size{256, 512, 1024}, Size{1000, 48, 272}, Size{17, 4096, 128}}) {
-    for (const Fp8Scaling scaling : kScalings) {
+    for (const auto& [a_scaling, b_scaling] : kPairs) {
+      const Dim M = fp8_rows(a_scaling, size.M);
       for (const bool left_gradient : {false, true}) {
         for (const DType out : {DType::bf16, DType::f32}) {
           for (const Accumulate accumulate : {Accumulate::no, Accumulate::yes}) {
@@ -149,20 +208,21 @@ TEST_F(GpuFp8, ProductsMatchTheOracle) {
                 copy(ctx, from.view(), to.view());
                 return to;
               };
-              const Arrays a = quantized(Device::cpu, x, left, scaling, Ways::straight);
-              const Arrays b = quantized(Device::cpu, w, Fp8Format::e4m3, scaling, Ways::straight);
+              const Arrays a = quantized(Device::cpu, x, left, a_scaling, Ways::straight);
+              const Arrays b =
+                  quantized(Device::cpu, w, Fp8Format::e4m3, b_scaling, Ways::straight);
               const Tensor operands[] = {moved(a.codes), moved(a.scales), moved(b.codes),
                                          moved(b.scales), moved(bias)};
-              Tensor c = moved(filled_tensor(out, {size.M, size.N}, 0.5));
-              const auto matrix = [&](Fp8Format format, int at) {
+              Tensor c = moved(filled_tensor(out, {M, size.N}, 0.5));
+              const auto matrix = [&](Fp8Format format, Fp8Scaling scaling, int at) {
                 return CFp8Matrix{format, scaling, operands[at].view(), operands[at + 1].view(),
                                   operands[at + 1].view()};
               };
-              fp8_matmul(ctx, matrix(left, 0), matrix(Fp8Format::e4m3, 2),
+              fp8_matmul(ctx, matrix(left, a_scaling, 0), matrix(Fp8Format::e4m3, b_scaling, 2),
                          adds_bias ? CView(operands[4].view()) : CView(), Fp8Sums::exact,
                          accumulate, c.view());
               synchronize(ctx);
-              Tensor host(Device::cpu, out, {size.M, size.N});
+              Tensor host(Device::cpu, out, {M, size.N});
               copy(ctx, c.view(), host.view());
               synchronize(ctx);
               return host;
@@ -172,8 +232,8 @@ TEST_F(GpuFp8, ProductsMatchTheOracle) {
             // The tensor cores keep fewer bits of a sum than a float has.
             EXPECT_LE(relative_difference(found.view(), expected.view()),
                       out == DType::bf16 ? tolerance(DType::bf16) : 1e-3)
-                << size.M << " x " << size.N << " x " << size.K << " by "
-                << (scaling == Fp8Scaling::row ? "row" : "tensor");
+                << M << " x " << size.N << " x " << size.K << " by " << name_of(a_scaling)
+                << " and " << name_of(b_scaling);
           }
         }
       }

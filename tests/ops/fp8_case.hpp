@@ -20,9 +20,9 @@ struct StoredFp8 {
 
 [[nodiscard]] inline StoredFp8 stored_fp8(ops::Fp8Format format, ops::Fp8Scaling scaling, Dim rows,
                                           Dim columns) {
-  const Dim scales = scaling == ops::Fp8Scaling::row ? rows : 1;
+  const Shape scales = ops::fp8_scales_shape(scaling, {rows, columns});
   return {format, scaling, filled_tensor(DType::u8, {rows, columns}, 1),
-          filled_tensor(DType::f32, {scales}, -1), filled_tensor(DType::f32, {scales}, -1)};
+          filled_tensor(DType::f32, scales, -1), filled_tensor(DType::f32, scales, -1)};
 }
 
 /// Columns of the transpose of a matrix of so many rows.

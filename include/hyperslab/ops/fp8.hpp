@@ -10,22 +10,33 @@ namespace hyperslab::ops {
 
 /// e4m3 holds up to 448 with 3 bits of fraction and has no infinity; e5m2 up to 57,344 with 2 bits.
 enum class Fp8Format : std::uint8_t { e4m3, e5m2 };
-/// Values that share a scale: all of a matrix, or a row of it.
-enum class Fp8Scaling : std::uint8_t { tensor, row };
+/// Values that share a scale: all of a matrix, a row of it, kFp8Group neighbours in a row, or as
+/// many in each of as many rows (1 x 128 and 128 x 128, arXiv:2412.19437 sec. 3.3).
+enum class Fp8Scaling : std::uint8_t { tensor, row, group, block };
+
+/// Neighbours that share a scale; at the end of a matrix they may be fewer.
+inline constexpr Dim kFp8Group = 128;
+
+/// Groups or blocks.
+[[nodiscard]] constexpr bool has_groups(Fp8Scaling scaling) {
+  return scaling == Fp8Scaling::group || scaling == Fp8Scaling::block;
+}
 
 [[nodiscard]] constexpr float largest_value(Fp8Format format) {
   return format == Fp8Format::e4m3 ? 448.0F : 57344.0F;
 }
 
 /// A matrix of M rows, each the factors of one element's sum: element (m, k) is code (m, k) as a
-/// float of the format, times the scale of row m.
+/// float of the format, times its scale.
 template <class AnyView>
 struct BasicFp8Matrix {
   Fp8Format format = Fp8Format::e4m3;
   Fp8Scaling scaling = Fp8Scaling::tensor;
-  AnyView codes;    ///< (M, K) u8; K is a multiple of kFp8Multiple
-  AnyView largest;  ///< f32, (1) or (M): largest magnitude of the values that share a scale
-  AnyView scales;   ///< f32, (1) or (M)
+  AnyView
+      codes;  ///< (M, K) u8; K is a multiple of kFp8Multiple, and with groups and blocks M is, too
+  AnyView largest;  ///< f32, as scales: largest magnitude of the values that share one; absent with
+                    ///< groups and blocks, where it is found on the way
+  AnyView scales;   ///< f32, fp8_scales_shape
 };
 using Fp8Matrix = BasicFp8Matrix<View>;
 using CFp8Matrix = BasicFp8Matrix<CView>;
@@ -37,20 +48,34 @@ enum class Fp8Largest : bool { found, given };
 /// What cuBLASLt asks of the length of its sums.
 inline constexpr Dim kFp8Multiple = 16;
 
-/// The codes of x (R, C) and of its transpose; one of the two may be absent (no codes).
-/// straight: (R, C); transposed: (C, R rounded up to kFp8Multiple), whose last columns are 0.
-/// A scale is the largest magnitude that shares it over largest_value; a code is the value times
-/// the inverse, rounded to nearest even. Values that are not finite make all that share their scale
-/// NaN. The bits are the same on every device. With a scale a tensor `largest` may be what an
-/// earlier call found of the same x, which is then read once.
+/// Of a matrix of this shape. tensor: (1); row: (M); group: (K / kFp8Group, M), so that the scales
+/// of neighbouring rows are neighbours; block: (M / kFp8Group, K / kFp8Group), divisions rounded up
+/// and rows of scales filled to a multiple of 4 with zeros. Groups are as cuBLASLt reads them.
+[[nodiscard]] Shape fp8_scales_shape(Fp8Scaling scaling, const Shape& codes);
+
+/// Rows of the codes of a matrix of so many rows: with groups and blocks rounded up to
+/// kFp8Multiple, as cuBLASLt takes no other numbers then than multiples of 4 by its documentation,
+/// or of 8 as Transformer Engine found.
+[[nodiscard]] Dim fp8_rows(Fp8Scaling scaling, Dim rows);
+
+/// The codes of x (R, C) and of its transpose, in one format and of one scaling; one of the two may
+/// be absent (no codes). straight: (fp8_rows, C), whose last rows are 0; transposed: (C, R rounded
+/// up to kFp8Multiple), whose last columns are 0. With blocks the transpose has the same codes,
+/// with groups those of groups along its own rows. A scale is the largest magnitude that shares it
+/// over largest_value; a code is the value times the inverse, rounded to nearest even. Values that
+/// are not finite make all that share their scale NaN. The bits are the same on every device. With a
+/// scale a tensor `largest` may be what an earlier call found of the same x, which is then read
+/// once.
 void fp8_quantize(Context& ctx, CView x, const Fp8Matrix& straight, const Fp8Matrix& transposed,
                   Fp8Largest largest = Fp8Largest::found);
 
 /// How a GPU adds up products: in its full accumulators, or faster with fewer bits between.
 enum class Fp8Sums : std::uint8_t { exact, fast };
 
-/// c = a b^T + bias, or c += a b^T with `accumulate`. a: (M, K), b: (N, K) of one scaling, not both
-/// e5m2; bias: (N) of c's dtype or absent; c: (M, N) f32 or bf16. Sums are in f32.
+/// c = a b^T + bias, or c += a b^T with `accumulate`. a: (M, K), b: (N, K), not both e5m2, of one
+/// scaling or one of groups and the other of blocks, but not both of blocks; bias: (N) of c's dtype
+/// or absent; c: (M, N) f32 or bf16. Sums are in f32; with groups and blocks each sum of kFp8Group
+/// products is scaled and then added to the others, and `sums` is exact.
 void fp8_matmul(Context& ctx, const CFp8Matrix& a, const CFp8Matrix& b, CView bias, Fp8Sums sums,
                 Accumulate accumulate, View c);
 

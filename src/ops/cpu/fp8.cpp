@@ -73,20 +73,79 @@ float widened(T value) {
   return to_float(value);
 }
 
-/// Elements of x as floats: those of row `row` of the matrix that is quantized.
+/// Elements of x as floats: those of row `row` of the matrix that is quantized, with zeros beyond.
 template <class T>
 struct Source {
   const T* x;
   Dim rows, columns;
   bool transposed;
   [[nodiscard]] float at(Dim row, Dim k) const {
-    if (!transposed) return widened(x[row * columns + k]);
+    if (!transposed) return row < rows ? widened(x[row * columns + k]) : 0.0F;
     return k < rows ? widened(x[k * columns + row]) : 0.0F;
   }
 };
 
+/// Where the scale of an element is.
+struct ScaleIndex {
+  Fp8Scaling scaling;
+  Dim stride;  ///< from row to row of scales
+  template <class AnyView>
+  explicit ScaleIndex(const BasicFp8Matrix<AnyView>& matrix)
+      : scaling(matrix.scaling), stride(matrix.scales.shape().back()) {}
+  [[nodiscard]] Dim of(Dim row, Dim k) const {
+    switch (scaling) {
+      case Fp8Scaling::tensor: return 0;
+      case Fp8Scaling::row: return row;
+      case Fp8Scaling::group: return k / kFp8Group * stride + row;
+      case Fp8Scaling::block: return row / kFp8Group * stride + k / kFp8Group;
+    }
+    return 0;
+  }
+};
+
+/// Rows [row, row_end) by columns [k, k_end).
+struct Part {
+  Dim row, row_end, k, k_end;
+};
+
+/// Codes of values that share a scale, and the scale.
+template <class T>
+void quantize_part(const Source<T>& source, const Part& part, const Fp8Matrix& out) {
+  float most = 0;
+  for (Dim m = part.row; m < part.row_end; ++m) {
+    for (Dim k = part.k; k < part.k_end; ++k) most = larger(most, std::abs(source.at(m, k)));
+  }
+  out.scales.data<float>()[ScaleIndex(out).of(part.row, part.k)] =
+      fp8_scale(most, largest_value(out.format));
+  const float inverse = fp8_inverse(most, largest_value(out.format));
+  const Dim K = out.codes.shape()[1];
+  for (Dim m = part.row; m < part.row_end; ++m) {
+    std::uint8_t* const codes = out.codes.data<std::uint8_t>() + m * K;
+    for (Dim k = part.k; k < part.k_end; ++k) {
+      codes[k] = encode(out.format, source.at(m, k) * inverse);
+    }
+  }
+}
+
+template <class T>
+void quantize_groups(Context& ctx, const Source<T>& source, const Fp8Matrix& out) {
+  const auto [M, K] = out.codes.dims<2>("fp8_quantize codes");
+  const Dim height = out.scaling == Fp8Scaling::block ? kFp8Group : 1;
+  std::fill_n(out.scales.data<float>(), out.scales.numel(), 0.0F);  // what fills the rows stays
+  parallel_chunks(
+      ctx.threads(), (M + height - 1) / height, height * K,
+      [&, M = M, K = K](int, Dim begin, Dim end) {
+        for (Dim m = begin * height; m < std::min(M, end * height); m += height) {
+          for (Dim k = 0; k < K; k += kFp8Group) {
+            quantize_part(source, {m, std::min(M, m + height), k, std::min(K, k + kFp8Group)}, out);
+          }
+        }
+      });
+}
+
 template <class T>
 void quantize_one(Context& ctx, const Source<T>& source, const Fp8Matrix& out, Fp8Largest known) {
+  if (has_groups(out.scaling)) return quantize_groups(ctx, source, out);
   const auto [M, K] = out.codes.dims<2>("fp8_quantize codes");
   const bool per_row = out.scaling == Fp8Scaling::row;
   float* const largest = out.largest.data<float>();
@@ -127,11 +186,14 @@ constexpr Dim kRows = 64;
 constexpr Dim kColumns = 64;
 constexpr Dim kDepth = 256;
 
-/// Codes [first, first + count) x [k, k + depth) as floats, rows of kDepth.
 struct Operand8 {
   const std::uint8_t* codes;
   Dim K;
   std::array<float, 256> values;
+  const float* scales;
+  ScaleIndex index;
+  [[nodiscard]] float scale(Dim row, Dim k) const { return scales[index.of(row, k)]; }
+  /// Codes [first, first + count) x [k, k + depth) as floats, rows of kDepth.
   void widen(Dim first, Dim count, Dim k, Dim depth, float* to) const {
     for (Dim row = 0; row < count; ++row) {
       const std::uint8_t* const from = codes + (first + row) * K + k;
@@ -144,15 +206,37 @@ struct Operand8 {
 struct Tiles {
   std::array<float, kRows * kDepth> a;
   std::array<float, kColumns * kDepth> b;
+  std::array<float, kRows * kColumns> part;
   std::array<float, kRows * kColumns> c;
 };
 
 Operand8 operand_of(const CFp8Matrix& matrix) {
-  return {matrix.codes.data<std::uint8_t>(), matrix.codes.shape()[1], values_of(matrix.format)};
+  return {matrix.codes.data<std::uint8_t>(), matrix.codes.shape()[1], values_of(matrix.format),
+          matrix.scales.data<float>(), ScaleIndex(matrix)};
 }
 
-/// The sums of the codes' values: rows from m, columns from n of c.
+/// The products of the matrices' elements: rows from m, columns from n of c. The codes of groups
+/// are multiplied and summed, and these sums scaled and summed, as GPUs do.
+void sum_groups(const Operand8& a, const Operand8& b, GemmSize tile, Dim m, Dim n, Tiles& tiles) {
+  tiles.c.fill(0);
+  for (Dim k = 0; k < a.K; k += kFp8Group) {
+    const Dim depth = std::min(kFp8Group, a.K - k);
+    a.widen(m, tile.M, k, depth, tiles.a.data());
+    b.widen(n, tile.N, k, depth, tiles.b.data());
+    gemm<float>({tile.M, tile.N, depth}, 1, {tiles.a.data(), kDepth},
+                {tiles.b.data(), kDepth, Trans::yes}, {tiles.part.data(), kColumns, 0.F});
+    for (Dim i = 0; i < tile.M; ++i) {
+      for (Dim j = 0; j < tile.N; ++j) {
+        const auto at = static_cast<std::size_t>(i * kColumns + j);
+        tiles.c[at] += tiles.part[at] * (a.scale(m + i, k) * b.scale(n + j, k));
+      }
+    }
+  }
+}
+
+/// The products of the matrices' elements: rows from m, columns from n of c.
 void sum_tile(const Operand8& a, const Operand8& b, GemmSize tile, Dim m, Dim n, Tiles& tiles) {
+  if (has_groups(a.index.scaling)) return sum_groups(a, b, tile, m, n, tiles);
   for (Dim k = 0; k < a.K; k += kDepth) {
     const Dim depth = std::min(kDepth, a.K - k);
     a.widen(m, tile.M, k, depth, tiles.a.data());
@@ -160,6 +244,11 @@ void sum_tile(const Operand8& a, const Operand8& b, GemmSize tile, Dim m, Dim n,
     gemm<float>({tile.M, tile.N, depth}, 1, {tiles.a.data(), kDepth},
                 {tiles.b.data(), kDepth, Trans::yes},
                 {tiles.c.data(), kColumns, k == 0 ? 0.F : 1.F});
+  }
+  for (Dim i = 0; i < tile.M; ++i) {
+    for (Dim j = 0; j < tile.N; ++j) {
+      tiles.c[static_cast<std::size_t>(i * kColumns + j)] *= a.scale(m + i, 0) * b.scale(n + j, 0);
+    }
   }
 }
 
@@ -187,16 +276,12 @@ void fp8_matmul(Context& ctx, const CFp8Matrix& a, const CFp8Matrix& b, CView bi
   const auto [M, N] = c.dims<2>("fp8_matmul c");
   const Operand8 left = operand_of(a);
   const Operand8 right = operand_of(b);
-  const float* const left_scales = a.scales.data<float>();
-  const float* const right_scales = b.scales.data<float>();
-  const bool per_row = a.scaling == Fp8Scaling::row;
   with_floating(c.dtype(), "fp8_matmul", [&, M = M, N = N]<class T>(T) {
     if constexpr (std::is_same_v<T, float> || std::is_same_v<T, bf16>) {
       const T* const offsets = optional_data<T>(bias);
       const auto write = [&](Dim m, Dim n, float sum) {
-        const float scaled = sum * (left_scales[per_row ? m : 0] * right_scales[per_row ? n : 0]);
         T& out = c.data<T>()[m * N + n];
-        float value = offsets != nullptr ? scaled + widened(offsets[n]) : scaled;
+        float value = offsets != nullptr ? sum + widened(offsets[n]) : sum;
         if (accumulate == Accumulate::yes) value += widened(out);
         if constexpr (std::is_same_v<T, float>) {
           out = value;

@@ -1,52 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Codes of a matrix alone, and the largest magnitude of all of it, go through memory from its begin
-// to its end. What has to do with columns goes by tiles of 128 x 128: a thread takes 8 x 8 values,
-// which change places in registers and in shared memory, so that codes of the matrix and of its
-// transpose are both written in whole lines.
-#include <cuda_fp8.h>
-
-#include "../fp8_scale.hpp"
-#include "kernels_common.cuh"
+// to its end. What has to do with columns goes by tiles (fp8_codes.cuh).
+#include "fp8_codes.cuh"
 
 namespace hyperslab::ops::cuda {
 namespace {
-
-constexpr int kSide = 8;                   // values of a thread, by rows and by columns
-constexpr int kTile = 128;                 // values of a block, likewise
-constexpr int kUnits = kTile / kSide;      // threads of a block, likewise
-constexpr int kThreads = kUnits * kUnits;  // of a block
-constexpr unsigned kWholeWarp = 0xFFFFFFFFU;
-
-/// A matrix and where this thread's values are in it.
-template <class T>
-struct Values {
-  const T* x;
-  Dim rows, columns;
-  [[nodiscard]] __device__ Dim first_row() const {
-    return static_cast<Dim>(blockIdx.y) * kTile + threadIdx.x / kUnits * kSide;
-  }
-  [[nodiscard]] __device__ Dim first_column() const {
-    return static_cast<Dim>(blockIdx.x) * kTile + threadIdx.x % kUnits * kSide;
-  }
-  /// Rows of this thread that are there; 0 if its columns are not.
-  [[nodiscard]] __device__ int count() const {
-    if (first_column() >= columns) return 0;
-    return static_cast<int>(max(Dim{0}, min(Dim{kSide}, rows - first_row())));
-  }
-  /// All of this thread's values, so that the loads are under way together; zeros beyond the end.
-  __device__ void all(Vec<T, kSide> (&to)[kSide]) const {
-    const int there = count();
-    const T* from = x + first_row() * columns + first_column();
-#pragma unroll
-    for (int i = 0; i < kSide; ++i, from += columns) {
-      to[i] = {};
-      if (i < there) to[i] = load_raw<kSide>(from);
-    }
-  }
-};
-
-/// The bits of a magnitude, which are ordered as magnitudes are, with NaN above all.
-__device__ unsigned magnitude_bits(float value) { return __float_as_uint(value) & 0x7FFFFFFFU; }
 
 __device__ void raise(float* largest, unsigned bits) {
   atomicMax(reinterpret_cast<unsigned*>(largest), bits);
@@ -137,18 +95,6 @@ struct Codes {
 };
 
 template <Fp8Format kFormat>
-__device__ __nv_fp8_interpretation_t interpretation() {
-  return kFormat == Fp8Format::e4m3 ? __NV_E4M3 : __NV_E5M2;
-}
-
-/// Two codes, that of `low` first.
-template <Fp8Format kFormat>
-__device__ unsigned pair(float low, float high) {
-  return __nv_cvt_float2_to_fp8x2(make_float2(low, high), __NV_SATFINITE,
-                                  interpretation<kFormat>());
-}
-
-template <Fp8Format kFormat>
 __device__ float inverse(const Codes& codes, Dim row) {
   return fp8_inverse(codes.largest[codes.per_row ? row : 0], largest_value(kFormat));
 }
@@ -156,20 +102,6 @@ __device__ float inverse(const Codes& codes, Dim row) {
 template <Fp8Format kFormat>
 __device__ void write_scale(const Codes& codes, Dim row) {
   codes.scales[row] = fp8_scale(codes.largest[row], largest_value(kFormat));
-}
-
-/// Eight codes as two words.
-using Eight = uint2;
-
-template <Fp8Format kFormat>
-__device__ Eight encode(const float (&values)[kSide], const float (&inverses)[kSide]) {
-  unsigned pairs[4];
-#pragma unroll
-  for (int k = 0; k < 4; ++k) {
-    pairs[k] = pair<kFormat>(__fmul_rn(values[2 * k], inverses[2 * k]),
-                             __fmul_rn(values[2 * k + 1], inverses[2 * k + 1]));
-  }
-  return {pairs[0] | pairs[1] << 16, pairs[2] | pairs[3] << 16};
 }
 
 /// The codes of x alone; a thread takes 16 values at once.
@@ -198,32 +130,6 @@ __global__ void __launch_bounds__(kThreads)
     *reinterpret_cast<uint4*>(codes.codes + at * 2 * kSide) = {halves[0].x, halves[0].y,
                                                                halves[1].x, halves[1].y};
     if (codes.per_row ? at % units_of_row == 0 : at == 0) write_scale<kFormat>(codes, row);
-  }
-}
-
-/// Rows and columns of 4 x 4 bytes change places.
-__device__ void transpose4(unsigned& a, unsigned& b, unsigned& c, unsigned& d) {
-  const unsigned ab_low = __byte_perm(a, b, 0x5140);
-  const unsigned ab_high = __byte_perm(a, b, 0x7362);
-  const unsigned cd_low = __byte_perm(c, d, 0x5140);
-  const unsigned cd_high = __byte_perm(c, d, 0x7362);
-  a = __byte_perm(ab_low, cd_low, 0x5410);
-  b = __byte_perm(ab_low, cd_low, 0x7632);
-  c = __byte_perm(ab_high, cd_high, 0x5410);
-  d = __byte_perm(ab_high, cd_high, 0x7632);
-}
-
-/// Rows and columns of 8 x 8 bytes change places.
-__device__ void transpose8(Eight (&rows)[kSide]) {
-  transpose4(rows[0].x, rows[1].x, rows[2].x, rows[3].x);
-  transpose4(rows[0].y, rows[1].y, rows[2].y, rows[3].y);
-  transpose4(rows[4].x, rows[5].x, rows[6].x, rows[7].x);
-  transpose4(rows[4].y, rows[5].y, rows[6].y, rows[7].y);
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const unsigned upper = rows[i].y;
-    rows[i].y = rows[i + 4].x;
-    rows[i + 4].x = upper;
   }
 }
 
@@ -258,7 +164,7 @@ class Inverses {
 template <class T, Fp8Format kFormat, bool kOwnScales>
 __global__ void __launch_bounds__(kThreads, kOwnScales ? 2 : 3)
     fp8_quantize_kernel(Values<T> values, Codes straight, Codes transposed) {
-  __shared__ Eight shared[kTile][kUnits];
+  __shared__ TurnedCodes shared;
   __shared__ Inverses<kFormat, kOwnScales> inverses;
   overlap();
   wait_for_earlier();
@@ -310,23 +216,7 @@ __global__ void __launch_bounds__(kThreads, kOwnScales ? 2 : 3)
       write_scale<kFormat>(transposed, first);
     }
   }
-  transpose8(rows);
-  // The place in a row of shared memory changes with the row, so that no two threads of a half
-  // warp meet in a bank.
-#pragma unroll
-  for (int k = 0; k < kSide; ++k) shared[unit * kSide + k][row_unit ^ unit] = rows[k];
-  __syncthreads();
-  const Dim to_row = static_cast<Dim>(blockIdx.x) * kTile + row_unit;
-  const Dim to_column = static_cast<Dim>(blockIdx.y) * kTile;
-  std::uint8_t* to = transposed.codes + to_row * transposed.width + to_column;
-#pragma unroll
-  for (int pass = 0; pass < kSide; ++pass, to += kUnits * transposed.width) {
-    const int line = pass * kUnits + row_unit;
-    const int place = (unit ^ (line / kSide)) * kSide;
-    if (to_row + pass * kUnits < values.columns && to_column + place < transposed.width) {
-      *reinterpret_cast<Eight*>(to + place) = shared[line][unit];
-    }
-  }
+  write_transposed(rows, shared, values.columns, transposed.width, transposed.codes);
 }
 
 Codes codes_of(const Fp8Matrix& matrix) {
@@ -339,12 +229,6 @@ void clear(Context& ctx, View view) {
   if (!view) return;
   check_cuda(cudaMemsetAsync(view.raw(), 0, view.bytes(), ctx.stream().cuda()), "fp8_quantize",
              "cudaMemsetAsync");
-}
-
-/// Where the tiles of x begin; the transpose has a few more rows, of zeros.
-dim3 tiles_of(Dim rows, Dim columns) {
-  return {static_cast<unsigned>(ceil_divide(columns, kTile)),
-          static_cast<unsigned>(ceil_divide(rows, kTile))};
 }
 
 /// Of kernels whose threads go on to further items.
@@ -394,6 +278,9 @@ void fp8_quantize(Context& ctx, CView x, const Fp8Matrix& straight, const Fp8Mat
   if (x.numel() == 0) return;
   if (columns % kSide != 0 || !aligned(x.raw())) {
     throw Error(ExitCode::internal, "fp8_quantize: rows on a GPU begin at multiples of 16 bytes");
+  }
+  if (has_groups((straight.codes ? straight : transposed).scaling)) {
+    return fp8_quantize_groups(ctx, x, straight, transposed);
   }
   const Codes to = codes_of(straight);
   Codes to_transposed = codes_of(transposed);

@@ -29,8 +29,14 @@ void fp8_matmul(Context& ctx, const CFp8Matrix& a, const CFp8Matrix& b, CView bi
     p.epilogue = Epilogue::bias;
     p.bias = const_cast<void*>(bias.raw());
   }
-  p.fp8 = {
-      true, a.scaling, a.format, b.format, sums, a.scales.data<float>(), b.scales.data<float>()};
+  p.fp8 = {true,
+           a.scaling,
+           b.scaling,
+           a.format,
+           b.format,
+           sums,
+           a.scales.data<float>(),
+           b.scales.data<float>()};
   if (multiply(ctx, p)) return;
   throw Error(ExitCode::device, "fp8_matmul: cuBLASLt has no such product of 8-bit floats here, " +
                                     std::to_string(M) + " x " + std::to_string(N) + " x " +

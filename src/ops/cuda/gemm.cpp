@@ -30,11 +30,16 @@ int alignment(const void* pointer) {
   return std::countr_zero(address);
 }
 
+/// A number of each pair of scalings that fp8_matmul takes: that of both alike, 3 of groups beside
+/// blocks and 4 of blocks beside groups. The numbers of files that knew no groups are as they were.
+int number_of(Fp8Scaling a, Fp8Scaling b) { return static_cast<int>(a) + (a == b ? 0 : 1); }
+
 /// The alignment of aux, or what tells products of 8-bit floats apart, which have none.
 std::int64_t last_part(const Gemm& p) {
   if (!p.fp8.present) return alignment(p.aux);
-  return 64 | static_cast<int>(p.fp8.scaling) << 3 | static_cast<int>(p.fp8.a_format) << 2 |
-         static_cast<int>(p.fp8.b_format) << 1 | static_cast<int>(p.fp8.sums);
+  return 64 | number_of(p.fp8.a_scaling, p.fp8.b_scaling) << 3 |
+         static_cast<int>(p.fp8.a_format) << 2 | static_cast<int>(p.fp8.b_format) << 1 |
+         static_cast<int>(p.fp8.sums);
 }
 
 /// These numbers are kept in files: whatever changes their meaning raises AlgorithmCache::kFormat.
@@ -115,14 +120,21 @@ void set_pointers(const Desc& desc, const Gemm& p, void* aux) {
   set(desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, p.fp8.a_scales);
 }
 
+cublasLtMatmulMatrixScale_t scale_mode(Fp8Scaling scaling) {
+  switch (scaling) {
+    case Fp8Scaling::tensor: return CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
+    case Fp8Scaling::row: return CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+    case Fp8Scaling::group: return CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
+    case Fp8Scaling::block: return CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
+  }
+  return CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
+}
+
 /// How 8-bit floats are scaled and added up.
 void set_fp8(const Desc& desc, const Fp8Operands& fp8) {
   set(desc, CUBLASLT_MATMUL_DESC_FAST_ACCUM, std::int8_t{fp8.sums == Fp8Sums::fast});
-  const cublasLtMatmulMatrixScale_t mode = fp8.scaling == Fp8Scaling::row
-                                               ? CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F
-                                               : CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
-  set(desc, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, mode);
-  set(desc, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, mode);
+  set(desc, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, scale_mode(fp8.b_scaling));
+  set(desc, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, scale_mode(fp8.a_scaling));
 }
 
 /// What sums are in, and alpha and beta.

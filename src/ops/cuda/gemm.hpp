@@ -31,7 +31,8 @@ enum class Epilogue : std::uint8_t {
 /// What 8-bit floats add to a GEMM of u8: then a is (M, K) and b is (N, K) transposed.
 struct Fp8Operands {
   bool present = false;
-  Fp8Scaling scaling = Fp8Scaling::tensor;
+  Fp8Scaling a_scaling = Fp8Scaling::tensor;
+  Fp8Scaling b_scaling = Fp8Scaling::tensor;
   Fp8Format a_format = Fp8Format::e4m3;
   Fp8Format b_format = Fp8Format::e4m3;
   Fp8Sums sums = Fp8Sums::exact;

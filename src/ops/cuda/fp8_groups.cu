@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+// Groups of 1 x 128 values and blocks of 128 x 128 lie within a tile, so that a block of threads
+// finds their largest magnitudes in what it holds already and reads the matrix once.
+#include "fp8_codes.cuh"
+#include "hyperslab/core/round_up.hpp"
+
+namespace hyperslab::ops::cuda {
+namespace {
+
+static_assert(kTile == kFp8Group);
+
+/// Codes and scales that are written; null: none.
+struct GroupCodes {
+  std::uint8_t* codes;
+  float* scales;
+  Dim rows, width;  ///< of codes
+  Dim stride;       ///< of a row of scales
+  [[nodiscard]] __device__ bool has(Dim row, Dim column) const {
+    return codes != nullptr && row < rows && column < width;
+  }
+};
+
+template <Fp8Format kFormat>
+__device__ float inverse_of(unsigned bits) {
+  return fp8_inverse(__uint_as_float(bits), largest_value(kFormat));
+}
+template <Fp8Format kFormat>
+__device__ float scale_of(unsigned bits) {
+  return fp8_scale(__uint_as_float(bits), largest_value(kFormat));
+}
+
+template <Fp8Format kFormat, class T>
+__device__ Eight encode_row(const Vec<T, kSide>& found, const float (&inverses)[kSide]) {
+  float reals[kSide];
+#pragma unroll
+  for (int k = 0; k < kSide; ++k) reals[k] = to_real(found.at[k]);
+  return encode<kFormat>(reals, inverses);
+}
+
+template <Fp8Format kFormat, class T>
+__device__ Eight encode_row(const Vec<T, kSide>& found, float inverse) {
+  float inverses[kSide];
+#pragma unroll
+  for (float& each : inverses) each = inverse;
+  return encode_row<kFormat>(found, inverses);
+}
+
+__device__ void write_eight(const GroupCodes& to, Dim row, Dim column, Eight codes) {
+  *reinterpret_cast<Eight*>(to.codes + row * to.width + column) = codes;
+}
+
+/// Codes of groups along rows, and of groups along columns for the transpose.
+template <class T, Fp8Format kFormat>
+__global__ void __launch_bounds__(kThreads)
+    fp8_quantize_groups_kernel(Values<T> values, GroupCodes straight, GroupCodes transposed) {
+  __shared__ TurnedCodes shared;
+  __shared__ unsigned of_columns[kTile];  // that of column 8 u + k is at 16 k + u
+  overlap();
+  if (threadIdx.x < kTile) of_columns[threadIdx.x] = 0;
+  wait_for_earlier();
+  const int unit = static_cast<int>(threadIdx.x % kUnits);
+  const Dim row = values.first_row();
+  const Dim column = values.first_column();
+  Vec<T, kSide> found[kSide];
+  values.all(found);
+  unsigned of_rows[kSide];
+  unsigned columns[kSide] = {};
+#pragma unroll
+  for (int i = 0; i < kSide; ++i) {
+    of_rows[i] = 0;
+#pragma unroll
+    for (int k = 0; k < kSide; ++k) {
+      const unsigned bits = magnitude_bits(to_real(found[i].at[k]));
+      of_rows[i] = max(of_rows[i], bits);
+      columns[k] = max(columns[k], bits);
+    }
+  }
+  if (straight.codes != nullptr) {
+    float scales[kSide];
+#pragma unroll
+    for (int i = 0; i < kSide; ++i) {
+      // A row is that of half a warp.
+#pragma unroll
+      for (int offset = kUnits / 2; offset > 0; offset /= 2) {
+        of_rows[i] = max(of_rows[i], __shfl_xor_sync(kWholeWarp, of_rows[i], offset));
+      }
+      scales[i] = scale_of<kFormat>(of_rows[i]);
+      if (straight.has(row, column)) {
+        write_eight(straight, row + i, column,
+                    encode_row<kFormat>(found[i], inverse_of<kFormat>(of_rows[i])));
+      }
+    }
+    if (unit == 0 && row < straight.rows) {
+      store<kSide>(straight.scales + blockIdx.x * straight.stride + row, scales);
+    }
+  }
+  if (transposed.codes == nullptr) return;
+  __syncthreads();  // of_columns is zero
+#pragma unroll
+  for (int k = 0; k < kSide; ++k) {
+    const unsigned of_both = max(columns[k], __shfl_xor_sync(kWholeWarp, columns[k], kUnits));
+    if (threadIdx.x % 32 < kUnits) atomicMax(of_columns + k * kUnits + unit, of_both);
+  }
+  __syncthreads();
+  float inverses[kSide];
+#pragma unroll
+  for (int k = 0; k < kSide; ++k) {
+    inverses[k] = inverse_of<kFormat>(of_columns[k * kUnits + unit]);
+  }
+  Eight rows[kSide];
+#pragma unroll
+  for (int i = 0; i < kSide; ++i) rows[i] = encode_row<kFormat>(found[i], inverses);
+  write_transposed(rows, shared, transposed.rows, transposed.width, transposed.codes);
+  const Dim line = static_cast<Dim>(blockIdx.x) * kTile + threadIdx.x;
+  if (threadIdx.x < kTile && line < transposed.rows) {
+    transposed.scales[blockIdx.y * transposed.stride + line] =
+        scale_of<kFormat>(of_columns[threadIdx.x % kSide * kUnits + threadIdx.x / kSide]);
+  }
+}
+
+/// The scale of block `at` of `count` in a row of them, the last of which fills the row with zeros.
+__device__ void write_scale_of_block(const GroupCodes& to, unsigned line, unsigned at,
+                                     unsigned count, float scale) {
+  if (to.codes == nullptr) return;
+  float* const of_line = to.scales + line * to.stride;
+  if (threadIdx.x == 0) of_line[at] = scale;
+  const unsigned beyond = count + threadIdx.x;
+  if (at + 1 == count && beyond < to.stride) of_line[beyond] = 0;
+}
+
+/// Codes of blocks, which are also those of the transpose.
+template <class T, Fp8Format kFormat>
+__global__ void __launch_bounds__(kThreads)
+    fp8_quantize_blocks_kernel(Values<T> values, GroupCodes straight, GroupCodes transposed) {
+  __shared__ TurnedCodes shared;
+  __shared__ unsigned of_block;
+  overlap();
+  if (threadIdx.x == 0) of_block = 0;
+  __syncthreads();
+  wait_for_earlier();
+  const Dim row = values.first_row();
+  const Dim column = values.first_column();
+  Vec<T, kSide> found[kSide];
+  values.all(found);
+  unsigned most = 0;
+#pragma unroll
+  for (int i = 0; i < kSide; ++i) {
+#pragma unroll
+    for (int k = 0; k < kSide; ++k) most = max(most, magnitude_bits(to_real(found[i].at[k])));
+  }
+  most = __reduce_max_sync(kWholeWarp, most);
+  if (threadIdx.x % 32 == 0) atomicMax(&of_block, most);
+  __syncthreads();
+  const float inverse = inverse_of<kFormat>(of_block);
+  const float scale = scale_of<kFormat>(of_block);
+  write_scale_of_block(straight, blockIdx.y, blockIdx.x, gridDim.x, scale);
+  write_scale_of_block(transposed, blockIdx.x, blockIdx.y, gridDim.y, scale);
+  Eight rows[kSide];
+#pragma unroll
+  for (int i = 0; i < kSide; ++i) {
+    rows[i] = encode_row<kFormat>(found[i], inverse);
+    if (straight.has(row, column)) write_eight(straight, row + i, column, rows[i]);
+  }
+  if (transposed.codes == nullptr) return;
+  write_transposed(rows, shared, transposed.rows, transposed.width, transposed.codes);
+}
+
+GroupCodes group_codes_of(const Fp8Matrix& matrix) {
+  if (!matrix.codes) return {};
+  if (!aligned(matrix.codes.raw(), matrix.scales.raw())) {
+    throw Error(ExitCode::internal,
+                "fp8_quantize: codes and scales on a GPU begin at multiples of 16 bytes");
+  }
+  const auto [rows, width] = matrix.codes.dims<2>("fp8_quantize codes");
+  return {matrix.codes.data<std::uint8_t>(), matrix.scales.data<float>(), rows, width,
+          matrix.scales.shape()[1]};
+}
+
+template <class T, Fp8Format kFormat>
+void quantize_groups_as(Context& ctx, CView x, const Fp8Matrix& straight,
+                        const Fp8Matrix& transposed) {
+  const auto [rows, columns] = x.dims<2>("fp8_quantize x");
+  const Values<T> values = {x.data<T>(), rows, columns};
+  // The rows that fill either matrix are written, too.
+  const Grid grid = {tiles_of(round_up(rows, kFp8Multiple), columns), kThreads};
+  const auto kernel = (straight.codes ? straight : transposed).scaling == Fp8Scaling::group
+                          ? fp8_quantize_groups_kernel<T, kFormat>
+                          : fp8_quantize_blocks_kernel<T, kFormat>;
+  launch_overlapping(ctx, "fp8_quantize", kernel, grid, values, group_codes_of(straight),
+                     group_codes_of(transposed));
+}
+
+}  // namespace
+
+void fp8_quantize_groups(Context& ctx, CView x, const Fp8Matrix& straight,
+                         const Fp8Matrix& transposed) {
+  const Fp8Format format = (straight.codes ? straight : transposed).format;
+  with_element(x.dtype(), "fp8_quantize", [&]<class T>(T) {
+    format == Fp8Format::e4m3
+        ? quantize_groups_as<T, Fp8Format::e4m3>(ctx, x, straight, transposed)
+        : quantize_groups_as<T, Fp8Format::e5m2>(ctx, x, straight, transposed);
+  });
+}
+
+}  // namespace hyperslab::ops::cuda
