@@ -66,6 +66,7 @@ ROWS = {
     "llama-8b-fp8": Row("llama-8b", FP8, peer=("--fp8",), steps=9),
     "llama-8b-fp8-vs-bf16": Row("llama-8b", FP8, peer=BF16, steps=9),
     "llama-8b-fp8-row-vs-bf16": Row("llama-8b", (*EIGHT_LAYERS, "precision.gemm=fp8_row"), peer=BF16, steps=9),
+    "llama-8b-fp8-block-vs-bf16": Row("llama-8b", (*EIGHT_LAYERS, "precision.gemm=fp8_block"), peer=BF16, steps=9),
     "tiny-17m-cpu": Row("tiny-17m", batch(8), mode="off", device="cpu", steps=9),
     "tiny-17m-cpu-bf16": Row("tiny-17m", (*batch(8), "precision.compute=bf16"), mode="off", device="cpu", steps=9),
 }

@@ -55,7 +55,7 @@ constexpr std::array kPrecisionRules = {
                name_of(c.precision.gemm));
          }},
     Rule{"precision.fp8_min_width", "precision.gemm model.width model.ffn_width",
-         "at most the blocks' width with precision.gemm fp8_tensor and fp8_row",
+         "at most the blocks' width unless precision.gemm is compute",
          [](const Config& c, const Surroundings&) {
            return !c.precision.fp8() || widest_layer(c) >= c.precision.fp8_min_width;
          },
@@ -74,8 +74,9 @@ constexpr std::array kPrecisionRules = {
          },
          [](const Config& c, const Surroundings&) -> std::string {
            if (!c.precision.fp8()) {
-             return "no block multiplies in 8-bit floats: set precision.gemm to fp8_tensor or "
-                    "fp8_row, or leave precision.fp8_keep_first and precision.fp8_keep_last out";
+             return "no block multiplies in 8-bit floats: set precision.gemm to fp8_tensor, "
+                    "fp8_row or fp8_block, or leave precision.fp8_keep_first and "
+                    "precision.fp8_keep_last out";
            }
            return fmt::format(
                "{} and precision.fp8_keep_last {} keep all of the {} blocks as they are: lower one "

@@ -163,7 +163,7 @@ inline constexpr auto kPrecisions =
     names_by_module(std::array{Precision::fp32, Precision::tf32, Precision::bf16, Precision::fp16});
 inline constexpr auto kGemmPrecisions =
     names_by_module(std::array{train::GemmPrecision::compute, train::GemmPrecision::fp8_tensor,
-                               train::GemmPrecision::fp8_row});
+                               train::GemmPrecision::fp8_row, train::GemmPrecision::fp8_block});
 inline constexpr auto kRecomputes =
     names_by_module(std::array{nn::Recompute::none, nn::Recompute::selective, nn::Recompute::full});
 inline constexpr auto kPipelineSchedules =

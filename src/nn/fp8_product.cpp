@@ -7,6 +7,7 @@
 
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/round_up.hpp"
+#include "hyperslab/core/transfer.hpp"
 
 namespace hyperslab::nn {
 namespace {
@@ -14,11 +15,26 @@ namespace {
 using ops::Fp8Format;
 using ops::Fp8Matrix;
 using ops::Fp8Scaling;
+using ops::Fp8Sums;
 
-/// Of gradients of outputs. With a scale a tensor they need the wider range: a few rows of large
-/// gradients would make the others zero.
-Fp8Format gradient_format(Fp8Scaling scaling) {
-  return scaling == Fp8Scaling::tensor ? Fp8Format::e5m2 : Fp8Format::e4m3;
+/// What each operand is rounded to.
+struct Rounding {
+  Fp8Scaling rows;      ///< of inputs and of gradients of outputs
+  Fp8Scaling weights;   ///< likewise
+  Fp8Format gradients;  ///< of outputs; all else is e4m3
+  Fp8Sums forward;      ///< those of gradients are exact
+};
+
+Rounding rounding_of(Fp8Recipe recipe) {
+  switch (recipe) {
+    // Gradients need the wider range here: a few rows of large ones would make the others zero.
+    case Fp8Recipe::tensor:
+      return {Fp8Scaling::tensor, Fp8Scaling::tensor, Fp8Format::e5m2, Fp8Sums::fast};
+    case Fp8Recipe::row: return {Fp8Scaling::row, Fp8Scaling::row, Fp8Format::e4m3, Fp8Sums::fast};
+    case Fp8Recipe::block:
+      return {Fp8Scaling::group, Fp8Scaling::block, Fp8Format::e4m3, Fp8Sums::exact};
+  }
+  return {};
 }
 
 constexpr std::size_t kAlignment = 256;
@@ -27,44 +43,63 @@ std::size_t bytes_of(DType dtype, Dim count) {
   return round_up(static_cast<std::size_t>(count) * size_of(dtype), kAlignment);
 }
 
-Dim scales_of(Fp8Scaling scaling, const Shape& shape) {
-  return scaling == Fp8Scaling::tensor ? 1 : shape[0];
+/// What is asked of memory: a matrix in 8-bit floats.
+struct Wanted {
+  Fp8Format format;
+  Fp8Scaling scaling;
+  Shape shape;
+
+  /// With the numbers of its scales.
+  [[nodiscard]] std::size_t bytes() const {
+    const std::size_t scales = bytes_of(DType::f32, ops::fp8_scales_shape(scaling, shape).numel());
+    return bytes_of(DType::u8, shape.numel()) + (ops::has_groups(scaling) ? 1 : 2) * scales;
+  }
+};
+
+/// Rows of x, the factors of sums along them: as many as GPUs multiply at once.
+Wanted along_rows(Fp8Format format, Fp8Scaling scaling, CView x) {
+  const auto [rows, columns] = x.dims<2>("8-bit product rows");
+  const Dim rest = ops::has_groups(scaling) ? rows % ops::kFp8Multiple : 0;
+  return {format, scaling, {rows - rest, columns}};
 }
 
-/// Of a matrix of this shape, with the numbers of its scales.
-std::size_t bytes_of(Fp8Scaling scaling, const Shape& shape) {
-  return bytes_of(DType::u8, shape.numel()) + 2 * bytes_of(DType::f32, scales_of(scaling, shape));
+/// The rows that are left of x, filled up with zeros.
+Wanted rest_of(const Wanted& whole) {
+  return {whole.format, whole.scaling, {ops::kFp8Multiple, whole.shape[1]}};
+}
+
+/// The transpose of x, the factors of sums along its columns.
+Wanted along_columns(Fp8Format format, Fp8Scaling scaling, Dim rows, Dim columns) {
+  return {format, scaling, {columns, round_up(rows, ops::kFp8Multiple)}};
 }
 
 /// Matrices in memory of bytes, one behind the other.
 class Operands {
  public:
-  Operands(Device device, Fp8Scaling scaling, void* memory)
-      : device_(device), scaling_(scaling), next_(static_cast<std::byte*>(memory)) {}
+  Operands(Device device, void* memory) : device_(device), next_(static_cast<std::byte*>(memory)) {}
 
-  Fp8Matrix take(Fp8Format format, const Shape& shape) {
-    const Shape scales = {scales_of(scaling_, shape)};
-    return {format, scaling_, take(DType::u8, shape), take(DType::f32, scales),
-            take(DType::f32, scales)};
+  Fp8Matrix take(const Wanted& wanted) {
+    const Shape scales = ops::fp8_scales_shape(wanted.scaling, wanted.shape);
+    const View codes = take(DType::u8, wanted.shape);
+    const View largest = ops::has_groups(wanted.scaling) ? View() : take(DType::f32, scales);
+    return {wanted.format, wanted.scaling, codes, largest, take(DType::f32, scales)};
   }
-
- private:
   View take(DType dtype, const Shape& shape) {
     const View view(next_, dtype, device_, shape);
     next_ += bytes_of(dtype, shape.numel());
     return view;
   }
 
+ private:
   Device device_;
-  Fp8Scaling scaling_;
   std::byte* next_;
 };
 
-/// Matrices of these shapes in the context's workspace.
-Operands in_workspace(Context& ctx, Fp8Scaling scaling, std::initializer_list<Shape> shapes) {
-  std::size_t bytes = 0;
-  for (const Shape& shape : shapes) bytes += bytes_of(scaling, shape);
-  return {ctx.device(), scaling, ctx.workspace("8-bit operands", bytes)};
+/// Matrices in the context's workspace, and `more` bytes.
+Operands in_workspace(Context& ctx, std::initializer_list<Wanted> matrices, std::size_t more = 0) {
+  std::size_t bytes = more;
+  for (const Wanted& matrix : matrices) bytes += matrix.bytes();
+  return {ctx.device(), ctx.workspace("8-bit operands", bytes)};
 }
 
 /// Which of Kept::largest.
@@ -80,13 +115,49 @@ ops::Fp8Largest if_kept(View largest) {
   return largest ? ops::Fp8Largest::given : ops::Fp8Largest::found;
 }
 
-Dim padded_rows(CView rows) { return round_up(rows.shape()[0], ops::kFp8Multiple); }
+/// Bytes for rows that are left. Asked for even if none are, so that fewer rows never take more.
+std::size_t rest_bytes(const Wanted& whole, CView y) {
+  if (!ops::has_groups(whole.scaling)) return 0;
+  return rest_of(whole).bytes() + bytes_of(y.dtype(), ops::kFp8Multiple * y.shape()[1]);
+}
+
+/// y = x b^T + bias.
+struct RowProduct {
+  CView x;
+  const Fp8Matrix& b;
+  CView bias;
+  Fp8Sums sums;
+  View y;
+  View largest{};  ///< Kept::largest, for the magnitude of x
+};
+
+/// Rounds x, and its transpose unless that is absent, and multiplies.
+void multiply_rows(Context& ctx, Operands& memory, const Wanted& whole, const Fp8Matrix& transposed,
+                   const RowProduct& product) {
+  const auto& [x, b, bias, sums, y, largest] = product;
+  const Dim count = whole.shape[0];
+  const Dim rest = x.shape()[0] - count;
+  const Fp8Matrix a = with_largest(memory.take(whole), largest, Magnitude::input);
+  if (rest == 0) {
+    ops::fp8_quantize(ctx, x, a, transposed);
+    return ops::fp8_matmul(ctx, as_const(a), as_const(b), bias, sums, ops::Accumulate::no, y);
+  }
+  if (transposed.codes) ops::fp8_quantize(ctx, x, {}, transposed);
+  ops::fp8_quantize(ctx, x.slice(0, count), a, {});
+  ops::fp8_matmul(ctx, as_const(a), as_const(b), bias, sums, ops::Accumulate::no,
+                  y.slice(0, count));
+  const Fp8Matrix last = memory.take(rest_of(whole));
+  const View filled = memory.take(y.dtype(), {ops::kFp8Multiple, y.shape()[1]});
+  ops::fp8_quantize(ctx, x.slice(count, rest), last, {});
+  ops::fp8_matmul(ctx, as_const(last), as_const(b), bias, sums, ops::Accumulate::no, filled);
+  copy(ctx, filled.slice(0, rest), y.slice(count, rest));
+}
 
 }  // namespace
 
 Fp8Product::Fp8Product(const Fp8Config& config, Dim outputs, Dim inputs, Dim rank_outputs,
                        Dim rank_inputs) {
-  if (!config || std::min(outputs, inputs) < config.min_width) return;
+  if (!config.recipe || std::min(outputs, inputs) < config.min_width) return;
   for (const Dim width : {rank_outputs, rank_inputs}) {
     if (width % ops::kFp8Multiple == 0) continue;
     throw Error(ExitCode::usage,
@@ -97,65 +168,65 @@ Fp8Product::Fp8Product(const Fp8Config& config, Dim outputs, Dim inputs, Dim ran
                     ": change the width or parallel.tensor, or set precision.gemm to compute");
   }
   is_used_ = true;
-  scaling_ = config.scaling.value_or(Fp8Scaling::tensor);
+  recipe_ = *config.recipe;
 }
 
 Dim Fp8Product::kept_bytes(const Fp8Config& config, Dim outputs, Dim rows) {
-  return static_cast<Dim>(bytes_of(config.scaling.value_or(Fp8Scaling::tensor),
-                                   {outputs, round_up(rows, ops::kFp8Multiple)}));
+  if (!config.recipe) return 0;
+  const Rounding to = rounding_of(*config.recipe);
+  return static_cast<Dim>(along_columns(to.gradients, to.rows, rows, outputs).bytes());
 }
 
 void Fp8Product::forward(Context& ctx, CView x, CView weight, CView bias, const Kept& kept,
                          View y) const {
+  const Rounding to = rounding_of(recipe_);
   const CView rows = x.as_matrix();
-  Operands operands = in_workspace(ctx, scaling_, {rows.shape(), weight.shape()});
-  const Fp8Matrix a =
-      with_largest(operands.take(Fp8Format::e4m3, rows.shape()), kept.largest, Magnitude::input);
-  const Fp8Matrix b =
-      with_largest(operands.take(Fp8Format::e4m3, weight.shape()), kept.largest, Magnitude::weight);
-  ops::fp8_quantize(ctx, rows, a, {});
+  const Wanted left = along_rows(Fp8Format::e4m3, to.rows, rows);
+  const Wanted right = along_rows(Fp8Format::e4m3, to.weights, weight);
+  Operands operands = in_workspace(ctx, {left, right}, rest_bytes(left, y.as_matrix()));
+  const Fp8Matrix b = with_largest(operands.take(right), kept.largest, Magnitude::weight);
   ops::fp8_quantize(ctx, weight, b, {});
-  ops::fp8_matmul(ctx, as_const(a), as_const(b), bias, ops::Fp8Sums::fast, ops::Accumulate::no,
-                  y.as_matrix());
+  multiply_rows(ctx, operands, left, {}, {rows, b, bias, to.forward, y.as_matrix(), kept.largest});
 }
 
 Fp8Matrix Fp8Product::kept_gradient(CView rows, View kept) const {
   if (!kept) return {};
-  return Operands(kept.device(), scaling_, kept.raw())
-      .take(gradient_format(scaling_), {rows.shape()[1], padded_rows(rows)});
+  const auto [count, outputs] = rows.dims<2>("8-bit product gradient");
+  const Rounding to = rounding_of(recipe_);
+  return Operands(kept.device(), kept.raw())
+      .take(along_columns(to.gradients, to.rows, count, outputs));
 }
 
 void Fp8Product::backward_input(Context& ctx, CView dy, CView weight, const Kept& kept,
                                 View dx) const {
+  const Rounding to = rounding_of(recipe_);
   const CView rows = dy.as_matrix();
   const auto [M, K] = weight.dims<2>("8-bit product weight");
-  Operands operands = in_workspace(ctx, scaling_, {rows.shape(), {K, M}});
-  const Fp8Matrix a = operands.take(gradient_format(scaling_), rows.shape());
-  const Fp8Matrix b =
-      with_largest(operands.take(Fp8Format::e4m3, {K, M}), kept.largest, Magnitude::weight);
-  ops::fp8_quantize(ctx, rows, a, kept_gradient(rows, kept.gradient));
+  const Wanted left = along_rows(to.gradients, to.rows, rows);
+  const Wanted right = along_columns(Fp8Format::e4m3, to.weights, M, K);
+  Operands operands = in_workspace(ctx, {left, right}, rest_bytes(left, dx.as_matrix()));
+  const Fp8Matrix b = with_largest(operands.take(right), kept.largest, Magnitude::weight);
   ops::fp8_quantize(ctx, weight, {}, b, if_kept(kept.largest));
-  ops::fp8_matmul(ctx, as_const(a), as_const(b), {}, ops::Fp8Sums::exact, ops::Accumulate::no,
-                  dx.as_matrix());
+  multiply_rows(ctx, operands, left, kept_gradient(rows, kept.gradient),
+                {rows, b, {}, Fp8Sums::exact, dx.as_matrix()});
 }
 
 void Fp8Product::backward_weight(Context& ctx, CView dy, CView x, const Kept& kept,
                                  ops::Accumulate accumulate, View dweight) const {
+  const Rounding to = rounding_of(recipe_);
   const CView rows = dy.as_matrix();
   const auto [M, K] = dweight.dims<2>("8-bit product dweight");
-  const Shape left = {M, padded_rows(rows)};
-  const Shape right = {K, padded_rows(rows)};
+  const Wanted left = along_columns(to.gradients, to.rows, rows.shape()[0], M);
+  const Wanted right = along_columns(Fp8Format::e4m3, to.rows, rows.shape()[0], K);
   Fp8Matrix a = kept_gradient(rows, kept.gradient);
-  Operands operands =
-      a.codes ? in_workspace(ctx, scaling_, {right}) : in_workspace(ctx, scaling_, {right, left});
-  const Fp8Matrix b =
-      with_largest(operands.take(Fp8Format::e4m3, right), kept.largest, Magnitude::input);
+  Operands operands = a.codes ? in_workspace(ctx, {right}) : in_workspace(ctx, {right, left});
+  const Fp8Matrix b = with_largest(operands.take(right), kept.largest, Magnitude::input);
   if (!a.codes) {
-    a = operands.take(gradient_format(scaling_), left);
+    a = operands.take(left);
     ops::fp8_quantize(ctx, rows, {}, a);
   }
   ops::fp8_quantize(ctx, x.as_matrix(), {}, b, if_kept(kept.largest));
-  ops::fp8_matmul(ctx, as_const(a), as_const(b), {}, ops::Fp8Sums::exact, accumulate, dweight);
+  ops::fp8_matmul(ctx, as_const(a), as_const(b), {}, Fp8Sums::exact, accumulate, dweight);
 }
 
 }  // namespace hyperslab::nn

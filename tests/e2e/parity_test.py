@@ -79,6 +79,9 @@ parallel.pipeline=2 parallel.schedule=zero_bubble train.microbatch=2
 
 # Without another microbatch and without tensor ranks scales are the same, and so are all bits but those of sums.
 FP8 = ("precision.fp8_min_width=32",)
+# The widest matrices have several groups of 128 in a row, and those of tensor ranks begin within one.
+FP8_WAYS = (("precision.gemm=fp8_tensor",), ("precision.gemm=fp8_row",), ("precision.gemm=fp8_block",),
+            ("precision.gemm=fp8_block", "model.width=160", "model.ffn_width=352", "optimizer.lr=1.0e-3"))
 FP8_SAME_MATRIX = """\
 parallel.data=2 parallel.zero=1 train.microbatch=2
 parallel.data=2 parallel.zero=2 train.microbatch=2 memory.recompute=full
@@ -206,9 +209,9 @@ class Parity(support.Case):
     def test_matrix_of_8_bit_products(self):
         self.write("same.txt", FP8_SAME_MATRIX)
         self.write("cut.txt", FP8_MATRIX)
-        for gemm in ("fp8_tensor", "fp8_row"):
-            with self.subTest(gemm=gemm):
-                settings = support.overrides(f"precision.gemm={gemm}", *FP8)
+        for ways in FP8_WAYS:
+            with self.subTest(ways=ways):
+                settings = support.overrides(*ways, *FP8)
 
                 same = self.parity("deck.yaml", "--matrix", "same.txt", *settings, "--set", "train.microbatch=2")
                 cut = self.parity("deck.yaml", "--matrix", "cut.txt", *settings)

@@ -101,7 +101,7 @@ TEST_F(GpuModelCurve, Gpt2InBf16FollowsFp32) {
 
 TEST_F(GpuModelCurve, Gpt2In8BitProductsFollowsBf16) {
   const std::vector<double> bf16 = losses(path_, {"precision.compute=bf16"});
-  for (const char* gemm : {"fp8_tensor", "fp8_row"}) {
+  for (const char* gemm : {"fp8_tensor", "fp8_row", "fp8_block"}) {
     const std::vector<double> fp8 =
         losses(path_, {"precision.compute=bf16", std::string("precision.gemm=") + gemm,
                        "precision.fp8_min_width=768"});

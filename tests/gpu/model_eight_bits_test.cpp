@@ -79,9 +79,13 @@ TEST_P(GpuFp8Model, GradientsPointWhereThoseOfBf16Do) {
 
 INSTANTIATE_TEST_SUITE_P(
     Scalings, GpuFp8Model,
-    testing::Values(Choice{"fp8_tensor", {}}, Choice{"fp8_row", {}},
-                    Choice{"fp8_tensor", {"model.family=gpt2", "model.kv_heads=4"}},
-                    Choice{"fp8_row", {"adapter.rank=8", "model.kv_heads=4"}}));
+    testing::Values(
+        Choice{"fp8_tensor", {}}, Choice{"fp8_row", {}}, Choice{"fp8_block", {}},
+        Choice{"fp8_tensor", {"model.family=gpt2", "model.kv_heads=4"}},
+        Choice{"fp8_row", {"adapter.rank=8", "model.kv_heads=4"}},
+        Choice{"fp8_block", {"adapter.rank=8", "model.kv_heads=4"}},
+        // 284 rows, which no GPU multiplies with scales of groups unless they are filled.
+        Choice{"fp8_block", {"model.family=gpt2", "model.kv_heads=4", "model.context=71"}}));
 
 }  // namespace
 }  // namespace hyperslab

@@ -1,21 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <optional>
 
-#include "hyperslab/ops/fp8.hpp"
+#include "hyperslab/core/view.hpp"
 
 namespace hyperslab::nn {
 
+/// How the operands of a layer's products are scaled and in which formats they are: a scale a
+/// tensor; a scale a row; 1 x 128 values of inputs and gradients, and 128 x 128 of weights, with
+/// one (DeepSeek-AI 2024, arXiv:2412.19437 sec. 3.3).
+enum class Fp8Recipe : std::uint8_t { tensor, row, block };
+
 /// Which linear layers of the blocks multiply in 8-bit floats, and how these are scaled.
 struct Fp8Config {
-  std::optional<ops::Fp8Scaling> scaling = std::nullopt;  ///< absent: no layer does
+  std::optional<Fp8Recipe> recipe = std::nullopt;  ///< absent: no layer does
   Dim min_width = 2048;  ///< layers with fewer inputs or outputs do not: rounding costs more there
   int keep_first = 0;    ///< blocks that do not, at the begin of the model
   int keep_last = 0;     ///< and at its end
   friend bool operator==(const Fp8Config&, const Fp8Config&) = default;
 
-  explicit operator bool() const { return scaling.has_value(); }
+  explicit operator bool() const { return recipe.has_value(); }
   /// That of block `layer` of `layers`.
   [[nodiscard]] Fp8Config of_block(int layer, int layers) const {
     const bool keeps = layer < keep_first || layer >= layers - keep_last;

@@ -3,13 +3,16 @@
 
 #include "hyperslab/core/view.hpp"
 #include "hyperslab/nn/fp8_config.hpp"
+#include "hyperslab/ops/fp8.hpp"
 
 namespace hyperslab::nn {
 
 /// The three products of a linear layer in 8-bit floats: inputs and weights in e4m3, gradients of
-/// outputs in e5m2 with a scale a tensor and in e4m3 with a scale a row, sums in f32. Operands are
-/// rounded into the context's workspace for each product, so that activations take no more memory
-/// than without; only a gradient is rounded for both products that it takes part in.
+/// outputs in e5m2 with a scale a tensor and in e4m3 otherwise, sums in f32. With a scale a block
+/// weights have the same codes forward and backward, while inputs and gradients are rounded anew
+/// for the gradient of the weight, whose sums go along their rows. Operands are rounded into the
+/// context's workspace for each product, so that activations take no more memory than without; only
+/// a gradient is rounded for both products that it takes part in.
 class Fp8Product {
  public:
   Fp8Product() = default;
@@ -32,9 +35,7 @@ class Fp8Product {
   };
   static constexpr Dim kLargest = 2;
   /// Whether `largest` is of use: with a scale a tensor.
-  [[nodiscard]] bool keeps_largest() const {
-    return is_used_ && scaling_ == ops::Fp8Scaling::tensor;
-  }
+  [[nodiscard]] bool keeps_largest() const { return is_used_ && recipe_ == Fp8Recipe::tensor; }
 
   /// y = x weight^T + bias. x: (..., K); weight: (M, K); bias: (M) or absent; y: (..., M).
   void forward(Context& ctx, CView x, CView weight, CView bias, const Kept& kept, View y) const;
@@ -51,7 +52,7 @@ class Fp8Product {
   /// (M, rows) in Kept::gradient; absent if that is.
   [[nodiscard]] ops::Fp8Matrix kept_gradient(CView rows, View kept) const;
   bool is_used_ = false;
-  ops::Fp8Scaling scaling_ = ops::Fp8Scaling::tensor;
+  Fp8Recipe recipe_ = Fp8Recipe::tensor;
 };
 
 }  // namespace hyperslab::nn

@@ -43,13 +43,14 @@ struct RunConfig {
 };
 
 /// In what the blocks' linear layers multiply: as the rest, or in 8-bit floats with a scale a
-/// tensor or a row.
-enum class GemmPrecision : std::uint8_t { compute, fp8_tensor, fp8_row };
+/// tensor, a row or a block.
+enum class GemmPrecision : std::uint8_t { compute, fp8_tensor, fp8_row, fp8_block };
 [[nodiscard]] constexpr std::string_view name_of(GemmPrecision precision) {
   switch (precision) {
     case GemmPrecision::compute: return "compute";
     case GemmPrecision::fp8_tensor: return "fp8_tensor";
     case GemmPrecision::fp8_row: return "fp8_row";
+    case GemmPrecision::fp8_block: return "fp8_block";
   }
   return "";
 }
@@ -65,8 +66,9 @@ struct PrecisionConfig {
   /// What the model takes of it.
   [[nodiscard]] nn::Fp8Config fp8() const {
     nn::Fp8Config config;
-    if (gemm == GemmPrecision::fp8_tensor) config.scaling = ops::Fp8Scaling::tensor;
-    if (gemm == GemmPrecision::fp8_row) config.scaling = ops::Fp8Scaling::row;
+    if (gemm == GemmPrecision::fp8_tensor) config.recipe = nn::Fp8Recipe::tensor;
+    if (gemm == GemmPrecision::fp8_row) config.recipe = nn::Fp8Recipe::row;
+    if (gemm == GemmPrecision::fp8_block) config.recipe = nn::Fp8Recipe::block;
     config.min_width = fp8_min_width;
     config.keep_first = static_cast<int>(fp8_keep_first);
     config.keep_last = static_cast<int>(fp8_keep_last);

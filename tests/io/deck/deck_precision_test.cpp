@@ -20,12 +20,23 @@ TEST(Precision, KeysOfEightBitProductsAreRead) {
                                     "precision.fp8_keep_first=1"});
   const nn::Fp8Config fp8 = config.precision.fp8();
 
-  EXPECT_EQ(fp8.scaling, ops::Fp8Scaling::row);
+  EXPECT_EQ(fp8.recipe, nn::Fp8Recipe::row);
   EXPECT_EQ(fp8.min_width, 32);
   EXPECT_FALSE(fp8.of_block(0, 2));
   EXPECT_TRUE(fp8.of_block(1, 2));
   EXPECT_FALSE(read(kValid).precision.fp8());
   EXPECT_EQ(read(to_yaml(config)).precision, config.precision);
+}
+
+TEST(Precision, EveryRecipeOfEightBitProductsHasAName) {
+  const auto recipe = [](const char* gemm) {
+    return read(kValid, {std::string("precision.gemm=") + gemm, "precision.fp8_min_width=32"})
+        .precision.fp8()
+        .recipe;
+  };
+  EXPECT_EQ(recipe("fp8_tensor"), nn::Fp8Recipe::tensor);
+  EXPECT_EQ(recipe("fp8_row"), nn::Fp8Recipe::row);
+  EXPECT_EQ(recipe("fp8_block"), nn::Fp8Recipe::block);
 }
 
 TEST(Precision, BlocksThatAreKeptNeedEightBitProducts) {
