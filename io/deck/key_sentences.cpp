@@ -259,7 +259,7 @@ constexpr auto kSentences = std::to_array<KeySentence>({
      "fp32."},
     {"precision.gemm",
      "In what the blocks' linear layers multiply: as the rest, or in 8-bit floats "
-     "with a scale a tensor, a row or a block (docs/fp8.md)."},
+     "with one scale for a tensor, a row or a block (docs/fp8.md)."},
     {"precision.fp8_min_width",
      "Least inputs and outputs of a linear layer that multiplies in 8-bit floats."},
     {"precision.fp8_keep_first", "First blocks that do not multiply in 8-bit floats."},

@@ -62,8 +62,8 @@ constexpr std::array kPrecisionRules = {
          [](const Config& c, const Surroundings&) {
            return fmt::format(
                "no layer of the blocks has {} inputs and outputs, so that {} would do nothing: set "
-               "it to {} or less (products of so small matrices are often slower than those of "
-               "precision.compute), or set precision.gemm to compute",
+               "precision.fp8_min_width to {} or less (products of so small matrices are often "
+               "slower than those of precision.compute), or set precision.gemm to compute",
                c.precision.fp8_min_width, name_of(c.precision.gemm), widest_layer(c));
          }},
     Rule{"precision.fp8_keep_first", "precision.gemm precision.fp8_keep_last model.layers",

@@ -43,46 +43,47 @@ std::size_t bytes_of(DType dtype, Dim count) {
   return round_up(static_cast<std::size_t>(count) * size_of(dtype), kAlignment);
 }
 
-/// What is asked of memory: a matrix in 8-bit floats.
-struct Wanted {
+/// A matrix in 8-bit floats that memory is asked for.
+struct MatrixSpec {
   Fp8Format format;
   Fp8Scaling scaling;
   Shape shape;
 
-  /// With the numbers of its scales.
+  /// Of codes, scales and, without groups, largest magnitudes.
   [[nodiscard]] std::size_t bytes() const {
     const std::size_t scales = bytes_of(DType::f32, ops::fp8_scales_shape(scaling, shape).numel());
     return bytes_of(DType::u8, shape.numel()) + (ops::has_groups(scaling) ? 1 : 2) * scales;
   }
 };
 
-/// Rows of x, the factors of sums along them: as many as GPUs multiply at once.
-Wanted along_rows(Fp8Format format, Fp8Scaling scaling, CView x) {
+/// Rows of x, the factors of sums along them: with groups as many as are a multiple of
+/// kFp8Multiple; multiply_rows takes the rest.
+MatrixSpec along_rows(Fp8Format format, Fp8Scaling scaling, CView x) {
   const auto [rows, columns] = x.dims<2>("8-bit product rows");
   const Dim rest = ops::has_groups(scaling) ? rows % ops::kFp8Multiple : 0;
   return {format, scaling, {rows - rest, columns}};
 }
 
 /// The rows that are left of x, filled up with zeros.
-Wanted rest_of(const Wanted& whole) {
+MatrixSpec rest_of(const MatrixSpec& whole) {
   return {whole.format, whole.scaling, {ops::kFp8Multiple, whole.shape[1]}};
 }
 
 /// The transpose of x, the factors of sums along its columns.
-Wanted along_columns(Fp8Format format, Fp8Scaling scaling, Dim rows, Dim columns) {
+MatrixSpec along_columns(Fp8Format format, Fp8Scaling scaling, Dim rows, Dim columns) {
   return {format, scaling, {columns, round_up(rows, ops::kFp8Multiple)}};
 }
 
-/// Matrices in memory of bytes, one behind the other.
+/// Matrices in memory of bytes, one after another.
 class Operands {
  public:
   Operands(Device device, void* memory) : device_(device), next_(static_cast<std::byte*>(memory)) {}
 
-  Fp8Matrix take(const Wanted& wanted) {
-    const Shape scales = ops::fp8_scales_shape(wanted.scaling, wanted.shape);
-    const View codes = take(DType::u8, wanted.shape);
-    const View largest = ops::has_groups(wanted.scaling) ? View() : take(DType::f32, scales);
-    return {wanted.format, wanted.scaling, codes, largest, take(DType::f32, scales)};
+  Fp8Matrix take(const MatrixSpec& spec) {
+    const Shape scales = ops::fp8_scales_shape(spec.scaling, spec.shape);
+    const View codes = take(DType::u8, spec.shape);
+    const View largest = ops::has_groups(spec.scaling) ? View() : take(DType::f32, scales);
+    return {spec.format, spec.scaling, codes, largest, take(DType::f32, scales)};
   }
   View take(DType dtype, const Shape& shape) {
     const View view(next_, dtype, device_, shape);
@@ -96,9 +97,10 @@ class Operands {
 };
 
 /// Matrices in the context's workspace, and `more` bytes.
-Operands in_workspace(Context& ctx, std::initializer_list<Wanted> matrices, std::size_t more = 0) {
+Operands in_workspace(Context& ctx, std::initializer_list<MatrixSpec> matrices,
+                      std::size_t more = 0) {
   std::size_t bytes = more;
-  for (const Wanted& matrix : matrices) bytes += matrix.bytes();
+  for (const MatrixSpec& matrix : matrices) bytes += matrix.bytes();
   return {ctx.device(), ctx.workspace("8-bit operands", bytes)};
 }
 
@@ -116,7 +118,7 @@ ops::Fp8Largest if_kept(View largest) {
 }
 
 /// Bytes for rows that are left. Asked for even if none are, so that fewer rows never take more.
-std::size_t rest_bytes(const Wanted& whole, CView y) {
+std::size_t rest_bytes(const MatrixSpec& whole, CView y) {
   if (!ops::has_groups(whole.scaling)) return 0;
   return rest_of(whole).bytes() + bytes_of(y.dtype(), ops::kFp8Multiple * y.shape()[1]);
 }
@@ -132,8 +134,8 @@ struct RowProduct {
 };
 
 /// Rounds x, and its transpose unless that is absent, and multiplies.
-void multiply_rows(Context& ctx, Operands& memory, const Wanted& whole, const Fp8Matrix& transposed,
-                   const RowProduct& product) {
+void multiply_rows(Context& ctx, Operands& memory, const MatrixSpec& whole,
+                   const Fp8Matrix& transposed, const RowProduct& product) {
   const auto& [x, b, bias, sums, y, largest] = product;
   const Dim count = whole.shape[0];
   const Dim rest = x.shape()[0] - count;
@@ -181,8 +183,8 @@ void Fp8Product::forward(Context& ctx, CView x, CView weight, CView bias, const 
                          View y) const {
   const Rounding to = rounding_of(recipe_);
   const CView rows = x.as_matrix();
-  const Wanted left = along_rows(Fp8Format::e4m3, to.rows, rows);
-  const Wanted right = along_rows(Fp8Format::e4m3, to.weights, weight);
+  const MatrixSpec left = along_rows(Fp8Format::e4m3, to.rows, rows);
+  const MatrixSpec right = along_rows(Fp8Format::e4m3, to.weights, weight);
   Operands operands = in_workspace(ctx, {left, right}, rest_bytes(left, y.as_matrix()));
   const Fp8Matrix b = with_largest(operands.take(right), kept.largest, Magnitude::weight);
   ops::fp8_quantize(ctx, weight, b, {});
@@ -202,8 +204,8 @@ void Fp8Product::backward_input(Context& ctx, CView dy, CView weight, const Kept
   const Rounding to = rounding_of(recipe_);
   const CView rows = dy.as_matrix();
   const auto [M, K] = weight.dims<2>("8-bit product weight");
-  const Wanted left = along_rows(to.gradients, to.rows, rows);
-  const Wanted right = along_columns(Fp8Format::e4m3, to.weights, M, K);
+  const MatrixSpec left = along_rows(to.gradients, to.rows, rows);
+  const MatrixSpec right = along_columns(Fp8Format::e4m3, to.weights, M, K);
   Operands operands = in_workspace(ctx, {left, right}, rest_bytes(left, dx.as_matrix()));
   const Fp8Matrix b = with_largest(operands.take(right), kept.largest, Magnitude::weight);
   ops::fp8_quantize(ctx, weight, {}, b, if_kept(kept.largest));
@@ -216,8 +218,8 @@ void Fp8Product::backward_weight(Context& ctx, CView dy, CView x, const Kept& ke
   const Rounding to = rounding_of(recipe_);
   const CView rows = dy.as_matrix();
   const auto [M, K] = dweight.dims<2>("8-bit product dweight");
-  const Wanted left = along_columns(to.gradients, to.rows, rows.shape()[0], M);
-  const Wanted right = along_columns(Fp8Format::e4m3, to.rows, rows.shape()[0], K);
+  const MatrixSpec left = along_columns(to.gradients, to.rows, rows.shape()[0], M);
+  const MatrixSpec right = along_columns(Fp8Format::e4m3, to.rows, rows.shape()[0], K);
   Fp8Matrix a = kept_gradient(rows, kept.gradient);
   Operands operands = a.codes ? in_workspace(ctx, {right}) : in_workspace(ctx, {right, left});
   const Fp8Matrix b = with_largest(operands.take(right), kept.largest, Magnitude::input);

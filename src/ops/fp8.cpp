@@ -81,15 +81,11 @@ void fp8_quantize(Context& ctx, CView x, const Fp8Matrix& straight, const Fp8Mat
   const bool given = largest == Fp8Largest::given;
   const Fp8Scaling scaling = (straight.codes ? straight : transposed).scaling;
   require(!given || scaling == Fp8Scaling::tensor,
-          "fp8_quantize: only a scale a tensor is of magnitudes that are given");
+          "fp8_quantize: magnitudes may be given only with one scale for the tensor");
   const double flops = (given ? 2.0 : 3.0) * static_cast<double>(x.numel());
-  if (has_groups(scaling)) {
-    if (on_meta(ctx, "fp8_quantize", flops, {x, straight.codes, transposed.codes})) return;
-    // Magnitudes are found in a pass of their own, which reads x once more.
-  } else if (on_meta(ctx, "fp8_quantize", flops,
-                     {x, given ? CView() : x, straight.codes, transposed.codes})) {
-    return;
-  }
+  // Without groups and blocks magnitudes are found in a pass of their own, which reads x once more.
+  const CView once_more = given || has_groups(scaling) ? CView() : x;
+  if (on_meta(ctx, "fp8_quantize", flops, {x, once_more, straight.codes, transposed.codes})) return;
   dispatch<cuda::fp8_quantize, cpu::fp8_quantize>(ctx, x, straight, transposed, largest);
 }
 

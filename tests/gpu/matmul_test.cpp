@@ -363,9 +363,10 @@ TEST_F(GpuLinear, ActivationBackwardInputBesideAndInPlaceOfPre) {
 }
 
 /// Rows, columns of dy and of pre: tiles that are cut off below, on the right and in depth, an odd
-/// number of them below one another, and more of them than multiprocessors.
+/// number of them below one another, more of them than multiprocessors, and sums over more depth
+/// than is in shared memory at once.
 const std::vector<std::array<Dim, 3>> kTiledSizes = {
-    {1000, 200, 1608}, {1100, 64, 1544}, {130, 72, 6152}, {2049, 136, 3072}};
+    {1000, 200, 1608}, {1100, 64, 1544}, {130, 72, 6152}, {2049, 136, 3072}, {1000, 1000, 1608}};
 
 /// Hopper has kernels for many tiles of 16-bit elements.
 TEST_F(GpuLinear, ActivationForwardInTiles) {
@@ -442,13 +443,15 @@ TEST_F(GpuLinear, ActivationBackwardInputInTilesTakesEveryActivation) {
       problem.input(operand(dtype, {rows, M}, 1, M))
           .input(operand(dtype, {M, K}, 2))
           .input(operand(dtype, {rows, K}, 3))
-          .output(dtype, {rows, K});
+          .output(dtype, {rows, K})
+          .in_out(operand(dtype, {rows, K}, 3));
       expect_both_modes(
           problem,
           [&](Context& ctx, const Views& v) {
             linear_activation_backward_input(ctx, v[0], v[1], v[2], activation, {v[3]});
+            linear_activation_backward_input(ctx, v[0], v[1], v[4], activation, {v[4]});
           },
-          "linear_activation_backward_input in tiles", {3}, precision);
+          "linear_activation_backward_input in tiles", {3, 4}, precision);
     }
   }
 }

@@ -19,6 +19,8 @@ TEST(KernelClass, GoesByTheName) {
       {"nvjet_hsh_128x256_64x4_1x2_h_bz_coopA_NTT", KernelClass::matmul},
       {"cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm>", KernelClass::matmul},
       {"cublasLt::splitKreduce_kernel<32, 16, int>", KernelClass::matmul},
+      {"activation_product_kernel<ForwardFinisher<GeluTanh<true>, true, bf16> >",
+       KernelClass::matmul},
       {"cudnn_generated_fort_native_sdpa_sm90_flash_fprop", KernelClass::attention},
       {"ncclDevKernel_AllReduce_Sum_f32_RING_LL", KernelClass::communication},
       {"masked_softmax_backward_kernel<8, true>", KernelClass::softmax},

@@ -9,7 +9,7 @@ namespace hyperslab::nn {
 
 /// The three products of a linear layer in 8-bit floats: inputs and weights in e4m3, gradients of
 /// outputs in e5m2 with a scale a tensor and in e4m3 otherwise, sums in f32. With a scale a block
-/// weights have the same codes forward and backward, while inputs and gradients are rounded anew
+/// weights have the same codes forward and backward, while inputs and gradients are rounded again
 /// for the gradient of the weight, whose sums go along their rows. Operands are rounded into the
 /// context's workspace for each product, so that activations take no more memory than without; only
 /// a gradient is rounded for both products that it takes part in.

@@ -32,8 +32,8 @@ template <class AnyView>
 struct BasicFp8Matrix {
   Fp8Format format = Fp8Format::e4m3;
   Fp8Scaling scaling = Fp8Scaling::tensor;
-  AnyView
-      codes;  ///< (M, K) u8; K is a multiple of kFp8Multiple, and with groups and blocks M is, too
+  /// (M, K) u8; K is a multiple of kFp8Multiple, and with groups and blocks M is, too.
+  AnyView codes;
   AnyView largest;  ///< f32, as scales: largest magnitude of the values that share one; absent with
                     ///< groups and blocks, where it is found on the way
   AnyView scales;   ///< f32, fp8_scales_shape
@@ -54,8 +54,8 @@ inline constexpr Dim kFp8Multiple = 16;
 [[nodiscard]] Shape fp8_scales_shape(Fp8Scaling scaling, const Shape& codes);
 
 /// Rows of the codes of a matrix of so many rows: with groups and blocks rounded up to
-/// kFp8Multiple, as cuBLASLt takes no other numbers then than multiples of 4 by its documentation,
-/// or of 8 as Transformer Engine found.
+/// kFp8Multiple: with these scales cuBLASLt asks for multiples of 4, and in practice of 8
+/// (Transformer Engine).
 [[nodiscard]] Dim fp8_rows(Fp8Scaling scaling, Dim rows);
 
 /// The codes of x (R, C) and of its transpose, in one format and of one scaling; one of the two may
@@ -63,9 +63,9 @@ inline constexpr Dim kFp8Multiple = 16;
 /// up to kFp8Multiple), whose last columns are 0. With blocks the transpose has the same codes,
 /// with groups those of groups along its own rows. A scale is the largest magnitude that shares it
 /// over largest_value; a code is the value times the inverse, rounded to nearest even. Values that
-/// are not finite make all that share their scale NaN. The bits are the same on every device. With a
-/// scale a tensor `largest` may be what an earlier call found of the same x, which is then read
-/// once.
+/// are not finite make all that share their scale NaN. The bits are the same on every device. With
+/// a scale a tensor `largest` may be what an earlier call found of the same x, which is then read
+/// once; of both matrices only straight.largest is then read, or on a GPU written.
 void fp8_quantize(Context& ctx, CView x, const Fp8Matrix& straight, const Fp8Matrix& transposed,
                   Fp8Largest largest = Fp8Largest::found);
 

@@ -49,8 +49,9 @@ void linear_forward_add(Context& ctx, CView x, CView weight, CView bias, View y)
 /// pre = x weight^T + bias, y = act(pre), in one kernel if the backend can: on a GPU gelu_tanh of
 /// bf16 and f16, unless the context is deterministic. On `meta` the ledger's row says "fused" or
 /// "separate". Shapes as linear_forward; pre is kept for backward. Not for gated activations.
-/// activation_forward of the kept pre gives the bits of y again unless it was fused: then y comes
-/// from the unrounded pre and another tanh, and may differ by its rounding.
+/// activation_forward of the kept pre gives the bits of y again unless cuBLASLt fused it: then y
+/// comes from the unrounded pre and another tanh, and may differ by its rounding. Hopper GPUs have
+/// a kernel for many rows that fuses every activation without a gate and keeps the bits.
 void linear_activation_forward(Context& ctx, CView x, CView weight, CView bias,
                                Activation activation, View pre, View y);
 
@@ -74,7 +75,7 @@ struct ActivationGradients {
 /// dpre = (dy weight) * act'(pre): the input gradient of the linear layer that follows an
 /// activation, taken through the activation. dy: (..., M); weight: (M, K); pre: (..., K). dpre may
 /// alias pre; if it does not, a GPU fuses what linear_activation_forward fuses, also when
-/// deterministic. A Hopper fuses other activations too, and in place.
+/// deterministic. Hopper GPUs fuse every activation without a gate, and in place.
 void linear_activation_backward_input(Context& ctx, CView dy, CView weight, CView pre,
                                       Activation activation, const ActivationGradients& gradients);
 

@@ -265,7 +265,9 @@ void fp8_quantize(Context& ctx, CView x, const Fp8Matrix& straight, const Fp8Mat
         quantize_one<T>(ctx, {x.data<T>(), rows, columns, false}, straight, largest);
       }
       if (transposed.codes) {
-        quantize_one<T>(ctx, {x.data<T>(), rows, columns, true}, transposed, largest);
+        Fp8Matrix turned = transposed;
+        if (largest == Fp8Largest::given && straight.codes) turned.largest = straight.largest;
+        quantize_one<T>(ctx, {x.data<T>(), rows, columns, true}, turned, largest);
       }
     }
   });

@@ -158,8 +158,7 @@ void linear_backward_input(Context& ctx, CView dy, CView weight, Accumulate accu
 }
 
 void linear_activation_backward_input(Context& ctx, CView dy, CView weight, CView pre,
-                                      Activation activation,
-                                      const ActivationGradients& gradients) {
+                                      Activation activation, const ActivationGradients& gradients) {
   const auto& [dpre, dbias, accumulate_bias] = gradients;
   const Dim rows = leading(dy.shape());
   const Dim M = weight.shape()[0];

@@ -7,8 +7,6 @@
 // right operand, for both.
 #pragma once
 
-#include <cooperative_groups.h>
-
 #include "../checks.hpp"
 #include "activation_product.hpp"
 #include "handles.hpp"
@@ -83,13 +81,13 @@ struct ProductCall {
 };
 
 /// Which tiles a block has.
-struct Place {
+struct TileSchedule {
   unsigned rank;  ///< in its cluster
   int first;      ///< pair of tiles
   int stride;
 
-  __device__ Place()
-      : rank(cooperative_groups::this_cluster().block_rank()),
+  __device__ TileSchedule()
+      : rank(tma::block_in_cluster()),
         first(static_cast<int>(blockIdx.x) / 2),
         stride(static_cast<int>(gridDim.x) / 2) {}
 };
@@ -99,20 +97,21 @@ struct TileOf {
   int first_row;
   int first_column;
 
-  __device__ TileOf(const ProductCall<T>& call, const Place& place, int pair)
-      : row_tile(2 * (pair / call.column_tiles) + static_cast<int>(place.rank)),
+  __device__ TileOf(const ProductCall<T>& call, const TileSchedule& schedule, int pair)
+      : row_tile(2 * (pair / call.column_tiles) + static_cast<int>(schedule.rank)),
         first_row(row_tile * kTileRows),
         first_column(pair % call.column_tiles * kTileColumns) {}
 };
 
 /// One thread.
 template <Side kSide, class T>
-__device__ void bring_tiles(const ProductCall<T>& call, const Shared& shared, const Place& place) {
+__device__ void load_tiles(const ProductCall<T>& call, const Shared& shared,
+                           const TileSchedule& schedule) {
   Barriers& barriers = shared.barriers();
-  const int half = static_cast<int>(place.rank);
+  const int half = static_cast<int>(schedule.rank);
   int step = 0;
-  for (int pair = place.first; pair < call.pairs; pair += place.stride) {
-    const TileOf<T> tile(call, place, pair);
+  for (int pair = schedule.first; pair < call.pairs; pair += schedule.stride) {
+    const TileOf<T> tile(call, schedule, pair);
     for (int i = 0; i < call.steps; ++i, ++step) {
       const int slot = step % kSlots;
       std::uint64_t* const full = &barriers.full[slot];
@@ -143,22 +142,19 @@ __device__ void bring_tiles(const ProductCall<T>& call, const Shared& shared, co
 template <class T>
 __device__ void write_products(const Shared& shared, int row, const float (&sums)[24][4]) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  // Lanes 8 q to 8 q + 7 name the rows of the q-th of four blocks of 8 x 8.
   row += lane % 16;
 #pragma unroll
   for (int block = 0; block < kTileColumns / 8; block += 2) {
-    const std::uint32_t to = tma::shared_address(shared.product(row, block + lane / 16));
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to),
-                 "r"(pack<T>(sums[block][0], sums[block][1])),
-                 "r"(pack<T>(sums[block][2], sums[block][3])),
-                 "r"(pack<T>(sums[block + 1][0], sums[block + 1][1])),
-                 "r"(pack<T>(sums[block + 1][2], sums[block + 1][3]))
-                 : "memory");
+    tma::store_matrices(
+        tma::shared_address(shared.product(row, block + lane / 16)),
+        {pack<T>(sums[block][0], sums[block][1]), pack<T>(sums[block][2], sums[block][3]),
+         pack<T>(sums[block + 1][0], sums[block + 1][1]),
+         pack<T>(sums[block + 1][2], sums[block + 1][3])});
   }
 }
 
-/// A lane's columns of the bias, in pairs. It is added when all products are there: the assembler
-/// makes products wait for one another if their sums begin as anything but nothing.
+/// A lane's columns of the bias, in pairs. It is added at the end: adding it first would make ptxas
+/// serialize the products (its warning C7517).
 template <class T>
 class BiasColumns {
  public:
@@ -189,8 +185,7 @@ class BiasColumns {
 /// Warps of warpgroups 0 and 1: sixteen rows of every tile each.
 template <Side kSide, bool kBias, class T>
 __device__ void multiply_slots(const ProductCall<T>& call, const Shared& shared,
-                               const Place& place) {
-  if (place.first >= call.pairs) return;
+                               const TileSchedule& schedule) {
   Barriers& barriers = shared.barriers();
   const int warp = warpgroup::uniform(static_cast<int>(threadIdx.x) / 32);
   const int part = warp / 4;
@@ -202,9 +197,9 @@ __device__ void multiply_slots(const ProductCall<T>& call, const Shared& shared,
     if (leads && warp % 4 < 2) tma::arrive_in(&barriers.empty[step % kSlots], warp % 4);
   };
   int step = 0;
-  unsigned turn = 1;
-  for (int pair = place.first; pair < call.pairs; pair += place.stride, turn ^= 1U) {
-    if constexpr (kBias) bias.load(call, TileOf<T>(call, place, pair));
+  unsigned parity = 1;
+  for (int pair = schedule.first; pair < call.pairs; pair += schedule.stride, parity ^= 1U) {
+    if constexpr (kBias) bias.load(call, TileOf<T>(call, schedule, pair));
     for (int i = 0; i < call.steps; ++i, ++step) {
       const int slot = step % kSlots;
       const Left left(shared.left(slot) + part * Left::kBytes);
@@ -224,7 +219,7 @@ __device__ void multiply_slots(const ProductCall<T>& call, const Shared& shared,
     warpgroup::pin(sums);
     release(step - 1);
     if constexpr (kBias) bias.add_to(sums);
-    tma::wait(&barriers.read[warp / 2], turn);
+    tma::wait(&barriers.read[warp / 2], parity);
     write_products<T>(shared, warp * 16, sums);
     __syncwarp();
     if (leads) tma::arrive(&barriers.written[warp / 2]);
@@ -276,14 +271,14 @@ struct FinisherLines {
 };
 
 /// Finisher: a class with Call, Element, kSide and kBias, that warpgroup 2 makes of a call, Shared
-/// and a Place, and that has run().
+/// and a TileSchedule, and that has run().
 template <class Finisher>
 __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
     activation_product_kernel(const __grid_constant__ typename Finisher::Call call) {
   using T = typename Finisher::Element;
   extern __shared__ __align__(1024) unsigned char memory[];
   const Shared shared = {memory};
-  const Place place;
+  const TileSchedule schedule;
   Barriers& barriers = shared.barriers();
   if (threadIdx.x == 0) {
     for (int i = 0; i < kSlots; ++i) {
@@ -296,21 +291,22 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
     }
     tma::publish_init();
   }
-  cooperative_groups::this_cluster().sync();
+  __syncthreads();
+  tma::sync_cluster();
   const int role = warpgroup::uniform(static_cast<int>(threadIdx.x) / warpgroup::kThreads);
   if (role < kMultipliers) {
     warpgroup::take_registers<160>();
-    multiply_slots<Finisher::kSide, Finisher::kBias, T>(call, shared, place);
+    multiply_slots<Finisher::kSide, Finisher::kBias, T>(call, shared, schedule);
   } else if (role == kMultipliers) {
     warpgroup::take_registers<160>();
-    Finisher(call, shared, place).run();
+    Finisher(call, shared, schedule).run();
   } else {
     warpgroup::give_registers<32>();
     if (threadIdx.x % warpgroup::kThreads == 0)
-      bring_tiles<Finisher::kSide, T>(call, shared, place);
+      load_tiles<Finisher::kSide, T>(call, shared, schedule);
   }
   __syncwarp();
-  cooperative_groups::this_cluster().sync();  // a block's barriers stay until both have ended
+  tma::sync_cluster();  // a block's barriers stay until both have ended
 }
 
 template <class T>

@@ -13,6 +13,10 @@ namespace hyperslab::ops::cuda {
 [[nodiscard]] bool suits_activation_product(CView left, CView right, Dim columns,
                                             std::initializer_list<CView> others);
 
+/// Longer sums forward are cuBLASLt's, whose larger tiles then gain more than hiding the activation
+/// (analysis/results/kernels-h200.txt).
+inline constexpr Dim kDeepestActivationProduct = 1024;
+
 /// linear_activation_forward by Hopper's warpgroups. y has the bits of activation_forward of pre.
 void warpgroup_activation_forward(Context& ctx, CView x, CView weight, CView bias,
                                   Activation activation, View pre, View y);

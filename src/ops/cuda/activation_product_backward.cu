@@ -27,23 +27,6 @@ __device__ inline uint4 load_if(bool there, const void* from) {
       : "l"(from), "r"(static_cast<int>(there)));
   return out;
 }
-/// act'(x) for elements of 16 bits.
-template <class Function>
-struct Slope {
-  __device__ static float at(float x) { return Function::at(x).slope; }
-};
-/// Within 3e-4. With s = (1 + tanh(u)) / 2 it is s + 2 s (1 - s) x u'.
-template <>
-struct Slope<GeluTanh<true>> {
-  __device__ static float at(float x) {
-    constexpr float kScale = 0.797884561F;  // sqrt(2 / pi)
-    constexpr float kCubic = 0.044715F * kScale;
-    const float square = x * x;
-    const float s = fmaf(0.5F, hyperbolic_tangent(x * fmaf(kCubic, square, kScale)), 0.5F);
-    return fmaf(fmaf(-s, s, s), x * fmaf(6 * kCubic, square, 2 * kScale), s);
-  }
-};
-
 /// Asks for an element of pre as soon as it is done with the one that lies there in the panel
 /// before.
 template <class Function, class T>
@@ -54,22 +37,21 @@ class BackwardFinisher {
   static constexpr Side kSide = Side::by_rows;
   static constexpr bool kBias = false;
 
-  __device__ BackwardFinisher(const Call& call, const Shared& shared, const Place& place)
-      : call_(call), shared_(shared), place_(place) {}
+  __device__ BackwardFinisher(const Call& call, const Shared& shared, const TileSchedule& schedule)
+      : call_(call), shared_(shared), schedule_(schedule) {}
 
   __device__ void run() {
-    if (place_.first >= call_.pairs) return;
     Barriers& barriers = shared_.barriers();
-    TileOf<T> tile(call_, place_, place_.first);
+    TileOf<T> tile(call_, schedule_, schedule_.first);
     FinisherLines lines(call_, tile, lane_, 0);
 #pragma unroll
     for (int i = 0; i < kRows; ++i) pre_[i] = load_pre(lines, i);
-    unsigned turn = 0;
-    for (int pair = place_.first; pair < call_.pairs; pair += place_.stride, turn ^= 1U) {
-      // After the last tile its first panel is read once more.
-      const int next_pair = pair + place_.stride < call_.pairs ? pair + place_.stride : pair;
-      const TileOf<T> next(call_, place_, next_pair);
-      tma::wait(&barriers.written[lane_.warp], turn);
+    unsigned parity = 0;
+    for (int pair = schedule_.first; pair < call_.pairs; pair += schedule_.stride, parity ^= 1U) {
+      // After its last tile a block loads the first panel of that again, which nothing uses.
+      const int next_pair = pair + schedule_.stride < call_.pairs ? pair + schedule_.stride : pair;
+      const TileOf<T> next(call_, schedule_, next_pair);
+      tma::wait(&barriers.written[lane_.warp], parity);
       for (int panel = 0; panel < kPanels; ++panel) {
         const bool last = panel + 1 == kPanels;
         const FinisherLines after(call_, last ? next : tile, lane_, last ? 0 : panel + 1);
@@ -105,8 +87,8 @@ class BackwardFinisher {
       for (int word = 0; word < 4; ++word) {
         const float2 gradient = unpack<T>(products[word]);
         const float2 input = unpack<T>(inputs[word]);
-        const float low = gradient.x * Slope<Function>::at(input.x);
-        const float high = gradient.y * Slope<Function>::at(input.y);
+        const float low = gradient.x * Function::at(input.x).slope;
+        const float high = gradient.y * Function::at(input.y).slope;
         sums[2 * word] += low;
         sums[2 * word + 1] += high;
         out[word] = pack<T>(low, high);
@@ -149,7 +131,7 @@ class BackwardFinisher {
 
   const Call& call_;
   const Shared& shared_;
-  const Place& place_;
+  const TileSchedule& schedule_;
   FinisherLane lane_;
   uint4 pre_[kRows];
 };
@@ -175,6 +157,9 @@ void warpgroup_activation_backward(Context& ctx, CView dy, CView weight, CView p
       with_activation<true>(activation, [&]<class Function>(Function) {
         launch<BackwardFinisher<Function, T>>(ctx, kName, call);
       });
+    } else {
+      throw Error(ExitCode::internal,
+                  std::string(kName) + ": warpgroups multiply elements of 16 bits");
     }
   });
   if (!dbias) return;

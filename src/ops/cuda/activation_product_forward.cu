@@ -23,15 +23,15 @@ class ForwardFinisher {
   static constexpr Side kSide = Side::by_columns;
   static constexpr bool kBias = kHasBias;
 
-  __device__ ForwardFinisher(const Call& call, const Shared& shared, const Place& place)
-      : call_(call), shared_(shared), place_(place) {}
+  __device__ ForwardFinisher(const Call& call, const Shared& shared, const TileSchedule& schedule)
+      : call_(call), shared_(shared), schedule_(schedule) {}
 
   __device__ void run() {
     Barriers& barriers = shared_.barriers();
-    unsigned turn = 0;
-    for (int pair = place_.first; pair < call_.pairs; pair += place_.stride, turn ^= 1U) {
-      const TileOf<T> tile(call_, place_, pair);
-      tma::wait(&barriers.written[lane_.warp], turn);
+    unsigned parity = 0;
+    for (int pair = schedule_.first; pair < call_.pairs; pair += schedule_.stride, parity ^= 1U) {
+      const TileOf<T> tile(call_, schedule_, pair);
+      tma::wait(&barriers.written[lane_.warp], parity);
       for (int panel = 0; panel < kPanels; ++panel) finish(tile, panel);
       __syncwarp();
       if (threadIdx.x % 32 == 0) tma::arrive(&barriers.read[lane_.warp]);
@@ -58,7 +58,7 @@ class ForwardFinisher {
 
   const Call& call_;
   const Shared& shared_;
-  const Place& place_;
+  const TileSchedule& schedule_;
   FinisherLane lane_;
 };
 
@@ -92,6 +92,9 @@ void warpgroup_activation_forward(Context& ctx, CView x, CView weight, CView bia
           launch<ForwardFinisher<Function, false, T>>(ctx, kName, call);
         }
       });
+    } else {
+      throw Error(ExitCode::internal,
+                  std::string(kName) + ": warpgroups multiply elements of 16 bits");
     }
   });
 }

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Codes of a matrix alone, and the largest magnitude of all of it, go through memory from its begin
-// to its end. What has to do with columns goes by tiles (fp8_codes.cuh).
+// Codes of a matrix alone, and the largest magnitude of all of it, go through memory from
+// beginning to end. What has to do with columns goes by tiles (fp8_codes.cuh).
 #include "fp8_codes.cuh"
 
 namespace hyperslab::ops::cuda {
 namespace {
+
+using namespace fp8;
 
 __device__ void raise(float* largest, unsigned bits) {
   atomicMax(reinterpret_cast<unsigned*>(largest), bits);

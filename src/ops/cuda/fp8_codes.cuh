@@ -9,7 +9,7 @@
 #include "../fp8_scale.hpp"
 #include "kernels_common.cuh"
 
-namespace hyperslab::ops::cuda {
+namespace hyperslab::ops::cuda::fp8 {
 
 inline constexpr int kSide = 8;                   // values of a thread, by rows and by columns
 inline constexpr int kTile = 128;                 // values of a block, likewise
@@ -135,6 +135,10 @@ inline dim3 tiles_of(Dim rows, Dim columns) {
   return {static_cast<unsigned>(ceil_divide(columns, kTile)),
           static_cast<unsigned>(ceil_divide(rows, kTile))};
 }
+
+}  // namespace hyperslab::ops::cuda::fp8
+
+namespace hyperslab::ops::cuda {
 
 /// fp8_quantize of scales of groups and of blocks.
 void fp8_quantize_groups(Context& ctx, CView x, const Fp8Matrix& straight,

@@ -7,6 +7,8 @@
 namespace hyperslab::ops::cuda {
 namespace {
 
+using namespace fp8;
+
 static_assert(kTile == kFp8Group);
 
 /// Codes and scales that are written; null: none.

@@ -26,7 +26,8 @@ inline constexpr std::size_t kCudnnSlack = std::size_t{16} << 20;
   return static_cast<std::size_t>(activation_block_rows(rows, K, dtype) * K) * size_of(dtype);
 }
 
-/// Rows of a tile of warpgroup_activation_product, which keeps their column sums in f32.
+/// Rows of a tile of the kernels of activation_product.cuh. The backward one leaves the column sums
+/// of each tile in the workspace, in f32.
 inline constexpr Dim kActivationProductRows = 128;
 [[nodiscard]] constexpr std::size_t activation_product_workspace(Dim rows, Dim K) {
   const Dim tiles = (rows + kActivationProductRows - 1) / kActivationProductRows;

@@ -203,7 +203,9 @@ void linear_forward(Context& ctx, CView x, CView weight, CView bias, Accumulate 
 void linear_activation_forward(Context& ctx, CView x, CView weight, CView bias,
                                Activation activation, View pre, View y) {
   const auto [M, K] = weight.dims<2>("linear_activation_forward weight");
-  if (!ctx.deterministic() && suits_activation_product(x, weight, M, {bias, pre, y})) {
+  // With run.deterministic a row has the same bits in products of few rows, which are cuBLASLt's.
+  if (!ctx.deterministic() && K <= kDeepestActivationProduct &&
+      suits_activation_product(x, weight, M, {bias, pre, y})) {
     return warpgroup_activation_forward(ctx, x, weight, bias, activation, pre, y);
   }
   if (fuses_activation_forward(ctx, activation, pre, M)) {

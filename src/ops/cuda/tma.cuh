@@ -100,6 +100,27 @@ __device__ inline void copy(std::uint32_t to, const CUtensorMap& from, const int
       : "memory"));
 }
 
+/// Which block of its cluster this is.
+__device__ inline unsigned block_in_cluster() {
+  unsigned block = 0;
+  HYPERSLAB_TMA(asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(block)));
+  return block;
+}
+/// A barrier of all threads of the cluster, which warps reach as a whole.
+__device__ inline void sync_cluster() {
+  HYPERSLAB_TMA(
+      asm volatile("barrier.cluster.arrive.aligned;\n"
+                   "barrier.cluster.wait.aligned;" ::
+                       : "memory"));
+}
+/// Writes four matrices of 8 x 8 16-bit elements to shared memory: lanes 8 q to 8 q + 7 name the
+/// rows of the q-th, and lane 4 g + t has the elements 2 t and 2 t + 1 of each one's row g.
+__device__ inline void store_matrices(std::uint32_t to, const std::uint32_t (&matrices)[4]) {
+  HYPERSLAB_TMA(
+      asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to),
+                   "r"(matrices[0]), "r"(matrices[1]), "r"(matrices[2]), "r"(matrices[3])
+                   : "memory"));
+}
 /// The box whose first element is in `column` of `row`, into the shared memory of this block.
 __device__ inline void copy(void* to, const CUtensorMap& from, int column, int row,
                             std::uint64_t* barrier) {
@@ -109,8 +130,8 @@ __device__ inline void copy(void* to, const CUtensorMap& from, int column, int r
                    "l"(&from), "r"(column), "r"(row), "r"(shared_address(barrier))
                    : "memory"));
 }
-/// The same into the first two blocks of the cluster, at the same place of each, where its own
-/// barrier counts the bytes.
+/// The same into the first two blocks of the cluster, at the same offset; the barrier of each at
+/// this offset counts the bytes that it gets.
 __device__ inline void copy_to_pair(void* to, const CUtensorMap& from, int column, int row,
                                     std::uint64_t* barrier) {
   HYPERSLAB_TMA(

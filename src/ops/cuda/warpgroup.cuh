@@ -37,7 +37,8 @@ struct Tile {
   static constexpr int kBytes = kWidth / kSwizzled * kPartBytes;
   std::uint32_t base;
 
-  /// An address in a cluster names the block in its upper bits, an operand is of this block.
+  /// In a cluster upper bits of a shared address name the block; descriptors hold offsets in this
+  /// one.
   __device__ explicit Tile(const unsigned char* memory)
       : base(tma::shared_address(memory) & 0x3FFFFU) {}
 
@@ -94,8 +95,8 @@ __device__ void pin(float (&sums)[kBlocks][4]) {
 /// with such values; a product else takes ten instructions more.
 __device__ inline int uniform(int value) { return __shfl_sync(0xFFFFFFFFU, value, 0); }
 
-/// Registers of a thread from here on, for all warps of a warpgroup: of those that the block was
-/// given, others give some first.
+/// Raises, or lowers, the registers of each thread of a warpgroup, in all its warps. A raise waits
+/// until the block's pool has enough, so another warpgroup must lower its own.
 template <int kRegisters>
 __device__ void take_registers() {
   HYPERSLAB_WARPGROUP(asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters)));

@@ -19,7 +19,7 @@ inline const std::vector<BrokenOverrides>& broken_precision_rules() {
       {"precision.fp8_min_width",
        {kOn},
        "no layer of the blocks has 2048 inputs and outputs, so that fp8_tensor would do nothing: "
-       "set it to 48 or less"},
+       "set precision.fp8_min_width to 48 or less"},
       {"precision.fp8_keep_first",
        {kOn, kSmall, "precision.fp8_keep_first=1", "precision.fp8_keep_last=1"},
        "1 and precision.fp8_keep_last 1 keep all of the 2 blocks as they are"},
