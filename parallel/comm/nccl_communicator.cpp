@@ -94,6 +94,7 @@ NcclCommunicator::NcclCommunicator(MPI_Comm own, GroupRole role,
   record_calls(recorder);
   recorder->wait_begins(Call::barrier, 0);
   initialize_nccl();
+  if (role == GroupRole::tensor) peer_copies_ = PeerCopies::make(comm_, name());
   recorder->wait_ends();
 }
 
@@ -120,6 +121,7 @@ NcclCommunicator::~NcclCommunicator() {
     // Freeing device memory waits for the GPU, which may wait for members that are elsewhere.
     (void)events_.release();
     (void)clock_.release();
+    (void)peer_copies_.release();
     return;
   }
   if (under_way() > 0) {
@@ -128,6 +130,7 @@ NcclCommunicator::~NcclCommunicator() {
   }
   const std::string who = "communicator " + name();
   log_if_cuda_failed(cudaStreamSynchronize(stream_), who, "cudaStreamSynchronize");
+  peer_copies_.reset();
   const ncclResult_t destroyed = ncclCommDestroy(nccl_);
   if (destroyed != ncclSuccess) {
     log::failed_close(who, "ncclCommDestroy", ncclGetErrorString(destroyed));
@@ -150,24 +153,47 @@ unsigned long long NcclCommunicator::capture_of(cudaStream_t stream) const {
   return status == cudaStreamCaptureStatusNone ? 0 : id;
 }
 
-/// The own stream waits for everything that is enqueued on `after`.
+/// fork_ has happened once everything is done that is enqueued on `after`.
 void NcclCommunicator::fork(Stream& after, Ticket ticket) {
   const cudaStream_t stream = after.cuda();
   operation(ticket) = {events_->take(), capture_of(stream)};
   HS_COMM_CUDA(name(), cudaEventRecord(fork_, stream));
-  HS_COMM_CUDA(name(), cudaStreamWaitEvent(stream_, fork_, 0));
 }
 
 template <class Issue>
 void NcclCommunicator::run(Stream& after, Call call, Ticket ticket, Issue&& issue) {
   fork(after, ticket);
+  HS_COMM_CUDA(name(), cudaStreamWaitEvent(stream_, fork_, 0));
   if (times(call)) HS_COMM_CUDA(name(), clock_->start(stream_));
   issue();
   if (times(call)) HS_COMM_CUDA(name(), clock_->stop(stream_));
   HS_COMM_CUDA(name(), cudaEventRecord(operation(ticket).done, stream_));
 }
 
+/// `issue` returns the stream that carries the operation. The own stream has a part in it only if
+/// the operation is timed.
+template <class Issue>
+void NcclCommunicator::run_copies(Stream& after, Call call, Ticket ticket, Issue&& issue) {
+  fork(after, ticket);
+  const Operation& mine = operation(ticket);
+  if (!times(call)) {
+    HS_COMM_CUDA(name(), cudaEventRecord(mine.done, issue(PeerCopies::Start{fork_, mine.capture})));
+    return;
+  }
+  HS_COMM_CUDA(name(), cudaStreamWaitEvent(stream_, fork_, 0));
+  HS_COMM_CUDA(name(), clock_->start(stream_));
+  HS_COMM_CUDA(name(), cudaEventRecord(mine.done, issue(PeerCopies::Start{fork_, mine.capture})));
+  HS_COMM_CUDA(name(), cudaStreamWaitEvent(stream_, mine.done, 0));
+  HS_COMM_CUDA(name(), clock_->stop(stream_));
+  HS_COMM_CUDA(name(), cudaEventRecord(mine.done, stream_));
+}
+
 void NcclCommunicator::do_all_reduce(Stream& after, View buffer, ReduceOp op, Ticket ticket) {
+  if (copies(Call::all_reduce, buffer, {}, op)) {
+    return run_copies(after, Call::all_reduce, ticket, [&](const PeerCopies::Start& start) {
+      return peer_copies_->all_reduce(start, buffer);
+    });
+  }
   run(after, Call::all_reduce, ticket, [&] {
     HS_NCCL(name(), nccl_,
             ncclAllReduce(buffer.raw(), buffer.raw(), count_of(buffer), type_of(buffer.dtype()),
@@ -176,6 +202,11 @@ void NcclCommunicator::do_all_reduce(Stream& after, View buffer, ReduceOp op, Ti
 }
 
 void NcclCommunicator::do_reduce_scatter(Stream& after, View full, View shard, Ticket ticket) {
+  if (copies(Call::reduce_scatter, full, shard)) {
+    return run_copies(after, Call::reduce_scatter, ticket, [&](const PeerCopies::Start& start) {
+      return peer_copies_->reduce_scatter(start, full, shard);
+    });
+  }
   run(after, Call::reduce_scatter, ticket, [&] {
     HS_NCCL(name(), nccl_,
             ncclReduceScatter(full.raw(), shard.raw(), count_of(shard), type_of(full.dtype()),
@@ -184,6 +215,11 @@ void NcclCommunicator::do_reduce_scatter(Stream& after, View full, View shard, T
 }
 
 void NcclCommunicator::do_all_gather(Stream& after, CView shard, View full, Ticket ticket) {
+  if (copies(Call::all_gather, full, shard)) {
+    return run_copies(after, Call::all_gather, ticket, [&](const PeerCopies::Start& start) {
+      return peer_copies_->all_gather(start, shard, full);
+    });
+  }
   run(after, Call::all_gather, ticket, [&] {
     HS_NCCL(name(), nccl_,
             ncclAllGather(shard.raw(), full.raw(), shard.bytes(), ncclUint8, nccl_, stream_));

@@ -12,6 +12,7 @@
 #include "event_pool.hpp"
 #include "flight_recorder.hpp"
 #include "hyperslab/comm/communicator.hpp"
+#include "peer_copies.hpp"
 
 namespace hyperslab::comm {
 
@@ -20,7 +21,8 @@ namespace hyperslab::comm {
 /// the host waits for nothing. Both work while these streams are being captured: the own stream
 /// then joins the capture. Members meet over MPI alone: in barriers, and with a new unique id for
 /// every group, so that a split asks nothing of the operations under way. Never aborted: a lost
-/// member is found by the watchdog.
+/// member is found by the watchdog. Large sums and gathers of a tensor group go by PeerCopies where
+/// its GPUs map each other's memory.
 class NcclCommunicator final : public Communicator {
  public:
   /// Takes over `own`, which has at least two members and no one else may use; collective.
@@ -60,6 +62,12 @@ class NcclCommunicator final : public Communicator {
   void fork(Stream& after, Ticket ticket);
   template <class Issue>
   void run(Stream& after, Call call, Ticket ticket, Issue&& issue);
+  template <class Issue>
+  void run_copies(Stream& after, Call call, Ticket ticket, Issue&& issue);
+  [[nodiscard]] bool copies(Call call, CView full, CView shard = {},
+                            ReduceOp op = ReduceOp::sum) const {
+    return peer_copies_ != nullptr && peer_copies_->takes(call, full, shard, op);
+  }
   [[nodiscard]] unsigned long long capture_of(cudaStream_t stream) const;
   void check_peers() const;
 
@@ -70,6 +78,7 @@ class NcclCommunicator final : public Communicator {
   cudaEvent_t fork_ = nullptr;
   std::unique_ptr<EventPool> events_;
   std::unique_ptr<BusyClock> clock_;
+  std::unique_ptr<PeerCopies> peer_copies_;  ///< null if there are none
   double collected_seconds_ = 0;
   std::vector<Operation> operations_;  ///< by ticket
 };

@@ -29,8 +29,9 @@ using CopyRecord = CUpti_ActivityMemcpy5;
 using PeerCopyRecord = CUpti_ActivityMemcpyPtoP4;
 using FillRecord = CUpti_ActivityMemset4;
 
-constexpr std::array kTransfers = {CUPTI_ACTIVITY_KIND_MEMCPY, CUPTI_ACTIVITY_KIND_MEMCPY2,
-                                   CUPTI_ACTIVITY_KIND_MEMSET};
+/// With kernels, as copies to other GPUs communicate.
+constexpr std::array kCopies = {CUPTI_ACTIVITY_KIND_MEMCPY, CUPTI_ACTIVITY_KIND_MEMCPY2};
+constexpr CUpti_ActivityKind kFills = CUPTI_ACTIVITY_KIND_MEMSET;
 
 constexpr std::size_t kBufferBytes = std::size_t{4} << 20;
 constexpr std::size_t kRecordAlignment = 8;
@@ -192,8 +193,8 @@ class Watcher final : public Profiler::Backend {
   [[nodiscard]] bool sees_kernels() const { return watch_ != Profiler::Watch::calls; }
   [[nodiscard]] bool keeps_events() const { return watch_ == Profiler::Watch::timeline; }
   void add(const KernelRecord& record);
-  void add(const CopyRecord& record);
-  void add(const PeerCopyRecord& record);
+  template <class Record>
+  void add_copy(const Record& record);
   void add(const FillRecord& record);
   template <class Record>
   void keep_event(const Record& record, std::string name, std::int64_t bytes, bool communicates);
@@ -258,7 +259,8 @@ Watcher::~Watcher() {
     (void)library().enable_domain(0, subscriber_, CUPTI_CB_DOMAIN_DRIVER_API);
     if (sees_kernels()) {
       (void)library().activity_disable(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL);
-      for (const CUpti_ActivityKind kind : kTransfers) (void)library().activity_disable(kind);
+      for (const CUpti_ActivityKind kind : kCopies) (void)library().activity_disable(kind);
+      (void)library().activity_disable(kFills);
       (void)library().flush_all(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED);
     }
   }
@@ -287,12 +289,11 @@ void Watcher::start() {
   started_seconds_ = now_seconds();
   if (sees_kernels()) {
     check(library().activity_enable(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL), "cuptiActivityEnable");
-  }
-  if (keeps_events()) {
-    for (const CUpti_ActivityKind kind : kTransfers) {
+    for (const CUpti_ActivityKind kind : kCopies) {
       check(library().activity_enable(kind), "cuptiActivityEnable");
     }
   }
+  if (keeps_events()) check(library().activity_enable(kFills), "cuptiActivityEnable");
   set_domains(true);
 }
 
@@ -302,10 +303,11 @@ void Watcher::stop() {
     check(library().flush_all(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED), "cuptiActivityFlushAll");
     check(library().activity_disable(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL),
           "cuptiActivityDisable");
+    for (const CUpti_ActivityKind kind : kCopies) {
+      check(library().activity_disable(kind), "cuptiActivityDisable");
+    }
     if (keeps_events()) {
-      for (const CUpti_ActivityKind kind : kTransfers) {
-        check(library().activity_disable(kind), "cuptiActivityDisable");
-      }
+      check(library().activity_disable(kFills), "cuptiActivityDisable");
       stopped_ = now_on_both_clocks();
     }
     std::size_t dropped = 0;
@@ -364,10 +366,10 @@ void CUPTIAPI Watcher::on_complete(CUcontext /*context*/, std::uint32_t /*stream
         watcher->add(*reinterpret_cast<const KernelRecord*>(record));
         break;
       case CUPTI_ACTIVITY_KIND_MEMCPY:
-        watcher->add(*reinterpret_cast<const CopyRecord*>(record));
+        watcher->add_copy(*reinterpret_cast<const CopyRecord*>(record));
         break;
       case CUPTI_ACTIVITY_KIND_MEMCPY2:
-        watcher->add(*reinterpret_cast<const PeerCopyRecord*>(record));
+        watcher->add_copy(*reinterpret_cast<const PeerCopyRecord*>(record));
         break;
       case CUPTI_ACTIVITY_KIND_MEMSET:
         watcher->add(*reinterpret_cast<const FillRecord*>(record));
@@ -401,14 +403,15 @@ void Watcher::keep_event(const Record& record, std::string name, std::int64_t by
   added.end_ns = record.end;
 }
 
-void Watcher::add(const CopyRecord& record) {
+/// CUPTI has some copies between devices among those on one.
+template <class Record>
+void Watcher::add_copy(const Record& record) {
+  if (record.end < record.start) return;  // it has not ended
   const std::scoped_lock lock(mutex_);
-  keep_event(record, copy_name(record.copyKind), static_cast<std::int64_t>(record.bytes), false);
-}
-
-void Watcher::add(const PeerCopyRecord& record) {
-  const std::scoped_lock lock(mutex_);
-  keep_event(record, copy_name(record.copyKind), static_cast<std::int64_t>(record.bytes), false);
+  const bool communicates = record.copyKind == CUPTI_ACTIVITY_MEMCPY_KIND_PTOP;
+  if (communicates) spans_.push_back({record.start, record.end, true});
+  keep_event(record, copy_name(record.copyKind), static_cast<std::int64_t>(record.bytes),
+             communicates);
 }
 
 void Watcher::add(const FillRecord& record) {

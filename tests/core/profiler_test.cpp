@@ -70,6 +70,10 @@ TEST(CommunicationTime, IsExposedWhileNothingElseRuns) {
   EXPECT_EQ(seconds({sum, {0, 100, false}}), std::pair(20L, 0L));
   EXPECT_EQ(seconds({sum, {20, 40, kCommunicates}, {35, 50, false}}), std::pair(30L, 25L));
   EXPECT_EQ(seconds({sum, {12, 20, kCommunicates}, {15, 25, false}}), std::pair(20L, 10L));
+  EXPECT_EQ(seconds({sum, {35, 40, kCommunicates}}), std::pair(30L, 30L)) << "waits from 30 on";
+  EXPECT_EQ(seconds({sum, {28, 33, false}, {35, 40, kCommunicates}}), std::pair(27L, 25L));
+  EXPECT_EQ(seconds({{1, 5, false}, sum}), std::pair(25L, 25L));
+  EXPECT_EQ(seconds({sum, {40, 50, false}}), std::pair(20L, 20L)) << "idle before a product";
 }
 
 TEST(Profiler, SaysWhyThereIsNone) {

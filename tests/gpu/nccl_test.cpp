@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "hyperslab/core/graph.hpp"
@@ -284,6 +285,45 @@ TEST_F(Nccl, WorksInGraphs) {
     EXPECT_EQ(numbers(x.view()), std::vector<double>(n, sum)) << run;
     EXPECT_EQ(numbers(neighbour.view()), std::vector<double>(n, sum * size())) << run;
     EXPECT_EQ(numbers(outside.view()), std::vector<double>(n, run * size())) << run;
+  }
+}
+
+// Large calls of a tensor group, which go by copies where GPUs map each other's memory, in turns
+// eager and in two graphs, several under way, longer than a message and not a multiple of it.
+TEST_F(Nccl, LargeCallsOfGraphsAndBesideThem) {
+  constexpr int kPieces = 6;
+  const Dim n = (Dim{5} << 20) + 64 * size();
+  std::vector<Tensor> pieces;
+  for (int i = 0; i < kPieces; ++i) pieces.push_back(filled(DType::bf16, n, 0));
+  Tensor gathered = filled(DType::bf16, n * size(), 0);
+  Tensor scattered = filled(DType::bf16, n, 0);
+  std::array<GraphSegment, 2> segments;
+  const auto work = [&] {
+    std::vector<Ticket> tickets;
+    for (Tensor& piece : pieces) {
+      tickets.push_back(group().all_reduce(ctx(), piece.view(), ReduceOp::sum));
+    }
+    for (const Ticket ticket : tickets) group().wait(ctx(), ticket);
+    group().wait(ctx(), group().all_gather(ctx(), pieces[1].view(), gathered.view()));
+    group().wait(ctx(), group().reduce_scatter(ctx(), gathered.view(), scattered.view()));
+  };
+
+  for (int run = 0; run < 12; ++run) {
+    for (int i = 0; i < kPieces; ++i) {
+      copy(ctx(), filled(DType::bf16, n, rank() + run + i).view(), pieces[std::size_t(i)].view());
+    }
+    if (run % 3 == 0) {
+      work();
+    } else {
+      segments.at(std::size_t(run % 2)).run(ctx(), true, work);
+    }
+
+    for (int i = 0; i < kPieces; ++i) {
+      const auto found = numbers(pieces[std::size_t(i)].view());
+      EXPECT_EQ(std::ranges::count(found, sum_of_ranks() + (run + i) * size()), n) << run << i;
+    }
+    const double sum = (sum_of_ranks() + (run + 1) * size()) * size();
+    EXPECT_EQ(std::ranges::count(numbers(scattered.view()), sum), n) << run;
   }
 }
 

@@ -58,13 +58,14 @@ struct DeviceEvent {
   double end_seconds = 0;  ///< both on the host's monotonic clock
 };
 
-/// Kernels of communication in time.
+/// Kernels of communication, and copies between devices, in time. The time in which nothing is on
+/// the device before one of them counts as its own: streams wait for other members there.
 struct CommunicationTime {
   double seconds = 0;          ///< with at least one of them on the device
   double exposed_seconds = 0;  ///< of these, with no other kernel beside them
 };
 
-/// When a kernel was on the device.
+/// When a kernel or a copy between devices was on the device.
 struct KernelSpan {
   std::uint64_t begin_ns = 0;
   std::uint64_t end_ns = 0;
