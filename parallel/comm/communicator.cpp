@@ -180,6 +180,23 @@ Ticket Communicator::reduce_scatter(Stream& after, View full, View shard) {
   return ticket;
 }
 
+Ticket Communicator::reduce_scatter_others(Context& ctx, View full, View shard) {
+  Stream& after = ctx.stream();
+  check_view(after.device(), Call::reduce_scatter, full, "full");
+  check_view(after.device(), Call::reduce_scatter, shard, "shard");
+  check_reducible(Call::reduce_scatter, full);
+  check_shard(Call::reduce_scatter, full, shard);
+  const Ticket ticket = open(after, Call::reduce_scatter, full.bytes());
+  count(Call::reduce_scatter, full.bytes());
+  if (after.device() != Device::meta) do_reduce_scatter_others(after, full, shard, ticket);
+  return ticket;
+}
+
+void Communicator::do_reduce_scatter_others(Stream& /*after*/, View /*full*/, View /*shard*/,
+                                            Ticket /*ticket*/) {
+  refuse("reduce_scatter_others", "members of this communicator share no memory");
+}
+
 Ticket Communicator::all_gather(Stream& after, CView shard, View full) {
   check_view(after.device(), Call::all_gather, shard, "shard");
   check_view(after.device(), Call::all_gather, full, "full");

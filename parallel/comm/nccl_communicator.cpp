@@ -214,6 +214,22 @@ void NcclCommunicator::do_reduce_scatter(Stream& after, View full, View shard, T
   });
 }
 
+void NcclCommunicator::do_reduce_scatter_others(Stream& after, View full, View shard,
+                                                Ticket ticket) {
+  if (!is_shared(full)) refuse("reduce_scatter_others", "the buffer is not shared");
+  run_copies(after, Call::reduce_scatter, ticket, [&](const PeerCopies::Start& start) {
+    return peer_copies_->reduce_scatter_others(start, full, shard);
+  });
+}
+
+std::shared_ptr<void> NcclCommunicator::share(void* memory, std::size_t bytes) {
+  return peer_copies_ == nullptr ? nullptr : peer_copies_->share(memory, bytes);
+}
+
+bool NcclCommunicator::is_shared(CView view) const {
+  return copies(Call::reduce_scatter, view) && peer_copies_->is_shared(view);
+}
+
 void NcclCommunicator::do_all_gather(Stream& after, CView shard, View full, Ticket ticket) {
   if (copies(Call::all_gather, full, shard)) {
     return run_copies(after, Call::all_gather, ticket, [&](const PeerCopies::Start& start) {

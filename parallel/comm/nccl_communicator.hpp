@@ -35,6 +35,8 @@ class NcclCommunicator final : public Communicator {
   NcclCommunicator& operator=(NcclCommunicator&&) = delete;
 
   void progress() override {}
+  [[nodiscard]] std::shared_ptr<void> share(void* memory, std::size_t bytes) override;
+  [[nodiscard]] bool is_shared(CView view) const override;
   /// The self communicator if a group has one member.
   std::unique_ptr<Communicator> split(int color, int key, GroupRole role) override;
   [[nodiscard]] const std::uint64_t* device_nanoseconds() const override {
@@ -51,6 +53,7 @@ class NcclCommunicator final : public Communicator {
   void do_all_reduce(Stream& after, View buffer, ReduceOp op, Ticket ticket) override;
   void do_reduce_scatter(Stream& after, View full, View shard, Ticket ticket) override;
   void do_all_gather(Stream& after, CView shard, View full, Ticket ticket) override;
+  void do_reduce_scatter_others(Stream& after, View full, View shard, Ticket ticket) override;
   void do_broadcast(Stream& after, View buffer, int root, Ticket ticket) override;
   void do_exchange(Stream& after, std::span<const Message> messages, Ticket ticket) override;
   double do_wait(Stream& before, Ticket ticket) override;

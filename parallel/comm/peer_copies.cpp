@@ -8,33 +8,21 @@
 #include <string_view>
 #include <utility>
 
+#include "driver_function.hpp"
 #include "hyperslab/core/cuda_check.hpp"
 #include "hyperslab/core/error.hpp"
+#include "mpi_check.hpp"
 #include "nccl_check.hpp"
 #include "peer_sums.hpp"
 
 namespace hyperslab::comm {
 namespace {
 
-constexpr std::size_t kSlotBytes = std::size_t{8} << 20;
-/// Of the buffer of a call: with less, NCCL's latency is as good (14 us for 1 MiB of two H200).
+constexpr std::size_t kPlaceBytes = std::size_t{8} << 20;  // of all others' messages of a slot
+/// Of the buffer of a call: with less, NCCL is as quick (14 us for 1 MiB of two H200).
 constexpr std::size_t kLeastBytes = std::size_t{256} << 10;
-constexpr int kLanes = 4;
 
 using StreamValue = decltype(&cuStreamWaitValue32);
-
-/// A function of the driver, without linking to it.
-StreamValue driver_function(const std::string& communicator, const char* name) {
-  void* function = nullptr;
-  cudaDriverEntryPointQueryResult found{};
-  HS_COMM_CUDA(communicator,
-               cudaGetDriverEntryPointByVersion(name, &function, 12000, cudaEnableDefault, &found));
-  if (found != cudaDriverEntryPointSuccess) {
-    throw Error(ExitCode::device,
-                "communicator " + communicator + ": the driver lacks " + std::string(name));
-  }
-  return reinterpret_cast<StreamValue>(function);
-}
 
 void check_driver(CUresult result, const char* call, const std::string& communicator) {
   if (result == CUDA_SUCCESS) return;
@@ -46,7 +34,7 @@ CUdeviceptr address_of(const std::uint32_t* flag) { return reinterpret_cast<CUde
 
 /// What is enqueued on the stream next waits until the flag of this GPU is 1.
 void wait_for(cudaStream_t stream, const std::uint32_t* flag, const std::string& communicator) {
-  static const StreamValue wait = driver_function(communicator, "cuStreamWaitValue32");
+  static const StreamValue wait = driver_function<StreamValue>(communicator, "cuStreamWaitValue32");
   check_driver(wait(stream, address_of(flag), 1, CU_STREAM_WAIT_VALUE_EQ), "cuStreamWaitValue32",
                communicator);
 }
@@ -54,7 +42,8 @@ void wait_for(cudaStream_t stream, const std::uint32_t* flag, const std::string&
 /// After everything that the stream did is visible to all GPUs.
 void set(cudaStream_t stream, const std::uint32_t* flag, std::uint32_t value,
          const std::string& communicator) {
-  static const StreamValue write = driver_function(communicator, "cuStreamWriteValue32");
+  static const StreamValue write =
+      driver_function<StreamValue>(communicator, "cuStreamWriteValue32");
   check_driver(write(stream, address_of(flag), value, CU_STREAM_WRITE_VALUE_DEFAULT),
                "cuStreamWriteValue32", communicator);
 }
@@ -70,16 +59,20 @@ std::byte* bytes_of(View view) { return static_cast<std::byte*>(view.raw()); }
 
 std::unique_ptr<PeerCopies> PeerCopies::make(MPI_Comm group, const std::string& communicator) {
   const char* wish = std::getenv("HYPERSLAB_PEER_COPIES");
-  const bool wanted = wish == nullptr || std::string_view(wish) != "0";
-  // Who does not want them asks for no bytes.
-  std::optional<PeerMemory> memory =
-      PeerMemory::map(group, communicator, kLanes * kSlots, wanted ? kSlotBytes : 0);
-  if (!memory) return nullptr;
-  return std::unique_ptr<PeerCopies>(new PeerCopies(communicator, std::move(*memory)));
+  int wanted = static_cast<int>((wish == nullptr || std::string_view(wish) != "0") &&
+                                size_of_group(group, communicator) <= PeerSlots::kMostMembers);
+  HS_MPI(communicator, MPI_Allreduce(MPI_IN_PLACE, &wanted, 1, MPI_INT, MPI_LAND, group));
+  if (wanted == 0) return nullptr;
+  constexpr int kWithPlaces = 2 * 2 * kSlots;
+  auto slots =
+      std::make_unique<PeerSlots>(group, communicator, kLanes * kSlots, kWithPlaces, kPlaceBytes);
+  if (!slots->is_mapped()) return nullptr;
+  return std::unique_ptr<PeerCopies>(new PeerCopies(communicator, group, std::move(slots)));
 }
 
-PeerCopies::PeerCopies(const std::string& communicator, PeerMemory memory)
-    : communicator_(communicator), memory_(std::move(memory)) {
+PeerCopies::PeerCopies(const std::string& communicator, MPI_Comm group,
+                       std::unique_ptr<PeerSlots> slots)
+    : communicator_(communicator), group_(group), slots_(std::move(slots)) {
   int least = 0;
   int greatest = 0;
   HS_COMM_CUDA(communicator_, cudaDeviceGetStreamPriorityRange(&least, &greatest));
@@ -95,23 +88,22 @@ PeerCopies::PeerCopies(const std::string& communicator, PeerMemory memory)
     return event;
   };
   added_ = make_event();
-  for (std::size_t i = 0; i < lanes_.size(); ++i) {
-    Lane& lane = lanes_.at(i);
-    lane.first_slot = static_cast<int>(i) * kSlots;
-    if (i < 2) {
-      lane.frees = make_stream();
-      lane.sends = make_stream();
-      lane.receives = make_stream();
-    } else {  // a capture and an eager call never enqueue at a time
-      const Lane& eager = lanes_.at(i - 2);
-      lane.frees = eager.frees;
-      lane.sends = eager.sends;
-      lane.receives = eager.receives;
-    }
-    for (Slot& slot : lane.slots) {
-      slot.freed = make_event();
-      slot.sent = make_event();
-      slot.received = make_event();
+  // Slots with places come first: of both kinds that need them, eager and in graphs.
+  int next_slot = 0;
+  for (const Kind kind : {Kind::terms, Kind::copies, Kind::direct}) {
+    Lane& eager = lane(kind, {});
+    Lane& captured = lane(kind, {.capture = 1});
+    eager.frees = make_stream();
+    eager.sends = make_stream();
+    eager.receives = make_stream();
+    // A capture and an eager call never enqueue at a time.
+    captured.frees = eager.frees;
+    captured.sends = eager.sends;
+    captured.receives = eager.receives;
+    for (Lane* each : {&eager, &captured}) {
+      each->direct = kind == Kind::direct;
+      each->first_slot = std::exchange(next_slot, next_slot + kSlots);
+      for (Slot& slot : each->slots) slot = {make_event(), make_event(), make_event()};
     }
   }
 }
@@ -127,76 +119,94 @@ PeerCopies::~PeerCopies() {
   }
 }
 
+std::shared_ptr<void> PeerCopies::share(void* memory, std::size_t bytes) {
+  std::erase_if(shared_, [](const auto& each) { return each.expired(); });
+  auto mapped = std::make_shared<PeerMemory>(group_, communicator_, memory, bytes);
+  if (!mapped->is_mapped()) return nullptr;
+  shared_.push_back(mapped);
+  return mapped;
+}
+
+std::shared_ptr<const PeerMemory> PeerCopies::holder_of(CView view) const {
+  for (const auto& each : shared_) {
+    std::shared_ptr<const PeerMemory> memory = each.lock();
+    if (memory && memory->holds(view.raw(), view.bytes())) return memory;
+  }
+  return nullptr;
+}
+
 bool PeerCopies::takes(Call call, CView full, CView shard, ReduceOp op) const {
   const bool sums = call != Call::all_gather;
-  const std::size_t parts = call == Call::all_reduce && memory_.size() == 2
+  const std::size_t parts = call == Call::all_reduce && slots_->size() == 2
                                 ? 1
-                                : static_cast<std::size_t>(memory_.size());
+                                : static_cast<std::size_t>(slots_->size());
   return full.bytes() >= kLeastBytes && full.bytes() % (parts * kSumBytes) == 0 &&
          is_aligned(full) && (!shard || is_aligned(shard)) &&
          (!sums || (op == ReduceOp::sum && adds_peer_terms(full.dtype())));
 }
 
-int PeerCopies::exchange(Lane& lane, const Start& start, const std::byte* from, std::size_t stride,
-                         std::size_t bytes) {
+int PeerCopies::exchange(Lane& lane, const Start& start, const Message& message) {
   const int index = std::exchange(lane.next, (lane.next + 1) % kSlots);
   const int slot = lane.first_slot + index;
   Slot& mine = lane.slots.at(static_cast<std::size_t>(index));
-  const int rank = memory_.rank();
-  const auto each_other = [&](auto&& work) {
-    // Each begins with the member after itself, so that no member gets all messages first.
-    for (int i = 1; i < memory_.size(); ++i) work((rank + i) % memory_.size());
-  };
+  const int rank = slots_->rank();
+  const bool follows = mine.used && mine.capture == start.capture;
 
-  // A member frees a slot once it has read it, for which it waits for what this member sent before:
-  // this must not be held up by the wait for the slot.
-  if (mine.used && mine.capture == start.capture) {
-    HS_COMM_CUDA(communicator_, cudaStreamWaitEvent(lane.frees, mine.received, 0));
-  } else {
+  // The wait for a slot must not hold up the reading of the message before, for which others wait.
+  if (follows) HS_COMM_CUDA(communicator_, cudaStreamWaitEvent(lane.frees, mine.received, 0));
+  if (!follows || lane.direct) {
     HS_COMM_CUDA(communicator_, cudaStreamWaitEvent(lane.frees, start.after, 0));
   }
+  if (lane.direct) {
+    each_other(
+        [&](int other) { set(lane.frees, slots_->free(slot, other, rank), 1, communicator_); });
+  }
   each_other([&](int other) {
-    wait_for(lane.frees, memory_.free(slot, rank, other), communicator_);
-    set(lane.frees, memory_.free(slot, rank, other), 0, communicator_);
+    wait_for(lane.frees, slots_->free(slot, rank, other), communicator_);
+    set(lane.frees, slots_->free(slot, rank, other), 0, communicator_);
   });
   HS_COMM_CUDA(communicator_, cudaEventRecord(mine.freed, lane.frees));
 
   HS_COMM_CUDA(communicator_, cudaStreamWaitEvent(lane.sends, mine.freed, 0));
   HS_COMM_CUDA(communicator_, cudaStreamWaitEvent(lane.sends, start.after, 0));
   each_other([&](int other) {
-    HS_COMM_CUDA(communicator_, cudaMemcpyAsync(memory_.place(slot, rank, other),
-                                                from + static_cast<std::size_t>(other) * stride,
-                                                bytes, cudaMemcpyDeviceToDevice, lane.sends));
-    set(lane.sends, memory_.full(slot, rank, other), 1, communicator_);
+    const auto member = static_cast<std::size_t>(other);
+    std::byte* to = lane.direct ? message.memory->at(other, message.to + member * message.to_stride)
+                                : slots_->place(slot, rank, other);
+    HS_COMM_CUDA(communicator_,
+                 cudaMemcpyAsync(to, message.from + member * message.from_stride, message.bytes,
+                                 cudaMemcpyDeviceToDevice, lane.sends));
+    set(lane.sends, slots_->full(slot, rank, other), 1, communicator_);
   });
   HS_COMM_CUDA(communicator_, cudaEventRecord(mine.sent, lane.sends));
 
   HS_COMM_CUDA(communicator_, cudaStreamWaitEvent(lane.receives, mine.sent, 0));
   each_other(
-      [&](int other) { wait_for(lane.receives, memory_.full(slot, other, rank), communicator_); });
+      [&](int other) { wait_for(lane.receives, slots_->full(slot, other, rank), communicator_); });
   return slot;
 }
 
 void PeerCopies::release(Lane& lane, const Start& start, int slot) {
   Slot& mine = lane.slots.at(static_cast<std::size_t>(slot - lane.first_slot));
-  const int rank = memory_.rank();
-  for (int other = 0; other < memory_.size(); ++other) {
-    if (other != rank) set(lane.receives, memory_.free(slot, other, rank), 1, communicator_);
+  if (!lane.direct) {  // else with the next message
+    each_other([&](int other) {
+      set(lane.receives, slots_->free(slot, other, slots_->rank()), 1, communicator_);
+    });
   }
   HS_COMM_CUDA(communicator_, cudaEventRecord(mine.received, lane.receives));
   mine.used = true;
   mine.capture = start.capture;
 }
 
-void PeerCopies::add(Lane& lane, int slot, DType dtype, const std::byte* own, std::byte* out,
+void PeerCopies::add(const Lane& lane, int slot, DType dtype, const std::byte* own, std::byte* out,
                      std::size_t bytes) {
   PeerTerms terms = {};
-  terms.count = memory_.size();
-  for (int member = 0; member < terms.count; ++member) {
-    const auto i = static_cast<std::size_t>(member);
-    const bool is_own = member == memory_.rank();
-    terms.terms.at(i) = is_own ? own : memory_.place(slot, member, memory_.rank());
-    terms.flags.at(i) = is_own ? nullptr : memory_.full(slot, member, memory_.rank());
+  const int rank = slots_->rank();
+  for (int member = 0; member < slots_->size(); ++member) {
+    if (member == rank && own == nullptr) continue;
+    const auto i = static_cast<std::size_t>(terms.count++);
+    terms.terms.at(i) = member == rank ? own : slots_->place(slot, member, rank);
+    terms.flags.at(i) = member == rank ? nullptr : slots_->full(slot, member, rank);
   }
   HS_COMM_CUDA(communicator_, add_peer_terms(lane.receives, dtype, terms, out, bytes));
 }
@@ -204,70 +214,110 @@ void PeerCopies::add(Lane& lane, int slot, DType dtype, const std::byte* own, st
 cudaStream_t PeerCopies::all_reduce(const Start& start, View buffer) {
   std::byte* data = bytes_of(buffer);
   Lane& terms = lane(Kind::terms, start);
-  if (memory_.size() == 2) {
-    for (std::size_t at = 0; at < buffer.bytes(); at += most_bytes()) {
-      const std::size_t bytes = std::min(most_bytes(), buffer.bytes() - at);
-      const int slot = exchange(terms, start, data + at, 0, bytes);
+  const std::size_t most = slots_->place_bytes();
+  if (slots_->size() == 2) {
+    for (std::size_t at = 0; at < buffer.bytes(); at += most) {
+      const std::size_t bytes = std::min(most, buffer.bytes() - at);
+      const int slot = exchange(terms, start, {.from = data + at, .bytes = bytes});
       add(terms, slot, buffer.dtype(), data + at, data + at, bytes);
       release(terms, start, slot);
     }
     return terms.receives;
   }
-  const std::size_t part = buffer.bytes() / static_cast<std::size_t>(memory_.size());
-  std::byte* own = data + static_cast<std::size_t>(memory_.rank()) * part;
-  Lane& sums = lane(Kind::sums, start);
-  for (std::size_t at = 0; at < part; at += most_bytes()) {
-    const std::size_t bytes = std::min(most_bytes(), part - at);
-    const int slot = exchange(terms, start, data + at, part, bytes);
+  const std::size_t part = buffer.bytes() / static_cast<std::size_t>(slots_->size());
+  std::byte* own = data + static_cast<std::size_t>(slots_->rank()) * part;
+  cudaStream_t last = nullptr;
+  for (std::size_t at = 0; at < part; at += most) {
+    const std::size_t bytes = std::min(most, part - at);
+    const int slot =
+        exchange(terms, start, {.from = data + at, .from_stride = part, .bytes = bytes});
     add(terms, slot, buffer.dtype(), own + at, own + at, bytes);
     release(terms, start, slot);
     HS_COMM_CUDA(communicator_, cudaEventRecord(added_, terms.receives));
-    gather(sums, {added_, start.capture}, own + at, data + at, part, bytes);
+    last = gather({added_, start.capture}, buffer, own + at, part, at, bytes);
   }
-  return sums.receives;
+  return last;
 }
 
-void PeerCopies::gather(Lane& lane, const Start& start, const std::byte* own, std::byte* full,
-                        std::size_t stride, std::size_t bytes) {
-  const int rank = memory_.rank();
-  const int slot = exchange(lane, start, own, 0, bytes);
-  for (int other = 0; other < memory_.size(); ++other) {
-    if (other == rank) continue;
-    HS_COMM_CUDA(communicator_, cudaMemcpyAsync(full + static_cast<std::size_t>(other) * stride,
-                                                memory_.place(slot, other, rank), bytes,
-                                                cudaMemcpyDeviceToDevice, lane.receives));
-    set(lane.receives, memory_.full(slot, other, rank), 0, communicator_);
-  }
+cudaStream_t PeerCopies::gather(const Start& start, View full, const std::byte* own,
+                                std::size_t part, std::size_t at, std::size_t bytes) {
+  const int rank = slots_->rank();
+  const std::shared_ptr<const PeerMemory> holder = holder_of(full);
+  Lane& lane = this->lane(holder == nullptr ? Kind::copies : Kind::direct, start);
+  std::byte* data = bytes_of(full) + at;
+  const int slot = exchange(lane, start,
+                            {.from = own,
+                             .bytes = bytes,
+                             .memory = holder,
+                             .to = data + static_cast<std::size_t>(rank) * part});
+  each_other([&](int other) {
+    if (holder == nullptr) {
+      HS_COMM_CUDA(communicator_, cudaMemcpyAsync(data + static_cast<std::size_t>(other) * part,
+                                                  slots_->place(slot, other, rank), bytes,
+                                                  cudaMemcpyDeviceToDevice, lane.receives));
+    }
+    set(lane.receives, slots_->full(slot, other, rank), 0, communicator_);
+  });
   release(lane, start, slot);
+  return lane.receives;
 }
 
-cudaStream_t PeerCopies::reduce_scatter(const Start& start, CView full, View shard) {
+cudaStream_t PeerCopies::reduce(const Start& start, CView full, View shard, bool with_own) {
   Lane& terms = lane(Kind::terms, start);
-  const std::byte* data = bytes_of(full);
   const std::size_t part = shard.bytes();
-  const std::byte* own = data + static_cast<std::size_t>(memory_.rank()) * part;
-  for (std::size_t at = 0; at < part; at += most_bytes()) {
-    const std::size_t bytes = std::min(most_bytes(), part - at);
-    const int slot = exchange(terms, start, data + at, part, bytes);
-    add(terms, slot, full.dtype(), own + at, bytes_of(shard) + at, bytes);
+  const std::byte* data = bytes_of(full);
+  const std::byte* own = data + static_cast<std::size_t>(slots_->rank()) * part;
+  for (std::size_t at = 0; at < part; at += slots_->place_bytes()) {
+    const std::size_t bytes = std::min(slots_->place_bytes(), part - at);
+    const int slot =
+        exchange(terms, start, {.from = data + at, .from_stride = part, .bytes = bytes});
+    add(terms, slot, full.dtype(), with_own ? own + at : nullptr, bytes_of(shard) + at, bytes);
     release(terms, start, slot);
   }
   return terms.receives;
 }
 
-cudaStream_t PeerCopies::all_gather(const Start& start, CView shard, View full) {
-  Lane& sums = lane(Kind::sums, start);
+cudaStream_t PeerCopies::reduce_scatter(const Start& start, CView full, View shard) {
+  return reduce(start, full, shard, true);
+}
+
+cudaStream_t PeerCopies::reduce_scatter_others(const Start& start, CView full, View shard) {
+  const std::shared_ptr<const PeerMemory> holder = holder_of(shard);
+  if (slots_->size() > 2 || holder == nullptr) return reduce(start, full, shard, false);
+  // The only other term is the sum. It goes to the shard of the other member, which is its part of
+  // `full` if this member's is.
   const std::size_t part = shard.bytes();
-  std::byte* own = bytes_of(full) + static_cast<std::size_t>(memory_.rank()) * part;
-  for (std::size_t at = 0; at < part; at += most_bytes()) {
-    const std::size_t bytes = std::min(most_bytes(), part - at);
-    gather(sums, start, bytes_of(shard) + at, bytes_of(full) + at, part, bytes);
+  std::byte* data = const_cast<std::byte*>(bytes_of(full));  // an address on the other member
+  const bool in_place = bytes_of(shard) == data + static_cast<std::size_t>(slots_->rank()) * part;
+  Lane& lane = this->lane(Kind::direct, start);
+  const int slot = exchange(lane, start,
+                            {.from = data,
+                             .from_stride = part,
+                             .bytes = part,
+                             .memory = holder,
+                             .to = in_place ? data : bytes_of(shard),
+                             .to_stride = in_place ? part : 0});
+  each_other([&](int other) {
+    set(lane.receives, slots_->full(slot, other, slots_->rank()), 0, communicator_);
+  });
+  release(lane, start, slot);
+  return lane.receives;
+}
+
+cudaStream_t PeerCopies::all_gather(const Start& start, CView shard, View full) {
+  const std::size_t part = shard.bytes();
+  const std::size_t most = is_shared(full) ? part : slots_->place_bytes();
+  cudaStream_t last = nullptr;
+  for (std::size_t at = 0; at < part; at += most) {
+    const std::size_t bytes = std::min(most, part - at);
+    last = gather(start, full, bytes_of(shard) + at, part, at, bytes);
   }
+  std::byte* own = bytes_of(full) + static_cast<std::size_t>(slots_->rank()) * part;
   if (own != bytes_of(shard)) {
     HS_COMM_CUDA(communicator_,
-                 cudaMemcpyAsync(own, shard.raw(), part, cudaMemcpyDeviceToDevice, sums.receives));
+                 cudaMemcpyAsync(own, shard.raw(), part, cudaMemcpyDeviceToDevice, last));
   }
-  return sums.receives;
+  return last;
 }
 
 }  // namespace hyperslab::comm

@@ -11,6 +11,7 @@
 
 #include "hyperslab/comm/communicator.hpp"
 #include "peer_memory.hpp"
+#include "peer_slots.hpp"
 
 namespace hyperslab::comm {
 
@@ -20,14 +21,16 @@ namespace hyperslab::comm {
 ///
 /// A reduction has each member send its terms of every other member's part to that member, which
 /// adds them in the order of the ranks, in fp32, and rounds once; an all_reduce of more than two
-/// then gathers the sums. Two members send each other all of the buffer and both add. Messages go
-/// in lanes: every member sends one to every other, in the same order everywhere. Works in graphs:
-/// eager calls and those of graphs have lanes of their own, and no call waits for what it does not
-/// follow in the order of its lane.
+/// then gathers the sums. Two members send each other all of the buffer, and both add. Messages
+/// lie in slots until they are read, or go right to where they belong if the buffer is shared.
+///
+/// Messages go in lanes: every member sends one to every other, in the same order everywhere.
+/// Graphs have lanes of their own, so that eager calls may be under way beside them; within a lane,
+/// nothing waits for what comes later on another member.
 class PeerCopies {
  public:
-  /// Collective over `group`. Null, alike on all members, if they are not all GPUs of one host that
-  /// NVLink connects, if they cannot map each other's memory, or if HYPERSLAB_PEER_COPIES is 0.
+  /// Collective over `group`. Null, alike on all members, if they cannot map each other's memory
+  /// (see PeerMemory), or if HYPERSLAB_PEER_COPIES is 0 on one of them.
   [[nodiscard]] static std::unique_ptr<PeerCopies> make(MPI_Comm group,
                                                         const std::string& communicator);
   /// Collective, after everything enqueued is done.
@@ -39,6 +42,9 @@ class PeerCopies {
 
   /// Whether a call is worth it and possible; if not, it is NCCL's. `full`: the unsharded side.
   [[nodiscard]] bool takes(Call call, CView full, CView shard, ReduceOp op) const;
+  /// As in Communicator.
+  [[nodiscard]] std::shared_ptr<void> share(void* memory, std::size_t bytes);
+  [[nodiscard]] bool is_shared(CView view) const { return holder_of(view) != nullptr; }
 
   /// When a call begins and the capture that it is part of, 0 for none.
   struct Start {
@@ -48,52 +54,81 @@ class PeerCopies {
   /// What is enqueued on the stream that is returned follows the operation.
   [[nodiscard]] cudaStream_t all_reduce(const Start& start, View buffer);
   [[nodiscard]] cudaStream_t reduce_scatter(const Start& start, CView full, View shard);
+  [[nodiscard]] cudaStream_t reduce_scatter_others(const Start& start, CView full, View shard);
   [[nodiscard]] cudaStream_t all_gather(const Start& start, CView shard, View full);
 
  private:
   static constexpr int kSlots = 4;  ///< messages of a lane that may be under way
-  enum class Kind : std::uint8_t { terms, sums };
+  /// What goes through a lane.
+  enum class Kind : std::uint8_t {
+    terms,   ///< to be added, through places
+    copies,  ///< through places
+    direct,  ///< right to where it belongs
+  };
+  static constexpr int kKinds = 3;
+  static constexpr int kLanes = 2 * kKinds;  ///< eager and in graphs
 
   /// The events of the newest message that used a slot.
   struct Slot {
-    cudaEvent_t freed = nullptr;     ///< every receiver has said that it has read it
-    cudaEvent_t sent = nullptr;      ///< to all receivers
+    cudaEvent_t freed = nullptr;     ///< all others may be written to
+    cudaEvent_t sent = nullptr;      ///< to all others
     cudaEvent_t received = nullptr;  ///< and read by this member
     unsigned long long capture = 0;
     bool used = false;
   };
   struct Lane {
-    int first_slot = 0;  ///< of the memory
+    bool direct = false;
+    int first_slot = 0;
     int next = 0;
-    cudaStream_t frees = nullptr;  ///< waits until slots are free
+    cudaStream_t frees = nullptr;  ///< waits until others may be written to
     cudaStream_t sends = nullptr;
     cudaStream_t receives = nullptr;
     std::array<Slot, kSlots> slots{};
   };
+  /// A message for member m: `bytes` at from + m from_stride, for to + m to_stride on that member,
+  /// by the address that the same memory has on this one; `memory` holds it. Without, for the slot.
+  struct Message {
+    const std::byte* from = nullptr;
+    std::size_t from_stride = 0;
+    std::size_t bytes = 0;
+    std::shared_ptr<const PeerMemory> memory = nullptr;
+    std::byte* to = nullptr;
+    std::size_t to_stride = 0;
+  };
 
-  PeerCopies(const std::string& communicator, PeerMemory memory);
+  PeerCopies(const std::string& communicator, MPI_Comm group, std::unique_ptr<PeerSlots> slots);
   [[nodiscard]] Lane& lane(Kind kind, const Start& start) {
-    return lanes_.at((start.capture != 0 ? 2 : 0) + static_cast<std::size_t>(kind));
+    return lanes_.at((start.capture != 0 ? kKinds : 0) + static_cast<std::size_t>(kind));
   }
-  /// Sends part `to` of `from`, whose parts are `stride` apart, to every other member, and lets the
-  /// receiving stream wait for theirs. Returns the slot.
-  int exchange(Lane& lane, const Start& start, const std::byte* from, std::size_t stride,
-               std::size_t bytes);
+  [[nodiscard]] std::shared_ptr<const PeerMemory> holder_of(CView view) const;
+  /// Calls work(m) for every other member, the one after this one first, so that no member gets all
+  /// messages at once.
+  template <class Work>
+  void each_other(Work&& work) const {
+    for (int i = 1; i < slots_->size(); ++i) work((slots_->rank() + i) % slots_->size());
+  }
+  /// Sends a message to every other member and lets the receiving stream wait for theirs. Returns
+  /// the slot.
+  int exchange(Lane& lane, const Start& start, const Message& message);
   /// The receiving stream has read the slot.
   void release(Lane& lane, const Start& start, int slot);
-  void add(Lane& lane, int slot, DType dtype, const std::byte* own, std::byte* out,
+  /// out = the terms of the slot and `own`, which may be null.
+  void add(const Lane& lane, int slot, DType dtype, const std::byte* own, std::byte* out,
            std::size_t bytes);
-  /// Sends `own` to all others, and puts what they send into their parts of `full`.
-  void gather(Lane& lane, const Start& start, const std::byte* own, std::byte* full,
-              std::size_t stride, std::size_t bytes);
-  [[nodiscard]] std::size_t most_bytes() const { return memory_.slot_bytes(); }
+  cudaStream_t reduce(const Start& start, CView full, View shard, bool with_own);
+  /// Sends `own`, which is `bytes` from byte `at` of this member's part of `full` on, to all
+  /// others.
+  cudaStream_t gather(const Start& start, View full, const std::byte* own, std::size_t part,
+                      std::size_t at, std::size_t bytes);
 
   std::string communicator_;
-  PeerMemory memory_;
+  MPI_Comm group_;  ///< of the communicator that owns this
+  std::unique_ptr<PeerSlots> slots_;
+  std::vector<std::weak_ptr<PeerMemory>> shared_;
   std::vector<cudaStream_t> streams_;
   std::vector<cudaEvent_t> events_;
   cudaEvent_t added_ = nullptr;
-  std::array<Lane, 4> lanes_{};  ///< eager terms and sums, those of graphs
+  std::array<Lane, kLanes> lanes_{};
 };
 
 }  // namespace hyperslab::comm

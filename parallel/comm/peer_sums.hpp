@@ -8,15 +8,15 @@
 #include <cstdint>
 
 #include "hyperslab/core/dtype.hpp"
-#include "peer_memory.hpp"
+#include "peer_slots.hpp"
 
 namespace hyperslab::comm {
 
 /// The terms of a sum, by member.
 struct PeerTerms {
-  std::array<const std::byte*, PeerMemory::kMostMembers> terms;
+  std::array<const std::byte*, PeerSlots::kMostMembers> terms;
   /// Set to 0; null for the member itself.
-  std::array<std::uint32_t*, PeerMemory::kMostMembers> flags;
+  std::array<std::uint32_t*, PeerSlots::kMostMembers> flags;
   int count = 0;
 };
 

@@ -226,18 +226,20 @@ void Attention::backward(Context& ctx, CView dy, CView x, const BackwardPass& pa
   LinearPass of_qkv =
       pass.before_weights(linear_pass(AdaptedLinear::qkv, pass.batch, pass.scratch, slot));
   of_qkv.skips_bias = static_cast<bool>(qkv_bias);
-  comm::Ticket sum = 0;
+  TensorGroup::Sums sums;
   if (dx) {
     const View term = group.term(dx, pass.scratch.partial);
-    of_qkv = qkv_.backward_input(ctx, d_qkv, term, of_qkv);
-    sum = group.start_sum(ctx, term, dx);
+    const Linear::SummedPass summed =
+        qkv_.backward_input_summed(ctx, group, d_qkv, term, dx, of_qkv);
+    of_qkv = summed.pass;
+    sums = summed.sums;
   }
   if (pass.part == BackwardPart::both) {
     group.wait(ctx, rows);
     qkv_.backward_weight(ctx, d_qkv, group.cuts_rows() ? CView(gathered) : x, pass.accumulate,
                          of_qkv);
   }
-  group.wait(ctx, sum);
+  group.wait(ctx, sums);
 }
 
 void Attention::backward_weight(Context& ctx, CView x, const BackwardPass& pass,

@@ -97,6 +97,17 @@ void Linear::forward_summed(Context& ctx, const TensorGroup& group, CView x, Vie
                             const LinearPass& pass) const {
   const Dim width = y.shape().back();
   const Dim rows = term.numel() / std::max<Dim>(1, width);
+  if (is_plain(rows) && group.adds_at_members(y)) {
+    const CView x_all = x.as_matrix();
+    const View y_all = y.as_matrix();
+    return group.wait(
+        ctx, group.sum_products(ctx, y_all, [&](Dim begin, Dim count, Accumulate accumulate) {
+          const auto product =
+              accumulate == Accumulate::yes ? ops::linear_forward_add : ops::linear_forward;
+          product(ctx, x_all.slice(begin, count), weight_.value(), bias_value(),
+                  y_all.slice(begin, count));
+        }));
+  }
   const int pieces = group.pieces(ctx, rows, x.shape().back());
   if (pieces == 1) {
     forward(ctx, x, term, pass);
@@ -138,6 +149,26 @@ void Linear::forward_gated(Context& ctx, CView x, ops::Activation activation, Vi
   }
   ops::quantized_linear_gated_forward(ctx, x, ops::as_const(expansion->matrix), bias_value(),
                                       expansion->spec.activations, activation, pre, y);
+}
+
+Linear::SummedPass Linear::backward_input_summed(Context& ctx, const TensorGroup& group, CView dy,
+                                                 View term, View dx, LinearPass pass) const {
+  if (!is_plain(rows_of(dy)) || !group.adds_at_members(dx)) {
+    SummedPass out = {backward_input(ctx, dy, term, pass), {}};
+    out.sums.tickets[0] = group.start_sum(ctx, term, dx);
+    return out;
+  }
+  const CView dy_all = dy.as_matrix();
+  const View dx_all = dx.as_matrix();
+  pass.has_gradient = true;
+  return {pass, group.sum_products(ctx, dx_all, [&](Dim begin, Dim count, Accumulate accumulate) {
+            ops::linear_backward_input(ctx, dy_all.slice(begin, count), weight_.value(), accumulate,
+                                       dx_all.slice(begin, count));
+          })};
+}
+
+bool Linear::is_plain(Dim rows) const {
+  return !adapter_ && !fp8_.takes(rows) && weight_.expansion() == nullptr;
 }
 
 LinearPass Linear::backward_input(Context& ctx, CView dy, View dx, LinearPass pass) const {

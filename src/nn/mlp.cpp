@@ -149,17 +149,16 @@ void Mlp::backward(Context& ctx, CView dy, CView x, const BackwardPass& pass, co
   comm::Ticket rows = 0;
   if (pass.part == BackwardPart::both) rows = group.start_gather(ctx, x, gathered);
   const View term = group.term(dx, pass.scratch.partial);
-  LinearPass of_up = up_.backward_input(
-      ctx, d_pre, term,
+  auto [of_up, sums] = up_.backward_input_summed(
+      ctx, group, d_pre, term, dx,
       pass.before_weights(linear_pass(AdaptedLinear::up, pass.batch, pass.scratch, slot)));
   of_up.skips_bias = static_cast<bool>(up_bias);
-  const comm::Ticket sum = group.start_sum(ctx, term, dx);
   if (pass.part == BackwardPart::both) {
     group.wait(ctx, rows);
     up_.backward_weight(ctx, d_pre, group.cuts_rows() ? CView(gathered) : x, pass.accumulate,
                         of_up);
   }
-  group.wait(ctx, sum);
+  group.wait(ctx, sums);
 }
 
 void Mlp::backward_weight(Context& ctx, CView x, const BackwardPass& pass, const Slot& slot) const {

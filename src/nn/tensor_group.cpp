@@ -29,7 +29,6 @@ void TensorGroup::sum(Context& ctx, View partial, View out) const {
 }
 
 int TensorGroup::pieces(const Context& ctx, Dim rows, Dim inner) const {
-  constexpr Dim kLeastRows = 1024;  // of a piece: a product of fewer leaves processors idle
   if (size_ == 1 || sequence_ || ctx.planned() != Device::cuda) return 1;
   // An element of 16 bits takes 2 inner FLOP to compute and 4 (t - 1) / t bytes over links to add
   // up: one takes as long as the other for the inner length even_inner (t - 1) / t.

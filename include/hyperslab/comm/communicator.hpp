@@ -111,6 +111,9 @@ class Communicator : public Background {
   Ticket reduce_scatter(Context& ctx, View full, View shard) {
     return reduce_scatter(ctx.stream(), full, shard);
   }
+  /// The same without the term of the member itself: what the others add to shard. For views that
+  /// is_shared() holds of.
+  Ticket reduce_scatter_others(Context& ctx, View full, View shard);
   /// full[r n, (r+1) n) = shard of member r; shard may be its own part of `full`, else they must
   /// not overlap.
   Ticket all_gather(Stream& after, CView shard, View full);
@@ -149,6 +152,17 @@ class Communicator : public Background {
   void progress() override = 0;
   /// Blocks the host until every member has arrived.
   void barrier();
+
+  /// Lets members write into each other's memory from `memory` on, `bytes` long, where a view of
+  /// one lies as far from the start as the same view of the others: until what is returned is
+  /// destroyed, which is collective, too, and comes before the memory is freed. Null where members
+  /// cannot.
+  [[nodiscard]] virtual std::shared_ptr<void> share(void* /*memory*/, std::size_t /*bytes*/) {
+    return nullptr;
+  }
+  /// Whether calls with this view write right where it lies on the other members, beside
+  /// computation: then products are worth cutting into pieces. Alike on all members.
+  [[nodiscard]] virtual bool is_shared(CView /*view*/) const { return false; }
 
   /// A communicator over the members with the same color (at least 0), ordered by key; collective.
   [[nodiscard]] virtual std::unique_ptr<Communicator> split(int color, int key, GroupRole role) = 0;
@@ -205,6 +219,7 @@ class Communicator : public Background {
   virtual void do_all_reduce(Stream& after, View buffer, ReduceOp op, Ticket ticket) = 0;
   virtual void do_reduce_scatter(Stream& after, View full, View shard, Ticket ticket) = 0;
   virtual void do_all_gather(Stream& after, CView shard, View full, Ticket ticket) = 0;
+  virtual void do_reduce_scatter_others(Stream& after, View full, View shard, Ticket ticket);
   virtual void do_broadcast(Stream& after, View buffer, int root, Ticket ticket) = 0;
   virtual void do_exchange(Stream& after, std::span<const Message> messages, Ticket ticket) = 0;
   /// Returns when the operation finished on the monotonic clock; 0 if it did so at its call or the

@@ -123,6 +123,8 @@ class Arena {
 
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] Device device() const { return buffer_.device(); }
+  /// All of it.
+  [[nodiscard]] const Buffer& buffer() const { return buffer_; }
   [[nodiscard]] std::size_t used_bytes() const { return used_; }
   [[nodiscard]] const std::vector<Allocation>& allocations() const { return allocations_; }
   /// Offset after the highest byte that no longer holds the canary, guard included. On a GPU it

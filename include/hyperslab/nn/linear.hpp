@@ -36,6 +36,14 @@ class Linear {
   /// defined. pre: (B, T, 2F); y: (B, T, F).
   void forward_gated(Context& ctx, CView x, ops::Activation activation, View pre, View y,
                      const LinearPass& pass) const;
+  /// backward_input() with Parallel::column, summed over the group into dx, and what is to be
+  /// waited for before dx is read; `term` is what group.term() gives.
+  struct SummedPass {
+    LinearPass pass;
+    TensorGroup::Sums sums;
+  };
+  [[nodiscard]] SummedPass backward_input_summed(Context& ctx, const TensorGroup& group, CView dy,
+                                                 View term, View dx, LinearPass pass = {}) const;
   /// dy: (..., C_out) -> dx: (..., C_in), overwritten. It goes before the weight gradient, so that
   /// its collective can start early; returns the pass that backward_weight of this dy takes.
   LinearPass backward_input(Context& ctx, CView dy, View dx, LinearPass pass = {}) const;
@@ -59,6 +67,8 @@ class Linear {
  private:
   /// y = x W^T + b without adapters. `largest`: LinearPass::largest.
   void multiply(Context& ctx, CView x, View largest, View y) const;
+  /// Whether the layer is x W^T + b with W as it lies in memory.
+  [[nodiscard]] bool is_plain(Dim rows) const;
   [[nodiscard]] CView rounded_input(Context& ctx, CView x) const;
   [[nodiscard]] CView bias_value() const { return bias_ && adds_bias_ ? bias_.value() : CView(); }
   param::FusedParam weight_;

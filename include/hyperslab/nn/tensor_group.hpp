@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
+#include <array>
+
 #include "hyperslab/comm/communicator.hpp"
+#include "hyperslab/ops/matmul.hpp"
 #include "hyperslab/param/store.hpp"
 
 namespace hyperslab::nn {
@@ -57,7 +61,58 @@ class TensorGroup {
   /// computation via decomposition"). `inner`: the length of the product's sums on this rank. One
   /// on a CPU, if the sum cuts rows, and if a piece takes less time than the sum before it.
   static constexpr int kMostPieces = 4;
+  static constexpr Dim kLeastRows =
+      1024;  ///< of a piece: a product of fewer leaves processors idle
   [[nodiscard]] int pieces(const Context& ctx, Dim rows, Dim inner) const;
+  /// Whether members write their terms of `out` into each other's, beside computation: then
+  /// sum_products() adds up better than start_sum() of a whole product.
+  [[nodiscard]] bool adds_at_members(CView out) const {
+    constexpr std::size_t kVector = 16;  // bytes that are added at a time
+    return size_ > 1 && !sequence_ && group_->is_shared(out) && out.rows() % size_ == 0 &&
+           static_cast<std::size_t>(out.shape().back()) * size_of(out.dtype()) % kVector == 0;
+  }
+  /// The sum over the group of products of `out` (rows, C), of each of which
+  /// product(begin, count, accumulate) enqueues rows [begin, begin + count) of this member's term
+  /// into `out`. Of each piece of rows every member owns a part. It first computes the others'
+  /// parts, which travel while it computes more; its own part then adds to what the others sent,
+  /// so that no pass adds, and travels to them. What is returned is to be waited for.
+  struct Sums {
+    std::array<comm::Ticket, kMostPieces> tickets{};
+  };
+  template <class Product>
+  [[nodiscard]] Sums sum_products(Context& ctx, View out, Product&& product) const {
+    const Dim rows = out.shape()[0];
+    const Dim pieces = std::clamp<Dim>(rows / (size_ * kLeastRows), 1, kMostPieces);
+    std::array<comm::Ticket, kMostPieces> terms{};
+    Sums sums;
+    const auto begin_of = [&](Dim piece) { return rows / size_ * piece / pieces * size_; };
+    for (Dim piece = 0; piece <= pieces; ++piece) {
+      if (piece < pieces) {
+        const Dim begin = begin_of(piece);
+        const Dim count = begin_of(piece + 1) - begin;
+        const Dim part = count / size_;
+        const Dim before = rank_ * part;
+        if (before > 0) product(begin, before, ops::Accumulate::no);
+        if (before + part < count) {
+          product(begin + before + part, count - before - part, ops::Accumulate::no);
+        }
+        terms[static_cast<std::size_t>(piece)] = group_->reduce_scatter_others(
+            ctx, out.slice(begin, count), out.slice(begin + before, part));
+      }
+      if (piece == 0) continue;
+      const Dim begin = begin_of(piece - 1);
+      const Dim count = begin_of(piece) - begin;
+      const Dim part = count / size_;
+      wait(ctx, terms[static_cast<std::size_t>(piece - 1)]);
+      product(begin + rank_ * part, part, ops::Accumulate::yes);
+      sums.tickets[static_cast<std::size_t>(piece - 1)] =
+          group_->all_gather(ctx, out.slice(begin + rank_ * part, part), out.slice(begin, count));
+    }
+    return sums;
+  }
+  void wait(Context& ctx, const Sums& sums) const {
+    for (const comm::Ticket ticket : sums.tickets) wait(ctx, ticket);
+  }
   /// What a row-parallel product puts its term into: `scratch` if rows are cut, else `out` itself.
   [[nodiscard]] View term(View out, View scratch) const { return sequence_ ? scratch : out; }
   /// The views of all ranks, one after the other.

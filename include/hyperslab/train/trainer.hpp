@@ -253,6 +253,7 @@ class Trainer {
   TrainerOptions options_;
   pipeline::Program program_;
   model::Arenas arenas_;
+  std::shared_ptr<void> shared_scratch_;  ///< Communicator::share of the tensor group, or null
   std::unique_ptr<dp::ShardStrategy> strategy_;
   model::Stage stage_;
   std::unique_ptr<optim::Optimizer> optimizer_;  ///< null if forward only
