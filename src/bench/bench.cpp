@@ -237,7 +237,7 @@ BenchResult Bench::run() {
   world_.barrier();
   start_ = now_seconds();
   rig_ = std::make_unique<BenchRig>(world_, config_, options_);
-  if (options_.kernels) watch_kernels();
+  if (options_.kernels || options_.communication) watch_kernels();
   rig_->on_gpu() ? run_on_gpu() : run_on_cpu();
   if (options_.memory_timeline) trace_memory();
   BenchResult result;

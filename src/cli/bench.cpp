@@ -71,7 +71,8 @@ void require_usable(const Arguments& args) {
       refuse(fmt::format("--{} does not go with --mode decode", option));
     }
   }
-  for (const char* option : {"kernels", "memory", "memory-timeline", "dtypes", "ranges"}) {
+  for (const char* option :
+       {"kernels", "communication", "memory", "memory-timeline", "dtypes", "ranges"}) {
     if (!args.has(option) || (mode != "all" && mode != "data" && mode != "decode")) continue;
     refuse(fmt::format("--{} goes with one mode: forward, forward-backward or step, not {}", option,
                        mode));
@@ -87,6 +88,7 @@ bench::BenchOptions bench_options(const Arguments& args, const train::Config& co
   options.cold = args.has("cold");
   options.components = args.has("components");
   options.kernels = args.has("kernels");
+  options.communication = args.has("communication");
   options.memory_timeline = args.has("memory-timeline");
   options.ranges = args.has("ranges");
   options.is_legal = legal_changes(config);
@@ -178,6 +180,7 @@ void print(const bench::BenchResult& result, const Arguments& args) {
   print_times(result, args.has("cold"), args.has("each"));
   if (args.has("components")) print_components(result);
   if (args.has("kernels")) print_kernels(result);
+  if (args.has("communication")) print_communication(result);
   if (args.has("dtypes")) print_dtypes(result);
   if (args.has("memory")) print_memory(result.memory);
 }
@@ -368,6 +371,9 @@ void add_options(Arguments& args) {
       "top-p", po::value<double>()->default_value(1), "decode: tokens are drawn of this mass")(
       "components", "time, FLOPs and share of every part of the model; graphs off")(
       "kernels", "every kernel of the measured steps, by CUPTI, graphs off; on the CPU every op")(
+      "communication",
+      "how long the measured steps communicate on the GPU of rank 0, and how much of it nothing "
+      "hides, by CUPTI")(
       "count",
       "instead of times: allocations, synchronizations and launches of steps 5 to 15, by CUPTI; "
       "ends with 1 if a step needs the host")("dtypes",

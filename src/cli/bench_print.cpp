@@ -171,11 +171,18 @@ void print_kernels(const bench::BenchResult& result) {
   fmt::print("matmul share     {:.1f} % of forward, {:.1f} % of all\n",
              100.0 * kernels.share(ops::KernelClass::matmul, Phase::forward),
              100.0 * kernels.share(ops::KernelClass::matmul));
-  const auto& [busy, exposed] = kernels.communication;
-  if (busy > 0) {
-    fmt::print("communication    {:.3f} ms a step, {:.3f} ms of it exposed ({:.1f} %)\n",
-               1e3 * busy / steps, 1e3 * exposed / steps, 100.0 * exposed / busy);
+  if (kernels.communication.seconds > 0) print_communication(result);
+}
+
+void print_communication(const bench::BenchResult& result) {
+  const auto& [busy, exposed] = result.kernels.communication;
+  if (!result.kernels.unavailable.empty()) {
+    fmt::print("communication    not known: {}\n", result.kernels.unavailable);
+    return;
   }
+  const double steps = static_cast<double>(result.step_seconds.size());
+  fmt::print("communication    {:.3f} ms a step, {:.3f} ms of it exposed ({:.1f} %)\n",
+             1e3 * busy / steps, 1e3 * exposed / steps, busy > 0 ? 100.0 * exposed / busy : 0.0);
 }
 
 void print_dtypes(const bench::BenchResult& result) {

@@ -30,6 +30,8 @@ void print_setup(const BenchSetup& setup);
 void print_times(const bench::BenchResult& result, bool cold, bool each);
 void print_components(const bench::BenchResult& result);
 void print_kernels(const bench::BenchResult& result);
+/// What --communication found.
+void print_communication(const bench::BenchResult& result);
 void print_dtypes(const bench::BenchResult& result);
 void print_memory(const bench::BenchMemory& memory);
 void print_counts(const bench::CallCounts& counts);

@@ -2,6 +2,7 @@
 #include "hyperslab/nn/head.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "hyperslab/nn/component.hpp"
 #include "hyperslab/ops/elementwise.hpp"
@@ -121,6 +122,7 @@ void Head::loss_and_gradient(Context& ctx, CView x, CView targets, const Step& s
   const View d_weight = weight_.gradient();
   const Dim N = all_x.shape()[0];
   const Dim most = memory.logits.shape()[0];
+  comm::Ticket sum = 0;  // of the chunk before
   for (Dim row = 0; row < N; row += most) {
     const Dim rows = std::min(most, N - row);
     const CView part = scaled(ctx, all_x.slice(row, rows), memory);
@@ -132,11 +134,16 @@ void Head::loss_and_gradient(Context& ctx, CView x, CView targets, const Step& s
     }
     ops::linear_backward_input(ctx, d_logits, weight_.value(), Accumulate::no,
                                term.as_matrix().slice(row, rows));
+    if (!group_.cuts_rows()) {
+      const View chunk = dx.as_matrix().slice(row, rows);
+      group_.wait(ctx, std::exchange(sum, group_.start_sum(ctx, chunk, chunk)));
+    }
     if (!d_weight) continue;  // frozen
     ops::linear_backward_weight(ctx, d_logits, part, row == 0 ? accumulate : Accumulate::yes,
                                 d_weight, {});
   }
-  group_.sum(ctx, term, dx);
+  if (group_.cuts_rows()) sum = group_.start_sum(ctx, term, dx);
+  group_.wait(ctx, sum);
   if (scale_ != 1) ops::scale(ctx, scale_, dx, dx);
 }
 

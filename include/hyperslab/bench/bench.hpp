@@ -35,6 +35,8 @@ struct BenchOptions {
   /// Name warm-up, measured steps, phases and layers for NVIDIA's profilers, and let them see the
   /// measured steps alone; this turns graphs off, whose replays have no ranges inside.
   bool ranges = false;
+  /// Looks at communication and what computation hides of it, with graphs as in training.
+  bool communication = false;
   plan::IsLegal is_legal;  ///< for advice if memory runs out
   [[nodiscard]] bool graphs() const { return !components && !kernels && !ranges; }
 };
@@ -88,7 +90,7 @@ struct BenchKernels {
   std::string unavailable;          ///< why there are none, if they were asked for
   int forwards = 0;                 ///< of a microbatch, in all measured steps
   CommunicationTime communication;  ///< in all measured steps, on this rank
-  std::vector<BenchKernel> rows;    ///< the longest first
+  std::vector<BenchKernel> rows;    ///< the longest first; without phases if graphs ran
   [[nodiscard]] double seconds() const;
   [[nodiscard]] double seconds(Phase phase) const;
   /// Share of a class in all kernels, and in those of a phase.
