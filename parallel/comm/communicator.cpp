@@ -180,21 +180,54 @@ Ticket Communicator::reduce_scatter(Stream& after, View full, View shard) {
   return ticket;
 }
 
-Ticket Communicator::reduce_scatter_others(Context& ctx, View full, View shard) {
+void Communicator::check_piece(Call call, CView full, Dim begin, Dim count) const {
+  const Dim part = full.numel() / size_;
+  if (begin < 0 || count < 0 || begin + count > part || full.numel() % size_ != 0) {
+    refuse(name_of(call),
+           fmt::format("piece of {} elements from {} on of parts of {} of a view of {}", count,
+                       begin, part, full.numel()));
+  }
+  if (full.device() != Device::meta && !is_shared(full)) {
+    refuse(name_of(call), "members do not share the memory of this view");
+  }
+}
+
+Ticket Communicator::reduce_scatter_others(Context& ctx, View full, View shard, Dim begin,
+                                           Dim count) {
   Stream& after = ctx.stream();
   check_view(after.device(), Call::reduce_scatter, full, "full");
   check_view(after.device(), Call::reduce_scatter, shard, "shard");
   check_reducible(Call::reduce_scatter, full);
   check_shard(Call::reduce_scatter, full, shard);
-  const Ticket ticket = open(after, Call::reduce_scatter, full.bytes());
-  count(Call::reduce_scatter, full.bytes());
-  if (after.device() != Device::meta) do_reduce_scatter_others(after, full, shard, ticket);
+  check_piece(Call::reduce_scatter, full, begin, count);
+  const std::size_t bytes = static_cast<std::size_t>(count * size_) * size_of(full.dtype());
+  const Ticket ticket = open(after, Call::reduce_scatter, bytes);
+  this->count(Call::reduce_scatter, bytes);
+  if (after.device() != Device::meta) {
+    do_reduce_scatter_others(after, full, shard, {begin, count}, ticket);
+  }
   return ticket;
 }
 
+Ticket Communicator::all_gather_piece(Context& ctx, View full, Dim begin, Dim count) {
+  Stream& after = ctx.stream();
+  check_view(after.device(), Call::all_gather, full, "full");
+  check_piece(Call::all_gather, full, begin, count);
+  const std::size_t bytes = static_cast<std::size_t>(count * size_) * size_of(full.dtype());
+  const Ticket ticket = open(after, Call::all_gather, bytes);
+  this->count(Call::all_gather, bytes);
+  if (after.device() != Device::meta) do_all_gather_piece(after, full, {begin, count}, ticket);
+  return ticket;
+}
+
+// Only who shares memory gets here.
 void Communicator::do_reduce_scatter_others(Stream& /*after*/, View /*full*/, View /*shard*/,
-                                            Ticket /*ticket*/) {
-  refuse("reduce_scatter_others", "members of this communicator share no memory");
+                                            Piece /*piece*/, Ticket /*ticket*/) {
+  refuse("reduce_scatter_others", "not implemented");
+}
+void Communicator::do_all_gather_piece(Stream& /*after*/, View /*full*/, Piece /*piece*/,
+                                       Ticket /*ticket*/) {
+  refuse("all_gather_piece", "not implemented");
 }
 
 Ticket Communicator::all_gather(Stream& after, CView shard, View full) {

@@ -53,7 +53,9 @@ class NcclCommunicator final : public Communicator {
   void do_all_reduce(Stream& after, View buffer, ReduceOp op, Ticket ticket) override;
   void do_reduce_scatter(Stream& after, View full, View shard, Ticket ticket) override;
   void do_all_gather(Stream& after, CView shard, View full, Ticket ticket) override;
-  void do_reduce_scatter_others(Stream& after, View full, View shard, Ticket ticket) override;
+  void do_reduce_scatter_others(Stream& after, View full, View shard, Piece piece,
+                                Ticket ticket) override;
+  void do_all_gather_piece(Stream& after, View full, Piece piece, Ticket ticket) override;
   void do_broadcast(Stream& after, View buffer, int root, Ticket ticket) override;
   void do_exchange(Stream& after, std::span<const Message> messages, Ticket ticket) override;
   double do_wait(Stream& before, Ticket ticket) override;

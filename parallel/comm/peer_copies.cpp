@@ -234,27 +234,29 @@ cudaStream_t PeerCopies::all_reduce(const Start& start, View buffer) {
     add(terms, slot, buffer.dtype(), own + at, own + at, bytes);
     release(terms, start, slot);
     HS_COMM_CUDA(communicator_, cudaEventRecord(added_, terms.receives));
-    last = gather({added_, start.capture}, buffer, own + at, part, at, bytes);
+    last = gather({added_, start.capture}, buffer, own + at, {part, at, at + bytes});
   }
   return last;
 }
 
 cudaStream_t PeerCopies::gather(const Start& start, View full, const std::byte* own,
-                                std::size_t part, std::size_t at, std::size_t bytes) {
+                                const Piece& piece) {
   const int rank = slots_->rank();
   const std::shared_ptr<const PeerMemory> holder = holder_of(full);
   Lane& lane = this->lane(holder == nullptr ? Kind::copies : Kind::direct, start);
-  std::byte* data = bytes_of(full) + at;
+  const std::size_t bytes = piece.end - piece.begin;
+  std::byte* data = bytes_of(full) + piece.begin;
   const int slot = exchange(lane, start,
                             {.from = own,
                              .bytes = bytes,
                              .memory = holder,
-                             .to = data + static_cast<std::size_t>(rank) * part});
+                             .to = data + static_cast<std::size_t>(rank) * piece.part});
   each_other([&](int other) {
     if (holder == nullptr) {
-      HS_COMM_CUDA(communicator_, cudaMemcpyAsync(data + static_cast<std::size_t>(other) * part,
-                                                  slots_->place(slot, other, rank), bytes,
-                                                  cudaMemcpyDeviceToDevice, lane.receives));
+      HS_COMM_CUDA(communicator_,
+                   cudaMemcpyAsync(data + static_cast<std::size_t>(other) * piece.part,
+                                   slots_->place(slot, other, rank), bytes,
+                                   cudaMemcpyDeviceToDevice, lane.receives));
     }
     set(lane.receives, slots_->full(slot, other, rank), 0, communicator_);
   });
@@ -262,15 +264,22 @@ cudaStream_t PeerCopies::gather(const Start& start, View full, const std::byte* 
   return lane.receives;
 }
 
-cudaStream_t PeerCopies::reduce(const Start& start, CView full, View shard, bool with_own) {
+PeerCopies::Piece PeerCopies::piece_of(CView full, Dim begin, Dim count) const {
+  const std::size_t element = size_of(full.dtype());
+  return {full.bytes() / static_cast<std::size_t>(slots_->size()),
+          static_cast<std::size_t>(begin) * element,
+          static_cast<std::size_t>(begin + count) * element};
+}
+
+cudaStream_t PeerCopies::reduce(const Start& start, CView full, View shard, const Piece& piece,
+                                bool with_own) {
   Lane& terms = lane(Kind::terms, start);
-  const std::size_t part = shard.bytes();
   const std::byte* data = bytes_of(full);
-  const std::byte* own = data + static_cast<std::size_t>(slots_->rank()) * part;
-  for (std::size_t at = 0; at < part; at += slots_->place_bytes()) {
-    const std::size_t bytes = std::min(slots_->place_bytes(), part - at);
+  const std::byte* own = data + static_cast<std::size_t>(slots_->rank()) * piece.part;
+  for (std::size_t at = piece.begin; at < piece.end; at += slots_->place_bytes()) {
+    const std::size_t bytes = std::min(slots_->place_bytes(), piece.end - at);
     const int slot =
-        exchange(terms, start, {.from = data + at, .from_stride = part, .bytes = bytes});
+        exchange(terms, start, {.from = data + at, .from_stride = piece.part, .bytes = bytes});
     add(terms, slot, full.dtype(), with_own ? own + at : nullptr, bytes_of(shard) + at, bytes);
     release(terms, start, slot);
   }
@@ -278,25 +287,27 @@ cudaStream_t PeerCopies::reduce(const Start& start, CView full, View shard, bool
 }
 
 cudaStream_t PeerCopies::reduce_scatter(const Start& start, CView full, View shard) {
-  return reduce(start, full, shard, true);
+  return reduce(start, full, shard, piece_of(full, 0, shard.numel()), true);
 }
 
-cudaStream_t PeerCopies::reduce_scatter_others(const Start& start, CView full, View shard) {
+cudaStream_t PeerCopies::reduce_scatter_others(const Start& start, View full, View shard, Dim begin,
+                                               Dim count) {
+  const Piece piece = piece_of(full, begin, count);
   const std::shared_ptr<const PeerMemory> holder = holder_of(shard);
-  if (slots_->size() > 2 || holder == nullptr) return reduce(start, full, shard, false);
+  if (slots_->size() > 2 || holder == nullptr) return reduce(start, full, shard, piece, false);
   // The only other term is the sum. It goes to the shard of the other member, which is its part of
   // `full` if this member's is.
-  const std::size_t part = shard.bytes();
-  std::byte* data = const_cast<std::byte*>(bytes_of(full));  // an address on the other member
-  const bool in_place = bytes_of(shard) == data + static_cast<std::size_t>(slots_->rank()) * part;
+  std::byte* data = bytes_of(full);
+  const bool in_place =
+      bytes_of(shard) == data + static_cast<std::size_t>(slots_->rank()) * piece.part;
   Lane& lane = this->lane(Kind::direct, start);
   const int slot = exchange(lane, start,
-                            {.from = data,
-                             .from_stride = part,
-                             .bytes = part,
+                            {.from = data + piece.begin,
+                             .from_stride = piece.part,
+                             .bytes = piece.end - piece.begin,
                              .memory = holder,
-                             .to = in_place ? data : bytes_of(shard),
-                             .to_stride = in_place ? part : 0});
+                             .to = (in_place ? data : bytes_of(shard)) + piece.begin,
+                             .to_stride = in_place ? piece.part : 0});
   each_other([&](int other) {
     set(lane.receives, slots_->full(slot, other, slots_->rank()), 0, communicator_);
   });
@@ -304,13 +315,19 @@ cudaStream_t PeerCopies::reduce_scatter_others(const Start& start, CView full, V
   return lane.receives;
 }
 
+cudaStream_t PeerCopies::all_gather_piece(const Start& start, View full, Dim begin, Dim count) {
+  const Piece piece = piece_of(full, begin, count);
+  const std::byte* own =
+      bytes_of(full) + static_cast<std::size_t>(slots_->rank()) * piece.part + piece.begin;
+  return gather(start, full, own, piece);
+}
+
 cudaStream_t PeerCopies::all_gather(const Start& start, CView shard, View full) {
   const std::size_t part = shard.bytes();
   const std::size_t most = is_shared(full) ? part : slots_->place_bytes();
   cudaStream_t last = nullptr;
   for (std::size_t at = 0; at < part; at += most) {
-    const std::size_t bytes = std::min(most, part - at);
-    last = gather(start, full, bytes_of(shard) + at, part, at, bytes);
+    last = gather(start, full, bytes_of(shard) + at, {part, at, std::min(at + most, part)});
   }
   std::byte* own = bytes_of(full) + static_cast<std::size_t>(slots_->rank()) * part;
   if (own != bytes_of(shard)) {

@@ -54,7 +54,9 @@ class PeerCopies {
   /// What is enqueued on the stream that is returned follows the operation.
   [[nodiscard]] cudaStream_t all_reduce(const Start& start, View buffer);
   [[nodiscard]] cudaStream_t reduce_scatter(const Start& start, CView full, View shard);
-  [[nodiscard]] cudaStream_t reduce_scatter_others(const Start& start, CView full, View shard);
+  [[nodiscard]] cudaStream_t reduce_scatter_others(const Start& start, View full, View shard,
+                                                   Dim begin, Dim count);
+  [[nodiscard]] cudaStream_t all_gather_piece(const Start& start, View full, Dim begin, Dim count);
   [[nodiscard]] cudaStream_t all_gather(const Start& start, CView shard, View full);
 
  private:
@@ -115,11 +117,17 @@ class PeerCopies {
   /// out = the terms of the slot and `own`, which may be null.
   void add(const Lane& lane, int slot, DType dtype, const std::byte* own, std::byte* out,
            std::size_t bytes);
-  cudaStream_t reduce(const Start& start, CView full, View shard, bool with_own);
-  /// Sends `own`, which is `bytes` from byte `at` of this member's part of `full` on, to all
-  /// others.
-  cudaStream_t gather(const Start& start, View full, const std::byte* own, std::size_t part,
-                      std::size_t at, std::size_t bytes);
+  /// Bytes of each member's part, and which of them a call is about.
+  struct Piece {
+    std::size_t part = 0;
+    std::size_t begin = 0;
+    std::size_t end = 0;
+  };
+  [[nodiscard]] Piece piece_of(CView full, Dim begin, Dim count) const;
+  cudaStream_t reduce(const Start& start, CView full, View shard, const Piece& piece,
+                      bool with_own);
+  /// Sends `own`, which are the piece's bytes of this member's part of `full`, to all others.
+  cudaStream_t gather(const Start& start, View full, const std::byte* own, const Piece& piece);
 
   std::string communicator_;
   MPI_Comm group_;  ///< of the communicator that owns this

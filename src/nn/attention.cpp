@@ -143,8 +143,8 @@ void Attention::forward(Context& ctx, CView x, const ForwardPass& pass, const Sl
                         View y) const {
   const Scope scope(ctx.recorder(), kAttentionComponent);
   const TensorGroup& group = config_.group;
-  qkv_.forward(ctx, group.gather(ctx, x, pass.scratch.gathered), slot.qkv,
-               linear_pass(AdaptedLinear::qkv, pass.batch, pass.scratch, slot));
+  qkv_.forward_gathered(ctx, group, x, pass.scratch.gathered, slot.qkv,
+                        linear_pass(AdaptedLinear::qkv, pass.batch, pass.scratch, slot));
   qk_norm_.forward(ctx, heads_, slot.qkv, slot.qk_norm, slot.out);  // out is not written yet
   if (config_.rope && !pass.cache) {
     ops::rope(ctx, heads_, pass.rope.cosines, pass.rope.sines, 0, ops::Rotation::forward, slot.qkv);
@@ -211,13 +211,13 @@ void Attention::backward(Context& ctx, CView dy, CView x, const BackwardPass& pa
   const View gathered = pass.scratch.gathered;
   const View d_qkv = config_.split_backward ? slot.d_qkv : pass.scratch.d_qkv;
   if (pass.part == BackwardPart::input) ops::cast(ctx, dy, slot.dy);
-  const CView all_dy = group.gather(ctx, dy, gathered);
-  LinearPass of_output = output_.backward_input(
-      ctx, all_dy, pass.scratch.d_attention,
+  LinearPass of_output = output_.backward_input_gathered(
+      ctx, group, dy, gathered, pass.scratch.d_attention,
       pass.before_weights(linear_pass(AdaptedLinear::output, pass.batch, pass.scratch, slot)));
   of_output.skips_bias = pass.skips_output_biases;
   comm::Ticket rows = 0;
   if (pass.part == BackwardPart::both) {
+    const CView all_dy = group.cuts_rows() ? CView(gathered) : dy;
     output_.backward_weight(ctx, all_dy, slot.out, pass.accumulate, of_output);
     rows = group.start_gather(ctx, x, gathered);
   }

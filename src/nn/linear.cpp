@@ -97,15 +97,14 @@ void Linear::forward_summed(Context& ctx, const TensorGroup& group, CView x, Vie
                             const LinearPass& pass) const {
   const Dim width = y.shape().back();
   const Dim rows = term.numel() / std::max<Dim>(1, width);
-  if (is_plain(rows) && group.adds_at_members(y)) {
+  if (is_plain(rows) && group.writes_at_members(y) && group.writes_at_members(term)) {
     const CView x_all = x.as_matrix();
-    const View y_all = y.as_matrix();
     return group.wait(
-        ctx, group.sum_products(ctx, y_all, [&](Dim begin, Dim count, Accumulate accumulate) {
+        ctx,
+        group.sum_products(ctx, term, y, [&](Dim begin, Dim count, View to, Accumulate accumulate) {
           const auto product =
               accumulate == Accumulate::yes ? ops::linear_forward_add : ops::linear_forward;
-          product(ctx, x_all.slice(begin, count), weight_.value(), bias_value(),
-                  y_all.slice(begin, count));
+          product(ctx, x_all.slice(begin, count), weight_.value(), bias_value(), to);
         }));
   }
   const int pieces = group.pieces(ctx, rows, x.shape().back());
@@ -153,18 +152,42 @@ void Linear::forward_gated(Context& ctx, CView x, ops::Activation activation, Vi
 
 Linear::SummedPass Linear::backward_input_summed(Context& ctx, const TensorGroup& group, CView dy,
                                                  View term, View dx, LinearPass pass) const {
-  if (!is_plain(rows_of(dy)) || !group.adds_at_members(dx)) {
+  if (!is_plain(rows_of(dy)) || !group.writes_at_members(dx) || !group.writes_at_members(term)) {
     SummedPass out = {backward_input(ctx, dy, term, pass), {}};
     out.sums.tickets[0] = group.start_sum(ctx, term, dx);
     return out;
   }
   const CView dy_all = dy.as_matrix();
-  const View dx_all = dx.as_matrix();
   pass.has_gradient = true;
-  return {pass, group.sum_products(ctx, dx_all, [&](Dim begin, Dim count, Accumulate accumulate) {
-            ops::linear_backward_input(ctx, dy_all.slice(begin, count), weight_.value(), accumulate,
-                                       dx_all.slice(begin, count));
-          })};
+  return {pass, group.sum_products(ctx, term, dx,
+                                   [&](Dim begin, Dim count, View to, Accumulate accumulate) {
+                                     ops::linear_backward_input(ctx, dy_all.slice(begin, count),
+                                                                weight_.value(), accumulate, to);
+                                   })};
+}
+
+void Linear::forward_gathered(Context& ctx, const TensorGroup& group, CView x, View full, View y,
+                              const LinearPass& pass) const {
+  if (!group.cuts_rows() || !is_plain(rows_of(y)) || !group.writes_at_members(full)) {
+    return forward(ctx, group.gather(ctx, x, full), y, pass);
+  }
+  group.of_gathered(ctx, x, full, [&](CView rows, Dim begin, Dim count) {
+    ops::linear_forward(ctx, rows, weight_.value(), bias_value(),
+                        y.as_matrix().slice(begin, count));
+  });
+}
+
+LinearPass Linear::backward_input_gathered(Context& ctx, const TensorGroup& group, CView dy,
+                                           View full, View dx, LinearPass pass) const {
+  if (!group.cuts_rows() || !is_plain(rows_of(dx)) || !group.writes_at_members(full)) {
+    return backward_input(ctx, group.gather(ctx, dy, full), dx, pass);
+  }
+  group.of_gathered(ctx, dy, full, [&](CView rows, Dim begin, Dim count) {
+    ops::linear_backward_input(ctx, rows, weight_.value(), Accumulate::no,
+                               dx.as_matrix().slice(begin, count));
+  });
+  pass.has_gradient = true;
+  return pass;
 }
 
 bool Linear::is_plain(Dim rows) const {

@@ -70,15 +70,17 @@ LinearPass Mlp::linear_pass(AdaptedLinear linear, const BatchInfo& batch, const 
 void Mlp::forward(Context& ctx, CView x, const ForwardPass& pass, const Slot& slot, View y) const {
   const Scope scope(ctx.recorder(), kFfnComponent);
   const TensorGroup& group = config_.group;
-  const CView all_x = group.gather(ctx, x, pass.scratch.gathered);
+  const View gathered = pass.scratch.gathered;
   const LinearPass of_up = linear_pass(AdaptedLinear::up, pass.batch, pass.scratch, slot);
   if (ops::is_gated(config_.activation) && pass.cache) {
-    up_.forward_gated(ctx, all_x, config_.activation, slot.pre, slot.activated, of_up);
+    up_.forward_gated(ctx, group.gather(ctx, x, gathered), config_.activation, slot.pre,
+                      slot.activated, of_up);
   } else if (ops::is_gated(config_.activation)) {
-    up_.forward(ctx, all_x, slot.pre, of_up);
+    up_.forward_gathered(ctx, group, x, gathered, slot.pre, of_up);
     activate(ctx, slot);
   } else {
-    up_.forward_activated(ctx, all_x, config_.activation, slot.pre, slot.activated, of_up);
+    up_.forward_activated(ctx, group.gather(ctx, x, gathered), config_.activation, slot.pre,
+                          slot.activated, of_up);
   }
   down_.forward_summed(ctx, group, slot.activated, group.term(y, pass.scratch.partial), y,
                        linear_pass(AdaptedLinear::down, pass.batch, pass.scratch, slot));
@@ -108,25 +110,31 @@ View Mlp::activated_bias_gradient(const BackwardPass& pass) const {
   return sums ? up_.bias_gradient() : View();
 }
 
-/// dy -> d_pre, through the second layer and the activation, and the second layer's gradients if
-/// they are asked for. They go first if the product takes the activation's derivative, as d_pre may
-/// have the memory of its input.
+/// dy, gathered if rows are cut, -> d_pre, through the second layer and the activation, and the
+/// second layer's gradients if they are asked for. They go first if the product takes the
+/// activation's derivative, as d_pre may have the memory of its input.
 void Mlp::backward_activation(Context& ctx, CView dy, const BackwardPass& pass, const Slot& slot,
                               const ops::ActivationGradients& gradients) const {
+  const TensorGroup& group = config_.group;
+  const View gathered = pass.scratch.gathered;
   const View d_activated = pass.scratch.d_activated;
   const bool both = pass.part == BackwardPart::both;
   if (!d_activated) {
+    const CView all_dy = group.gather(ctx, dy, gathered);
     if (both) {
-      down_.backward_weight(ctx, dy, slot.activated, pass.accumulate,
+      down_.backward_weight(ctx, all_dy, slot.activated, pass.accumulate,
                             {.skips_bias = pass.skips_output_biases});
     }
-    return down_.backward_input_activated(ctx, dy, slot.pre, config_.activation, gradients);
+    return down_.backward_input_activated(ctx, all_dy, slot.pre, config_.activation, gradients);
   }
-  LinearPass of_down = down_.backward_input(
-      ctx, dy, d_activated,
+  LinearPass of_down = down_.backward_input_gathered(
+      ctx, group, dy, gathered, d_activated,
       pass.before_weights(linear_pass(AdaptedLinear::down, pass.batch, pass.scratch, slot)));
   of_down.skips_bias = pass.skips_output_biases;
-  if (both) down_.backward_weight(ctx, dy, slot.activated, pass.accumulate, of_down);
+  if (both) {
+    down_.backward_weight(ctx, group.cuts_rows() ? CView(gathered) : dy, slot.activated,
+                          pass.accumulate, of_down);
+  }
   if (ops::is_gated(config_.activation)) {
     ops::gated_backward(ctx, config_.activation, slot.pre, d_activated, gradients.dpre);
   } else {
@@ -141,11 +149,10 @@ void Mlp::backward(Context& ctx, CView dy, CView x, const BackwardPass& pass, co
   const TensorGroup& group = config_.group;
   const View gathered = pass.scratch.gathered;
   if (pass.part == BackwardPart::input) ops::cast(ctx, dy, slot.dy);
-  const CView all_dy = group.gather(ctx, dy, gathered);
   if (config_.recompute == Recompute::selective) activate(ctx, slot);
   const View d_pre = gradient_of_pre(pass.part, slot);
   const View up_bias = activated_bias_gradient(pass);
-  backward_activation(ctx, all_dy, pass, slot, {d_pre, up_bias, pass.accumulate});
+  backward_activation(ctx, dy, pass, slot, {d_pre, up_bias, pass.accumulate});
   comm::Ticket rows = 0;
   if (pass.part == BackwardPart::both) rows = group.start_gather(ctx, x, gathered);
   const View term = group.term(dx, pass.scratch.partial);

@@ -327,6 +327,65 @@ TEST_F(Nccl, LargeCallsOfGraphsAndBesideThem) {
   }
 }
 
+// What a row-parallel product does: others' parts, then this member's, in pieces, in turns eager
+// and in a graph; the shard is in place or not.
+TEST_F(Nccl, PiecesGoRightToWhereTheyBelong) {
+  if (size() == 1) GTEST_SKIP() << "a group of one moves nothing";
+  const Dim part = Dim{1} << 19;
+  Tensor memory(Device::cuda, DType::bf16, {(size() + 1) * part});
+  const std::shared_ptr<void> shared = group().share(memory.view().raw(), memory.view().bytes());
+  if (!shared) GTEST_SKIP() << "the GPUs do not map each other's memory";
+  const View full = memory.view().slice(0, size() * part);
+  const View apart = memory.view().slice(size() * part, part);
+  const View own = full.slice(rank() * part, part);
+  ASSERT_TRUE(group().is_shared(full));
+  EXPECT_FALSE(group().is_shared(full.slice(0, 64))) << "too few bytes to be worth it";
+  constexpr int kPieces = 3;  // which do not divide the part
+  const auto in_pieces = [&](auto&& work) {
+    for (int i = 0; i < kPieces; ++i) {
+      const auto begin_of = [&](int piece) { return part * piece / kPieces / 8 * 8; };
+      group().wait(ctx(), work(begin_of(i), begin_of(i + 1) - begin_of(i)));
+    }
+  };
+  GraphSegment segment;
+  const auto work = [&] {
+    in_pieces([&](Dim begin, Dim count) {
+      return group().reduce_scatter_others(ctx(), full, apart, begin, count);
+    });
+    in_pieces([&](Dim begin, Dim count) {
+      return group().reduce_scatter_others(ctx(), full, own, begin, count);
+    });
+    in_pieces(
+        [&](Dim begin, Dim count) { return group().all_gather_piece(ctx(), full, begin, count); });
+  };
+
+  for (int run = 0; run < 6; ++run) {
+    copy(ctx(), filled(DType::bf16, size() * part, rank() + run).view(), full);
+    if (run % 3 == 0) {
+      work();
+    } else {
+      segment.run(ctx(), true, work);
+    }
+
+    const double others = sum_of_ranks() - rank() + run * (size() - 1);
+    EXPECT_EQ(std::ranges::count(numbers(apart), others), part) << run;
+    for (int member = 0; member < size(); ++member) {
+      const double theirs = sum_of_ranks() - member + run * (size() - 1);
+      EXPECT_EQ(std::ranges::count(numbers(full.slice(member * part, part)), theirs), part)
+          << run << " " << member;
+    }
+  }
+}
+
+TEST_F(Nccl, RefusesPiecesOfMemoryThatIsNotShared) {
+  Tensor x = filled(DType::f32, size() * 64, 1);
+  const View own = x.view().slice(rank() * 64, 64);
+  EXPECT_THAT(refusal([&] { (void)group().reduce_scatter_others(ctx(), x.view(), own, 0, 64); }),
+              testing::HasSubstr("do not share the memory"));
+  EXPECT_THAT(refusal([&] { (void)group().all_gather_piece(ctx(), x.view(), 0, 65); }),
+              testing::HasSubstr("piece of 65 elements"));
+}
+
 TEST_F(Nccl, RefusesToWaitInAGraphForACallOutsideOfIt) {
   if (size() == 1) GTEST_SKIP() << "a group of one waits for nothing";
   Tensor x = filled(DType::f32, 7, 1);

@@ -111,9 +111,14 @@ class Communicator : public Background {
   Ticket reduce_scatter(Context& ctx, View full, View shard) {
     return reduce_scatter(ctx.stream(), full, shard);
   }
-  /// The same without the term of the member itself: what the others add to shard. For views that
-  /// is_shared() holds of.
-  Ticket reduce_scatter_others(Context& ctx, View full, View shard);
+  /// A piece of a reduce_scatter without this member's own term: shard[i] = the sum of what the
+  /// others have in element i of this member's part of `full`, for i in [begin, begin + count). The
+  /// shard, its own part or a view of that size outside of `full`, lies there on all members alike;
+  /// for views that is_shared() holds of, and pieces that begin and end at multiples of 16 bytes.
+  Ticket reduce_scatter_others(Context& ctx, View full, View shard, Dim begin, Dim count);
+  /// A piece of an all_gather in place: elements [begin, begin + count) of every member's part. For
+  /// views that is_shared() holds of.
+  Ticket all_gather_piece(Context& ctx, View full, Dim begin, Dim count);
   /// full[r n, (r+1) n) = shard of member r; shard may be its own part of `full`, else they must
   /// not overlap.
   Ticket all_gather(Stream& after, CView shard, View full);
@@ -189,6 +194,12 @@ class Communicator : public Background {
   [[nodiscard]] const Traffic& traffic() const { return traffic_; }
 
  protected:
+  /// Elements of a part that a call is about.
+  struct Piece {
+    Dim begin = 0;
+    Dim count = 0;
+  };
+
   Communicator(GroupRole role, int rank, int size, Device device);
 
   [[nodiscard]] bool times(Call call) const {
@@ -219,7 +230,9 @@ class Communicator : public Background {
   virtual void do_all_reduce(Stream& after, View buffer, ReduceOp op, Ticket ticket) = 0;
   virtual void do_reduce_scatter(Stream& after, View full, View shard, Ticket ticket) = 0;
   virtual void do_all_gather(Stream& after, CView shard, View full, Ticket ticket) = 0;
-  virtual void do_reduce_scatter_others(Stream& after, View full, View shard, Ticket ticket);
+  virtual void do_reduce_scatter_others(Stream& after, View full, View shard, Piece piece,
+                                        Ticket ticket);
+  virtual void do_all_gather_piece(Stream& after, View full, Piece piece, Ticket ticket);
   virtual void do_broadcast(Stream& after, View buffer, int root, Ticket ticket) = 0;
   virtual void do_exchange(Stream& after, std::span<const Message> messages, Ticket ticket) = 0;
   /// Returns when the operation finished on the monotonic clock; 0 if it did so at its call or the
@@ -234,6 +247,7 @@ class Communicator : public Background {
   void check_view(Device device, Call call, CView view, std::string_view what) const;
   void check_reducible(Call call, CView view) const;
   void check_shard(Call call, CView full, CView shard) const;
+  void check_piece(Call call, CView full, Dim begin, Dim count) const;
   void check_member(Call call, int member, std::string_view what) const;
   void check_message(Device device, Call call, CView buffer, int peer) const;
   void count(Call call, std::size_t bytes);

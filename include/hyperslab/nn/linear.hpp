@@ -29,6 +29,9 @@ class Linear {
   /// The same with Parallel::row, summed over the group into y; `term` is what group.term() gives.
   void forward_summed(Context& ctx, const TensorGroup& group, CView x, View term, View y,
                       const LinearPass& pass = {}) const;
+  /// forward() of all rows of x, which group.gather() leaves in `full` if rows are cut.
+  void forward_gathered(Context& ctx, const TensorGroup& group, CView x, View full, View y,
+                        const LinearPass& pass = {}) const;
   /// pre = x W^T + b, y = act(pre).
   void forward_activated(Context& ctx, CView x, ops::Activation activation, View pre, View y,
                          const LinearPass& pass = {}) const;
@@ -47,6 +50,9 @@ class Linear {
   /// dy: (..., C_out) -> dx: (..., C_in), overwritten. It goes before the weight gradient, so that
   /// its collective can start early; returns the pass that backward_weight of this dy takes.
   LinearPass backward_input(Context& ctx, CView dy, View dx, LinearPass pass = {}) const;
+  /// The same of all rows of dy, which group.gather() leaves in `full` if rows are cut.
+  LinearPass backward_input_gathered(Context& ctx, const TensorGroup& group, CView dy, View full,
+                                     View dx, LinearPass pass = {}) const;
   /// Of a layer without adapters whose input was act(pre): dpre = (dy W) * act'(pre), which may
   /// alias pre, and its column sums.
   void backward_input_activated(Context& ctx, CView dy, CView pre, ops::Activation activation,

@@ -64,51 +64,74 @@ class TensorGroup {
   static constexpr Dim kLeastRows =
       1024;  ///< of a piece: a product of fewer leaves processors idle
   [[nodiscard]] int pieces(const Context& ctx, Dim rows, Dim inner) const;
-  /// Whether members write their terms of `out` into each other's, beside computation: then
-  /// sum_products() adds up better than start_sum() of a whole product.
-  [[nodiscard]] bool adds_at_members(CView out) const {
+  /// Whether members write right into each other's `view` beside computation: then sum_products()
+  /// adds up better than start_sum() of a whole product, and of_gathered() than gather().
+  [[nodiscard]] bool writes_at_members(CView view) const {
     constexpr std::size_t kVector = 16;  // bytes that are added at a time
-    return size_ > 1 && !sequence_ && group_->is_shared(out) && out.rows() % size_ == 0 &&
-           static_cast<std::size_t>(out.shape().back()) * size_of(out.dtype()) % kVector == 0;
+    return size_ > 1 && group_->is_shared(view) && view.rows() % size_ == 0 &&
+           static_cast<std::size_t>(view.shape().back()) * size_of(view.dtype()) % kVector == 0;
   }
-  /// The sum over the group of products of `out` (rows, C), of each of which
-  /// product(begin, count, accumulate) enqueues rows [begin, begin + count) of this member's term
-  /// into `out`. Of each piece of rows every member owns a part. It first computes the others'
-  /// parts, which travel while it computes more; its own part then adds to what the others sent,
-  /// so that no pass adds, and travels to them. What is returned is to be waited for.
+  /// The sum over the group of products, of each of which product(begin, count, to, accumulate)
+  /// enqueues rows [begin, begin + count) of this member's term into `to`: into `out`, or, if rows
+  /// are cut, this member's rows of the sum (`term` as term() gives it). Every member owns the rows
+  /// that it has if rows are cut. It first computes the rows of the others, which travel while it
+  /// computes more; its own product then adds to what the others sent, so that no pass adds; and
+  /// its sums travel to the others. All in pieces. What is returned is to be waited for.
   struct Sums {
     std::array<comm::Ticket, kMostPieces> tickets{};
   };
   template <class Product>
-  [[nodiscard]] Sums sum_products(Context& ctx, View out, Product&& product) const {
-    const Dim rows = out.shape()[0];
-    const Dim pieces = std::clamp<Dim>(rows / (size_ * kLeastRows), 1, kMostPieces);
-    std::array<comm::Ticket, kMostPieces> terms{};
+  [[nodiscard]] Sums sum_products(Context& ctx, View term, View out, Product&& product) const {
+    const View terms = term.as_matrix();
+    const Dim width = terms.shape()[1];
+    const Dim part = terms.shape()[0] / size_;
+    const Dim own = rank_ * part;
+    const View sum = sequence_ ? out.as_matrix() : terms.slice(own, part);
+    const Dim pieces = std::clamp<Dim>(part / kLeastRows, 1, kMostPieces);
+    const auto others = [&](Dim begin, Dim count) {
+      if (count > 0) product(begin, count, terms.slice(begin, count), ops::Accumulate::no);
+    };
+    std::array<comm::Ticket, kMostPieces> sent{};
     Sums sums;
-    const auto begin_of = [&](Dim piece) { return rows / size_ * piece / pieces * size_; };
     for (Dim piece = 0; piece <= pieces; ++piece) {
-      if (piece < pieces) {
-        const Dim begin = begin_of(piece);
-        const Dim count = begin_of(piece + 1) - begin;
-        const Dim part = count / size_;
-        const Dim before = rank_ * part;
-        if (before > 0) product(begin, before, ops::Accumulate::no);
-        if (before + part < count) {
-          product(begin + before + part, count - before - part, ops::Accumulate::no);
+      const Dim begin = part * piece / pieces;
+      if (piece == 0 && pieces == 1) {
+        others(0, own);
+        others(own + part, terms.shape()[0] - own - part);
+      } else if (piece < pieces) {
+        for (int i = 1; i < size_; ++i) {
+          const int member = (rank_ + i) % size_;
+          others(member * part + begin, part * (piece + 1) / pieces - begin);
         }
-        terms[static_cast<std::size_t>(piece)] = group_->reduce_scatter_others(
-            ctx, out.slice(begin, count), out.slice(begin + before, part));
+      }
+      if (piece < pieces) {
+        sent[static_cast<std::size_t>(piece)] = group_->reduce_scatter_others(
+            ctx, terms, sum, begin * width, (part * (piece + 1) / pieces - begin) * width);
       }
       if (piece == 0) continue;
-      const Dim begin = begin_of(piece - 1);
-      const Dim count = begin_of(piece) - begin;
-      const Dim part = count / size_;
-      wait(ctx, terms[static_cast<std::size_t>(piece - 1)]);
-      product(begin + rank_ * part, part, ops::Accumulate::yes);
+      const Dim first = part * (piece - 1) / pieces;
+      wait(ctx, sent[static_cast<std::size_t>(piece - 1)]);
+      product(own + first, begin - first, sum.slice(first, begin - first), ops::Accumulate::yes);
+      if (sequence_) continue;
       sums.tickets[static_cast<std::size_t>(piece - 1)] =
-          group_->all_gather(ctx, out.slice(begin + rank_ * part, part), out.slice(begin, count));
+          group_->all_gather_piece(ctx, terms, first * width, (begin - first) * width);
     }
     return sums;
+  }
+  /// If rows are cut: gathers `x` into `full` while work(x, begin, count) does what is to be done
+  /// with each row of all, rows [begin, begin + count) of all at a time, of which x has the values;
+  /// this member's own first, for which nothing need travel.
+  template <class Work>
+  void of_gathered(Context& ctx, CView x, View full, Work&& work) const {
+    const View all = full.as_matrix();
+    const Dim part = all.shape()[0] / size_;
+    const Dim own = rank_ * part;
+    const comm::Ticket rows = start_gather(ctx, x, full);
+    work(x.as_matrix(), own, part);
+    wait(ctx, rows);
+    if (own > 0) work(all.slice(0, own), 0, own);
+    const Dim after = all.shape()[0] - own - part;
+    if (after > 0) work(all.slice(own + part, after), own + part, after);
   }
   void wait(Context& ctx, const Sums& sums) const {
     for (const comm::Ticket ticket : sums.tickets) wait(ctx, ticket);
