@@ -187,9 +187,12 @@ void Communicator::check_piece(Call call, CView full, Dim begin, Dim count) cons
            fmt::format("piece of {} elements from {} on of parts of {} of a view of {}", count,
                        begin, part, full.numel()));
   }
-  if (full.device() != Device::meta && !is_shared(full)) {
-    refuse(name_of(call), "members do not share the memory of this view");
-  }
+  check_shared(call, full);
+}
+
+void Communicator::check_shared(Call call, CView view) const {
+  if (view.device() == Device::meta || is_shared(view)) return;
+  refuse(name_of(call), "members do not share the memory of this view");
 }
 
 Ticket Communicator::reduce_scatter_others(Context& ctx, View full, View shard, Dim begin,
@@ -200,6 +203,7 @@ Ticket Communicator::reduce_scatter_others(Context& ctx, View full, View shard, 
   check_reducible(Call::reduce_scatter, full);
   check_shard(Call::reduce_scatter, full, shard);
   check_piece(Call::reduce_scatter, full, begin, count);
+  check_shared(Call::reduce_scatter, shard);
   const std::size_t bytes = static_cast<std::size_t>(count * size_) * size_of(full.dtype());
   const Ticket ticket = open(after, Call::reduce_scatter, bytes);
   this->count(Call::reduce_scatter, bytes);

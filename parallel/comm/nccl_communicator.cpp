@@ -217,13 +217,13 @@ void NcclCommunicator::do_reduce_scatter(Stream& after, View full, View shard, T
 void NcclCommunicator::do_reduce_scatter_others(Stream& after, View full, View shard, Piece piece,
                                                 Ticket ticket) {
   run_copies(after, Call::reduce_scatter, ticket, [&](const PeerCopies::Start& start) {
-    return peer_copies_->reduce_scatter_others(start, full, shard, piece.begin, piece.count);
+    return peer_copies_->reduce_scatter_others(start, full, shard, {piece.begin, piece.count});
   });
 }
 
 void NcclCommunicator::do_all_gather_piece(Stream& after, View full, Piece piece, Ticket ticket) {
   run_copies(after, Call::all_gather, ticket, [&](const PeerCopies::Start& start) {
-    return peer_copies_->all_gather_piece(start, full, piece.begin, piece.count);
+    return peer_copies_->all_gather_piece(start, full, {piece.begin, piece.count});
   });
 }
 
@@ -232,7 +232,7 @@ std::shared_ptr<void> NcclCommunicator::share(void* memory, std::size_t bytes) {
 }
 
 bool NcclCommunicator::is_shared(CView view) const {
-  return copies(Call::reduce_scatter, view) && peer_copies_->is_shared(view);
+  return peer_copies_ != nullptr && peer_copies_->is_shared(view);
 }
 
 void NcclCommunicator::do_all_gather(Stream& after, CView shard, View full, Ticket ticket) {

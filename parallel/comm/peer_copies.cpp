@@ -18,7 +18,8 @@
 namespace hyperslab::comm {
 namespace {
 
-constexpr std::size_t kPlaceBytes = std::size_t{8} << 20;  // of all others' messages of a slot
+constexpr std::size_t kPlaceBytes = std::size_t{8} << 20;  // larger messages go in parts
+constexpr std::size_t kAlignment = 512;
 /// Of the buffer of a call: with less, NCCL is as quick (14 us for 1 MiB of two H200).
 constexpr std::size_t kLeastBytes = std::size_t{256} << 10;
 
@@ -58,21 +59,36 @@ std::byte* bytes_of(View view) { return static_cast<std::byte*>(view.raw()); }
 }  // namespace
 
 std::unique_ptr<PeerCopies> PeerCopies::make(MPI_Comm group, const std::string& communicator) {
+  if (size_of_group(group, communicator) != 2) return nullptr;
   const char* wish = std::getenv("HYPERSLAB_PEER_COPIES");
-  int wanted = static_cast<int>((wish == nullptr || std::string_view(wish) != "0") &&
-                                size_of_group(group, communicator) <= PeerSlots::kMostMembers);
+  int wanted = static_cast<int>(wish == nullptr || std::string_view(wish) != "0");
   HS_MPI(communicator, MPI_Allreduce(MPI_IN_PLACE, &wanted, 1, MPI_INT, MPI_LAND, group));
   if (wanted == 0) return nullptr;
-  constexpr int kWithPlaces = 2 * 2 * kSlots;
-  auto slots =
-      std::make_unique<PeerSlots>(group, communicator, kLanes * kSlots, kWithPlaces, kPlaceBytes);
-  if (!slots->is_mapped()) return nullptr;
-  return std::unique_ptr<PeerCopies>(new PeerCopies(communicator, group, std::move(slots)));
+  auto copies = std::unique_ptr<PeerCopies>(new PeerCopies(group, communicator, kPlaceBytes));
+  if (!copies->mapped_->is_mapped()) return nullptr;
+  copies->make_lanes();
+  return copies;
 }
 
-PeerCopies::PeerCopies(const std::string& communicator, MPI_Comm group,
-                       std::unique_ptr<PeerSlots> slots)
-    : communicator_(communicator), group_(group), slots_(std::move(slots)) {
+PeerCopies::PeerCopies(MPI_Comm group, const std::string& communicator, std::size_t place_bytes)
+    : communicator_(communicator),
+      group_(group),
+      rank_(rank_in(group, communicator)),
+      place_bytes_(place_bytes),
+      memory_(Device::cuda, kAlignment + std::size_t{2} * kSlots * place_bytes) {
+  static_assert(kLanes * kSlots * sizeof(Flags) <= kAlignment);
+  std::array<Flags, kLanes * kSlots> flags{};
+  // The first lane of either kind, eager and in graphs: its slots are free before any message.
+  for (int i = 0; i < kSlots; ++i) {
+    flags.at(static_cast<std::size_t>(i)).free = 1;
+    flags.at(static_cast<std::size_t>(2 * kSlots + i)).free = 1;
+  }
+  HS_COMM_CUDA(communicator_,
+               cudaMemcpy(memory_.data(), flags.data(), sizeof flags, cudaMemcpyHostToDevice));
+  mapped_ = std::make_unique<PeerMemory>(group, communicator, memory_.data(), memory_.bytes());
+}
+
+void PeerCopies::make_lanes() {
   int least = 0;
   int greatest = 0;
   HS_COMM_CUDA(communicator_, cudaDeviceGetStreamPriorityRange(&least, &greatest));
@@ -87,23 +103,27 @@ PeerCopies::PeerCopies(const std::string& communicator, MPI_Comm group,
     HS_COMM_CUDA(communicator_, cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
     return event;
   };
-  added_ = make_event();
-  // Slots with places come first: of both kinds that need them, eager and in graphs.
-  int next_slot = 0;
-  for (const Kind kind : {Kind::terms, Kind::copies, Kind::direct}) {
-    Lane& eager = lane(kind, {});
-    Lane& captured = lane(kind, {.capture = 1});
-    eager.frees = make_stream();
-    eager.sends = make_stream();
-    eager.receives = make_stream();
-    // A capture and an eager call never enqueue at a time.
-    captured.frees = eager.frees;
-    captured.sends = eager.sends;
-    captured.receives = eager.receives;
-    for (Lane* each : {&eager, &captured}) {
-      each->direct = kind == Kind::direct;
-      each->first_slot = std::exchange(next_slot, next_slot + kSlots);
-      for (Slot& slot : each->slots) slot = {make_event(), make_event(), make_event()};
+  auto* flags = static_cast<Flags*>(memory_.data());
+  auto* place = static_cast<std::byte*>(memory_.data()) + kAlignment;
+  for (std::size_t i = 0; i < lanes_.size(); ++i) {
+    Lane& lane = lanes_.at(i);
+    lane.direct = i % 2 == static_cast<std::size_t>(Kind::direct);
+    if (i < 2) {
+      lane.frees = make_stream();
+      lane.sends = make_stream();
+      lane.receives = make_stream();
+    } else {  // a capture and an eager call never enqueue at a time
+      const Lane& eager = lanes_.at(i - 2);
+      lane.frees = eager.frees;
+      lane.sends = eager.sends;
+      lane.receives = eager.receives;
+    }
+    for (Slot& slot : lane.slots) {
+      slot.flags = flags++;
+      if (!lane.direct) slot.place = std::exchange(place, place + place_bytes_);
+      slot.freed = make_event();
+      slot.sent = make_event();
+      slot.received = make_event();
     }
   }
 }
@@ -136,203 +156,116 @@ std::shared_ptr<const PeerMemory> PeerCopies::holder_of(CView view) const {
 }
 
 bool PeerCopies::takes(Call call, CView full, CView shard, ReduceOp op) const {
-  const bool sums = call != Call::all_gather;
-  const std::size_t parts = call == Call::all_reduce && slots_->size() == 2
-                                ? 1
-                                : static_cast<std::size_t>(slots_->size());
-  return full.bytes() >= kLeastBytes && full.bytes() % (parts * kSumBytes) == 0 &&
-         is_aligned(full) && (!shard || is_aligned(shard)) &&
-         (!sums || (op == ReduceOp::sum && adds_peer_terms(full.dtype())));
+  if (full.bytes() < kLeastBytes) return false;
+  if (call == Call::all_gather) return is_shared(full);
+  const std::size_t parts = call == Call::all_reduce ? 1 : 2;
+  return op == ReduceOp::sum && adds_peer_terms(full.dtype()) &&
+         full.bytes() % (parts * kSumBytes) == 0 && is_aligned(full) &&
+         (!shard || is_aligned(shard));
 }
 
-int PeerCopies::exchange(Lane& lane, const Start& start, const Message& message) {
-  const int index = std::exchange(lane.next, (lane.next + 1) % kSlots);
-  const int slot = lane.first_slot + index;
-  Slot& mine = lane.slots.at(static_cast<std::size_t>(index));
-  const int rank = slots_->rank();
-  const bool follows = mine.used && mine.capture == start.capture;
-
-  // The wait for a slot must not hold up the reading of the message before, for which others wait.
-  if (follows) HS_COMM_CUDA(communicator_, cudaStreamWaitEvent(lane.frees, mine.received, 0));
+PeerCopies::Slot& PeerCopies::exchange(Lane& lane, const Start& start, const void* from,
+                                       std::size_t bytes, std::byte* to) {
+  Slot& slot = lane.slots.at(static_cast<std::size_t>(lane.next));
+  lane.next = (lane.next + 1) % kSlots;
+  const auto flag_there = [&](std::uint32_t& flag) {
+    return reinterpret_cast<std::uint32_t*>(mapped_->there(&flag));
+  };
+  // The wait for a slot must not hold up the reading of the message before, for which the other
+  // member waits.
+  const bool follows = slot.used && slot.capture == start.capture;
+  if (follows) HS_COMM_CUDA(communicator_, cudaStreamWaitEvent(lane.frees, slot.received, 0));
   if (!follows || lane.direct) {
     HS_COMM_CUDA(communicator_, cudaStreamWaitEvent(lane.frees, start.after, 0));
   }
-  if (lane.direct) {
-    each_other(
-        [&](int other) { set(lane.frees, slots_->free(slot, other, rank), 1, communicator_); });
-  }
-  each_other([&](int other) {
-    wait_for(lane.frees, slots_->free(slot, rank, other), communicator_);
-    set(lane.frees, slots_->free(slot, rank, other), 0, communicator_);
-  });
-  HS_COMM_CUDA(communicator_, cudaEventRecord(mine.freed, lane.frees));
+  // A slot is freed when it was read; shared memory, where it may be written, from here on.
+  if (lane.direct) set(lane.frees, flag_there(slot.flags->free), 1, communicator_);
+  wait_for(lane.frees, &slot.flags->free, communicator_);
+  set(lane.frees, &slot.flags->free, 0, communicator_);
+  HS_COMM_CUDA(communicator_, cudaEventRecord(slot.freed, lane.frees));
 
-  HS_COMM_CUDA(communicator_, cudaStreamWaitEvent(lane.sends, mine.freed, 0));
+  HS_COMM_CUDA(communicator_, cudaStreamWaitEvent(lane.sends, slot.freed, 0));
   HS_COMM_CUDA(communicator_, cudaStreamWaitEvent(lane.sends, start.after, 0));
-  each_other([&](int other) {
-    const auto member = static_cast<std::size_t>(other);
-    std::byte* to = lane.direct ? message.memory->at(other, message.to + member * message.to_stride)
-                                : slots_->place(slot, rank, other);
-    HS_COMM_CUDA(communicator_,
-                 cudaMemcpyAsync(to, message.from + member * message.from_stride, message.bytes,
-                                 cudaMemcpyDeviceToDevice, lane.sends));
-    set(lane.sends, slots_->full(slot, rank, other), 1, communicator_);
-  });
-  HS_COMM_CUDA(communicator_, cudaEventRecord(mine.sent, lane.sends));
+  HS_COMM_CUDA(communicator_, cudaMemcpyAsync(to != nullptr ? to : mapped_->there(slot.place), from,
+                                              bytes, cudaMemcpyDeviceToDevice, lane.sends));
+  set(lane.sends, flag_there(slot.flags->full), 1, communicator_);
+  HS_COMM_CUDA(communicator_, cudaEventRecord(slot.sent, lane.sends));
 
-  HS_COMM_CUDA(communicator_, cudaStreamWaitEvent(lane.receives, mine.sent, 0));
-  each_other(
-      [&](int other) { wait_for(lane.receives, slots_->full(slot, other, rank), communicator_); });
+  HS_COMM_CUDA(communicator_, cudaStreamWaitEvent(lane.receives, slot.sent, 0));
+  wait_for(lane.receives, &slot.flags->full, communicator_);
   return slot;
 }
 
-void PeerCopies::release(Lane& lane, const Start& start, int slot) {
-  Slot& mine = lane.slots.at(static_cast<std::size_t>(slot - lane.first_slot));
-  if (!lane.direct) {  // else with the next message
-    each_other([&](int other) {
-      set(lane.receives, slots_->free(slot, other, slots_->rank()), 1, communicator_);
-    });
-  }
-  HS_COMM_CUDA(communicator_, cudaEventRecord(mine.received, lane.receives));
-  mine.used = true;
-  mine.capture = start.capture;
+void PeerCopies::release(Lane& lane, const Start& start, Slot& slot) {
+  HS_COMM_CUDA(communicator_, cudaEventRecord(slot.received, lane.receives));
+  slot.used = true;
+  slot.capture = start.capture;
 }
 
-void PeerCopies::add(const Lane& lane, int slot, DType dtype, const std::byte* own, std::byte* out,
-                     std::size_t bytes) {
-  PeerTerms terms = {};
-  const int rank = slots_->rank();
-  for (int member = 0; member < slots_->size(); ++member) {
-    if (member == rank && own == nullptr) continue;
-    const auto i = static_cast<std::size_t>(terms.count++);
-    terms.terms.at(i) = member == rank ? own : slots_->place(slot, member, rank);
-    terms.flags.at(i) = member == rank ? nullptr : slots_->full(slot, member, rank);
+cudaStream_t PeerCopies::send_direct(const Start& start, const void* from, std::size_t bytes,
+                                     std::byte* to) {
+  Lane& lane = this->lane(Kind::direct, start);
+  Slot& slot = exchange(lane, start, from, bytes, to);
+  set(lane.receives, &slot.flags->full, 0, communicator_);
+  release(lane, start, slot);
+  return lane.receives;
+}
+
+cudaStream_t PeerCopies::reduce(const Start& start, DType dtype, const std::byte* theirs,
+                                const std::byte* own, std::byte* out, std::size_t bytes) {
+  Lane& lane = this->lane(Kind::slots, start);
+  for (std::size_t at = 0; at < bytes; at += place_bytes_) {
+    const std::size_t count = std::min(place_bytes_, bytes - at);
+    Slot& slot = exchange(lane, start, theirs + at, count);
+    HS_COMM_CUDA(communicator_,
+                 add_peer_terms(lane.receives, dtype, {own + at, slot.place, &slot.flags->full},
+                                out + at, count));
+    auto* free = reinterpret_cast<std::uint32_t*>(mapped_->there(&slot.flags->free));
+    set(lane.receives, free, 1, communicator_);
+    release(lane, start, slot);
   }
-  HS_COMM_CUDA(communicator_, add_peer_terms(lane.receives, dtype, terms, out, bytes));
+  return lane.receives;
 }
 
 cudaStream_t PeerCopies::all_reduce(const Start& start, View buffer) {
   std::byte* data = bytes_of(buffer);
-  Lane& terms = lane(Kind::terms, start);
-  const std::size_t most = slots_->place_bytes();
-  if (slots_->size() == 2) {
-    for (std::size_t at = 0; at < buffer.bytes(); at += most) {
-      const std::size_t bytes = std::min(most, buffer.bytes() - at);
-      const int slot = exchange(terms, start, {.from = data + at, .bytes = bytes});
-      add(terms, slot, buffer.dtype(), data + at, data + at, bytes);
-      release(terms, start, slot);
-    }
-    return terms.receives;
-  }
-  const std::size_t part = buffer.bytes() / static_cast<std::size_t>(slots_->size());
-  std::byte* own = data + static_cast<std::size_t>(slots_->rank()) * part;
-  cudaStream_t last = nullptr;
-  for (std::size_t at = 0; at < part; at += most) {
-    const std::size_t bytes = std::min(most, part - at);
-    const int slot =
-        exchange(terms, start, {.from = data + at, .from_stride = part, .bytes = bytes});
-    add(terms, slot, buffer.dtype(), own + at, own + at, bytes);
-    release(terms, start, slot);
-    HS_COMM_CUDA(communicator_, cudaEventRecord(added_, terms.receives));
-    last = gather({added_, start.capture}, buffer, own + at, {part, at, at + bytes});
-  }
-  return last;
-}
-
-cudaStream_t PeerCopies::gather(const Start& start, View full, const std::byte* own,
-                                const Piece& piece) {
-  const int rank = slots_->rank();
-  const std::shared_ptr<const PeerMemory> holder = holder_of(full);
-  Lane& lane = this->lane(holder == nullptr ? Kind::copies : Kind::direct, start);
-  const std::size_t bytes = piece.end - piece.begin;
-  std::byte* data = bytes_of(full) + piece.begin;
-  const int slot = exchange(lane, start,
-                            {.from = own,
-                             .bytes = bytes,
-                             .memory = holder,
-                             .to = data + static_cast<std::size_t>(rank) * piece.part});
-  each_other([&](int other) {
-    if (holder == nullptr) {
-      HS_COMM_CUDA(communicator_,
-                   cudaMemcpyAsync(data + static_cast<std::size_t>(other) * piece.part,
-                                   slots_->place(slot, other, rank), bytes,
-                                   cudaMemcpyDeviceToDevice, lane.receives));
-    }
-    set(lane.receives, slots_->full(slot, other, rank), 0, communicator_);
-  });
-  release(lane, start, slot);
-  return lane.receives;
-}
-
-PeerCopies::Piece PeerCopies::piece_of(CView full, Dim begin, Dim count) const {
-  const std::size_t element = size_of(full.dtype());
-  return {full.bytes() / static_cast<std::size_t>(slots_->size()),
-          static_cast<std::size_t>(begin) * element,
-          static_cast<std::size_t>(begin + count) * element};
-}
-
-cudaStream_t PeerCopies::reduce(const Start& start, CView full, View shard, const Piece& piece,
-                                bool with_own) {
-  Lane& terms = lane(Kind::terms, start);
-  const std::byte* data = bytes_of(full);
-  const std::byte* own = data + static_cast<std::size_t>(slots_->rank()) * piece.part;
-  for (std::size_t at = piece.begin; at < piece.end; at += slots_->place_bytes()) {
-    const std::size_t bytes = std::min(slots_->place_bytes(), piece.end - at);
-    const int slot =
-        exchange(terms, start, {.from = data + at, .from_stride = piece.part, .bytes = bytes});
-    add(terms, slot, full.dtype(), with_own ? own + at : nullptr, bytes_of(shard) + at, bytes);
-    release(terms, start, slot);
-  }
-  return terms.receives;
+  return reduce(start, buffer.dtype(), data, data, data, buffer.bytes());
 }
 
 cudaStream_t PeerCopies::reduce_scatter(const Start& start, CView full, View shard) {
-  return reduce(start, full, shard, piece_of(full, 0, shard.numel()), true);
+  const std::byte* data = bytes_of(full);
+  const std::size_t part = shard.bytes();
+  return reduce(start, full.dtype(), other_part(data, part), own_part(data, part), bytes_of(shard),
+                part);
 }
 
-cudaStream_t PeerCopies::reduce_scatter_others(const Start& start, View full, View shard, Dim begin,
-                                               Dim count) {
-  const Piece piece = piece_of(full, begin, count);
-  const std::shared_ptr<const PeerMemory> holder = holder_of(shard);
-  if (slots_->size() > 2 || holder == nullptr) return reduce(start, full, shard, piece, false);
-  // The only other term is the sum. It goes to the shard of the other member, which is its part of
-  // `full` if this member's is.
-  std::byte* data = bytes_of(full);
-  const bool in_place =
-      bytes_of(shard) == data + static_cast<std::size_t>(slots_->rank()) * piece.part;
-  Lane& lane = this->lane(Kind::direct, start);
-  const int slot = exchange(lane, start,
-                            {.from = data + piece.begin,
-                             .from_stride = piece.part,
-                             .bytes = piece.end - piece.begin,
-                             .memory = holder,
-                             .to = (in_place ? data : bytes_of(shard)) + piece.begin,
-                             .to_stride = in_place ? piece.part : 0});
-  each_other([&](int other) {
-    set(lane.receives, slots_->full(slot, other, slots_->rank()), 0, communicator_);
-  });
-  release(lane, start, slot);
-  return lane.receives;
+cudaStream_t PeerCopies::reduce_scatter_others(const Start& start, View full, View shard,
+                                               const Piece& piece) {
+  const std::size_t element = size_of(full.dtype());
+  const std::size_t part = full.bytes() / 2;
+  const std::size_t begin = static_cast<std::size_t>(piece.begin) * element;
+  std::byte* theirs = other_part(bytes_of(full), part);
+  // The other member's shard is its part of `full` if this member's is.
+  const bool in_place = bytes_of(shard) == own_part(bytes_of(full), part);
+  std::byte* to = in_place ? theirs : bytes_of(shard);
+  return send_direct(start, theirs + begin, static_cast<std::size_t>(piece.count) * element,
+                     holder_of(shard)->there(to + begin));
 }
 
-cudaStream_t PeerCopies::all_gather_piece(const Start& start, View full, Dim begin, Dim count) {
-  const Piece piece = piece_of(full, begin, count);
+cudaStream_t PeerCopies::all_gather_piece(const Start& start, View full, const Piece& piece) {
+  const std::size_t element = size_of(full.dtype());
   const std::byte* own =
-      bytes_of(full) + static_cast<std::size_t>(slots_->rank()) * piece.part + piece.begin;
-  return gather(start, full, own, piece);
+      own_part(bytes_of(full), full.bytes() / 2) + static_cast<std::size_t>(piece.begin) * element;
+  return send_direct(start, own, static_cast<std::size_t>(piece.count) * element,
+                     holder_of(full)->there(own));
 }
 
 cudaStream_t PeerCopies::all_gather(const Start& start, CView shard, View full) {
-  const std::size_t part = shard.bytes();
-  const std::size_t most = is_shared(full) ? part : slots_->place_bytes();
-  cudaStream_t last = nullptr;
-  for (std::size_t at = 0; at < part; at += most) {
-    last = gather(start, full, bytes_of(shard) + at, {part, at, std::min(at + most, part)});
-  }
-  std::byte* own = bytes_of(full) + static_cast<std::size_t>(slots_->rank()) * part;
-  if (own != bytes_of(shard)) {
+  std::byte* own = own_part(bytes_of(full), shard.bytes());
+  cudaStream_t last = send_direct(start, shard.raw(), shard.bytes(), holder_of(full)->there(own));
+  if (own != shard.raw()) {
     HS_COMM_CUDA(communicator_,
-                 cudaMemcpyAsync(own, shard.raw(), part, cudaMemcpyDeviceToDevice, last));
+                 cudaMemcpyAsync(own, shard.raw(), shard.bytes(), cudaMemcpyDeviceToDevice, last));
   }
   return last;
 }

@@ -3,7 +3,6 @@
 
 #include <cuda.h>
 
-#include <algorithm>
 #include <array>
 #include <cstdint>
 
@@ -70,53 +69,40 @@ PeerMemory::PeerMemory(MPI_Comm group, const std::string& communicator, void* me
                        std::size_t bytes)
     : group_(group),
       communicator_(communicator),
-      rank_(rank_in(group, communicator)),
+      own_(static_cast<std::byte*>(memory)),
       bytes_(bytes) {
-  const auto size = static_cast<std::size_t>(size_of_group(group, communicator));
   if (!is_one_host(group, communicator)) return;
   Offer offer = {};
-  const bool offers =
-      memory != nullptr && bytes > 0 && make_offer(communicator, memory, bytes, offer);
-  std::vector<Offer> all(size);
-  HS_MPI(communicator,
-         MPI_Allgather(&offer, sizeof offer, MPI_BYTE, all.data(), sizeof offer, MPI_BYTE, group));
-  bool maps = all_agree(group, communicator, offers);
-  std::vector<std::byte*> starts(size, static_cast<std::byte*>(memory));
-  for (std::size_t member = 0; member < size && maps; ++member) {
-    if (static_cast<int>(member) == rank_) continue;
-    const Offer& theirs = all[member];
-    void* mapped = nullptr;
-    maps = theirs.bytes == bytes && is_linked(theirs) &&
-           cudaIpcOpenMemHandle(&mapped, theirs.allocation, cudaIpcMemLazyEnablePeerAccess) ==
-               cudaSuccess;
-    if (!maps) break;
-    mapped_.push_back(mapped);
-    starts[member] = static_cast<std::byte*>(mapped) + theirs.offset;
-  }
+  const bool offers = bytes > 0 && make_offer(communicator, memory, bytes, offer);
+  std::array<Offer, 2> offered;
+  HS_MPI(communicator, MPI_Allgather(&offer, sizeof offer, MPI_BYTE, offered.data(), sizeof offer,
+                                     MPI_BYTE, group));
+  if (!all_agree(group, communicator, offers)) return;
+  const Offer& theirs = offered.at(rank_in(group, communicator) == 0 ? 1 : 0);
+  const bool maps = theirs.bytes == bytes && is_linked(theirs) &&
+                    cudaIpcOpenMemHandle(&mapped_, theirs.allocation,
+                                         cudaIpcMemLazyEnablePeerAccess) == cudaSuccess;
   (void)cudaGetLastError();  // not to be seen by the next check
-  if (all_agree(group, communicator, maps)) starts_ = std::move(starts);
+  if (!maps) mapped_ = nullptr;
+  if (all_agree(group, communicator, maps)) {
+    theirs_ = static_cast<std::byte*>(mapped_) + theirs.offset;
+  }
 }
 
 PeerMemory::~PeerMemory() {
   if (!may_free_mpi_handles()) return;  // with the process
-  log_if_cuda_failed(cudaDeviceSynchronize(), "communicator " + communicator_,
-                     "cudaDeviceSynchronize");
-  for (void* mapped : mapped_) {
-    log_if_cuda_failed(cudaIpcCloseMemHandle(mapped), "communicator " + communicator_,
-                       "cudaIpcCloseMemHandle");
+  const std::string who = "communicator " + communicator_;
+  log_if_cuda_failed(cudaDeviceSynchronize(), who, "cudaDeviceSynchronize");
+  if (mapped_ != nullptr) {
+    log_if_cuda_failed(cudaIpcCloseMemHandle(mapped_), who, "cudaIpcCloseMemHandle");
   }
   (void)MPI_Barrier(group_);
 }
 
 bool PeerMemory::holds(const void* address, std::size_t bytes) const {
-  if (!is_mapped()) return false;
-  const auto begin = reinterpret_cast<std::uintptr_t>(start(rank_));
+  const auto begin = reinterpret_cast<std::uintptr_t>(own_);
   const auto first = reinterpret_cast<std::uintptr_t>(address);
-  return first >= begin && first + bytes <= begin + bytes_;
-}
-
-std::byte* PeerMemory::at(int member, const void* address) const {
-  return start(member) + (static_cast<const std::byte*>(address) - start(rank_));
+  return is_mapped() && first >= begin && first + bytes <= begin + bytes_;
 }
 
 }  // namespace hyperslab::comm

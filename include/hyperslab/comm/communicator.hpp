@@ -114,7 +114,7 @@ class Communicator : public Background {
   /// A piece of a reduce_scatter without this member's own term: shard[i] = the sum of what the
   /// others have in element i of this member's part of `full`, for i in [begin, begin + count). The
   /// shard, its own part or a view of that size outside of `full`, lies there on all members alike;
-  /// for views that is_shared() holds of, and pieces that begin and end at multiples of 16 bytes.
+  /// for views that is_shared() holds of.
   Ticket reduce_scatter_others(Context& ctx, View full, View shard, Dim begin, Dim count);
   /// A piece of an all_gather in place: elements [begin, begin + count) of every member's part. For
   /// views that is_shared() holds of.
@@ -248,6 +248,7 @@ class Communicator : public Background {
   void check_reducible(Call call, CView view) const;
   void check_shard(Call call, CView full, CView shard) const;
   void check_piece(Call call, CView full, Dim begin, Dim count) const;
+  void check_shared(Call call, CView view) const;
   void check_member(Call call, int member, std::string_view what) const;
   void check_message(Device device, Call call, CView buffer, int peer) const;
   void count(Call call, std::size_t bytes);

@@ -61,15 +61,16 @@ class TensorGroup {
   /// computation via decomposition"). `inner`: the length of the product's sums on this rank. One
   /// on a CPU, if the sum cuts rows, and if a piece takes less time than the sum before it.
   static constexpr int kMostPieces = 4;
-  static constexpr Dim kLeastRows =
-      1024;  ///< of a piece: a product of fewer leaves processors idle
+  /// Rows of a piece: a product of fewer leaves processors idle.
+  static constexpr Dim kLeastRows = 1024;
+  /// Rows of what members write into each other's: with fewer NCCL is as quick.
+  static constexpr Dim kLeastShared = 512;
   [[nodiscard]] int pieces(const Context& ctx, Dim rows, Dim inner) const;
   /// Whether members write right into each other's `view` beside computation: then sum_products()
   /// adds up better than start_sum() of a whole product, and of_gathered() than gather().
   [[nodiscard]] bool writes_at_members(CView view) const {
-    constexpr std::size_t kVector = 16;  // bytes that are added at a time
-    return size_ > 1 && group_->is_shared(view) && view.rows() % size_ == 0 &&
-           static_cast<std::size_t>(view.shape().back()) * size_of(view.dtype()) % kVector == 0;
+    return size_ > 1 && view.rows() % size_ == 0 && view.rows() >= kLeastShared &&
+           group_->is_shared(view);
   }
   /// The sum over the group of products, of each of which product(begin, count, to, accumulate)
   /// enqueues rows [begin, begin + count) of this member's term into `to`: into `out`, or, if rows
@@ -88,25 +89,18 @@ class TensorGroup {
     const Dim own = rank_ * part;
     const View sum = sequence_ ? out.as_matrix() : terms.slice(own, part);
     const Dim pieces = std::clamp<Dim>(part / kLeastRows, 1, kMostPieces);
-    const auto others = [&](Dim begin, Dim count) {
-      if (count > 0) product(begin, count, terms.slice(begin, count), ops::Accumulate::no);
-    };
     std::array<comm::Ticket, kMostPieces> sent{};
     Sums sums;
     for (Dim piece = 0; piece <= pieces; ++piece) {
       const Dim begin = part * piece / pieces;
-      if (piece == 0 && pieces == 1) {
-        others(0, own);
-        others(own + part, terms.shape()[0] - own - part);
-      } else if (piece < pieces) {
-        for (int i = 1; i < size_; ++i) {
-          const int member = (rank_ + i) % size_;
-          others(member * part + begin, part * (piece + 1) / pieces - begin);
-        }
-      }
       if (piece < pieces) {
-        sent[static_cast<std::size_t>(piece)] = group_->reduce_scatter_others(
-            ctx, terms, sum, begin * width, (part * (piece + 1) / pieces - begin) * width);
+        const Dim count = part * (piece + 1) / pieces - begin;
+        for (int i = 1; i < size_; ++i) {
+          const Dim first = (rank_ + i) % size_ * part + begin;
+          product(first, count, terms.slice(first, count), ops::Accumulate::no);
+        }
+        sent[static_cast<std::size_t>(piece)] =
+            group_->reduce_scatter_others(ctx, terms, sum, begin * width, count * width);
       }
       if (piece == 0) continue;
       const Dim first = part * (piece - 1) / pieces;
