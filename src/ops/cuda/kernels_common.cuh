@@ -190,8 +190,8 @@ void launch_overlapping(Context& ctx, const char* op, void (*kernel)(Parameters.
 }
 
 /// Whether a kernel that reads nothing before it waits overlaps, of a pass over so many rows
-/// (tokens). Small passes are faster so by up to 4 %; of large ones the launches are hidden anyway,
-/// and blocks that wait beside others cost up to 1.4 % (analysis/results/kernels-h200.txt).
+/// (tokens). A step of 1,024 is 3 to 5 % faster so, one of 8,192 still 1 %; large ones, whose
+/// launches weigh little, took up to 1.4 % longer (analysis/results/kernels-h200.txt, item 4).
 [[nodiscard]] inline bool waits_beside(const Context& ctx, Dim rows) {
   constexpr Dim kMostRows = 8192;
   return rows <= kMostRows || ctx.fixed_parameters();
