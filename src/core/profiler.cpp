@@ -67,6 +67,13 @@ CommunicationTime communication_time(std::vector<KernelSpan> spans) {
   return {1e-9 * static_cast<double>(busy), 1e-9 * static_cast<double>(busy - hidden)};
 }
 
+std::uint64_t OwnTime::begin_ns(std::uint32_t stream, std::uint64_t begin_ns,
+                                std::uint64_t end_ns) {
+  std::uint64_t& before = ended_ns_[stream];
+  if (before > end_ns) return begin_ns;
+  return std::max(begin_ns, std::exchange(before, end_ns));
+}
+
 OpProfiler::OpProfiler(Recorder& recorder) : recorder_(recorder) {
   require(recorder.op_observer() == nullptr, "two observers of ops at a time");
   recorder.set_op_observer(this);

@@ -197,7 +197,8 @@ class Watcher final : public Profiler::Backend {
   void add_copy(const Record& record);
   void add(const FillRecord& record);
   template <class Record>
-  void keep_event(const Record& record, std::string name, std::int64_t bytes, bool communicates);
+  void keep_event(const Record& record, std::uint64_t begin_ns, std::string name,
+                  std::int64_t bytes, bool communicates);
 
   const Recorder& recorder_;
   Profiler::Watch watch_;
@@ -223,6 +224,7 @@ class Watcher final : public Profiler::Backend {
   };
   std::map<std::pair<std::string, Phase>, Row> kernels_;  // by name in the record
   std::vector<KernelSpan> spans_;
+  OwnTime own_time_;
   struct Event {
     DeviceEvent event;  ///< without stream and times
     std::uint32_t stream = 0;
@@ -283,6 +285,7 @@ void Watcher::start() {
     op_kernels_.clear();
     kernels_.clear();
     spans_.clear();
+    own_time_ = {};
     events_.clear();
   }
   running_ = true;
@@ -387,8 +390,8 @@ Watcher::Launch Watcher::launch_of(std::uint32_t correlation) const {
 
 /// With the mutex held.
 template <class Record>
-void Watcher::keep_event(const Record& record, std::string name, std::int64_t bytes,
-                         bool communicates) {
+void Watcher::keep_event(const Record& record, std::uint64_t begin_ns, std::string name,
+                         std::int64_t bytes, bool communicates) {
   if (!keeps_events()) return;
   const Launch launch = launch_of(record.correlationId);
   Event& added = events_.emplace_back();
@@ -399,7 +402,7 @@ void Watcher::keep_event(const Record& record, std::string name, std::int64_t by
   added.event.bytes = bytes;
   if (communicates) added.event.operation = launch.operation;
   added.stream = record.streamId;
-  added.begin_ns = record.start;
+  added.begin_ns = begin_ns;
   added.end_ns = record.end;
 }
 
@@ -410,13 +413,13 @@ void Watcher::add_copy(const Record& record) {
   const std::scoped_lock lock(mutex_);
   const bool communicates = record.copyKind == CUPTI_ACTIVITY_MEMCPY_KIND_PTOP;
   if (communicates) spans_.push_back({record.start, record.end, true});
-  keep_event(record, copy_name(record.copyKind), static_cast<std::int64_t>(record.bytes),
-             communicates);
+  keep_event(record, record.start, copy_name(record.copyKind),
+             static_cast<std::int64_t>(record.bytes), communicates);
 }
 
 void Watcher::add(const FillRecord& record) {
   const std::scoped_lock lock(mutex_);
-  keep_event(record, "fill", static_cast<std::int64_t>(record.bytes), false);
+  keep_event(record, record.start, "fill", static_cast<std::int64_t>(record.bytes), false);
 }
 
 void Watcher::add(const KernelRecord& record) {
@@ -432,12 +435,13 @@ void Watcher::add(const KernelRecord& record) {
     time.phase = phase;
     communicates = communicates_ != nullptr && communicates_(time.name);
   }
-  const double seconds = 1e-9 * static_cast<double>(record.end - record.start);
+  const std::uint64_t begin = own_time_.begin_ns(record.streamId, record.start, record.end);
+  const double seconds = 1e-9 * static_cast<double>(record.end - begin);
   ++time.calls;
   time.seconds += seconds;
   time.call_seconds.push_back(seconds);
-  spans_.push_back({record.start, record.end, communicates});
-  keep_event(record, time.name, 0, communicates);
+  spans_.push_back({begin, record.end, communicates});
+  keep_event(record, begin, time.name, 0, communicates);
   if (launch.op < 0) return;
   Profiler::OpKernels& of_op = op_kernels_[launch.op];
   ++of_op.calls;

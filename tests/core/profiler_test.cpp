@@ -76,6 +76,18 @@ TEST(CommunicationTime, IsExposedWhileNothingElseRuns) {
   EXPECT_EQ(seconds({sum, {40, 50, false}}), std::pair(20L, 20L)) << "idle before a product";
 }
 
+TEST(OwnTime, BeginsWhereTheKernelBeforeEnds) {
+  OwnTime time;
+
+  EXPECT_EQ(time.begin_ns(7, 10, 30), 10U);
+  EXPECT_EQ(time.begin_ns(7, 12, 35), 30U);  // waited beside it
+  EXPECT_EQ(time.begin_ns(7, 13, 35), 35U);  // and this one had nothing to do
+  EXPECT_EQ(time.begin_ns(7, 40, 50), 40U);
+  EXPECT_EQ(time.begin_ns(9, 12, 35), 12U);  // another stream
+  EXPECT_EQ(time.begin_ns(7, 20, 45), 20U);  // came late
+  EXPECT_EQ(time.begin_ns(7, 45, 60), 50U);
+}
+
 TEST(Profiler, SaysWhyThereIsNone) {
   if (Profiler::unavailable().empty()) GTEST_SKIP() << "CUPTI is here";
   const Recorder recorder;

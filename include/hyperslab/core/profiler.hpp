@@ -41,7 +41,7 @@ struct KernelTime {
   std::string name;            ///< readable
   Phase phase = Phase::other;  ///< in which the host launched it
   std::int64_t calls = 0;
-  double seconds = 0;                     ///< on the device, of all calls together
+  double seconds = 0;                     ///< on the device (OwnTime), of all calls together
   std::vector<double> call_seconds = {};  ///< of each call, in the order in which they ended
 };
 
@@ -54,8 +54,8 @@ struct DeviceEvent {
   int microbatch = -1;
   std::int64_t bytes = 0;       ///< of copies and fills
   std::int64_t operation = -1;  ///< of communication: its index in the recorder's operations()
-  double begin_seconds = 0;
-  double end_seconds = 0;  ///< both on the host's monotonic clock
+  double begin_seconds = 0;     ///< of kernels see OwnTime
+  double end_seconds = 0;       ///< both on the host's monotonic clock
 };
 
 /// Kernels of communication, and copies between devices, in time. The time in which nothing is on
@@ -73,6 +73,19 @@ struct KernelSpan {
 };
 /// `spans` in any order.
 [[nodiscard]] CommunicationTime communication_time(std::vector<KernelSpan> spans);
+
+/// The own time of kernels that were launched to wait beside the kernel before (programmatic
+/// dependent launch), which are on the device while that one runs.
+class OwnTime {
+ public:
+  /// When the kernel had its stream for itself: not before the one before had ended. Called in the
+  /// order in which a stream's kernels end; one out of order keeps its beginning.
+  [[nodiscard]] std::uint64_t begin_ns(std::uint32_t stream, std::uint64_t begin_ns,
+                                       std::uint64_t end_ns);
+
+ private:
+  std::map<std::uint32_t, std::uint64_t> ended_ns_;  ///< by stream
+};
 
 /// Sees calls of the host to CUDA and kernels on the device through CUPTI, which is opened at run
 /// time: nothing else needs it. One at a time in a process; other profilers exclude it.

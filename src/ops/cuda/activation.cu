@@ -92,7 +92,7 @@ void activation_forward(Context& ctx, Activation activation, CView x, View y) {
   with_element(x.dtype(), kName, [&]<class T>(T) {
     with_activation<sizeof(T) == 2>(activation, [&]<class Function>(Function) {
       const Forward<Function, T> op = {x.data<T>(), y.data<T>()};
-      for_each(ctx, kName, x.numel(), aligned(op.x, op.y), op);
+      for_each(ctx, kName, x, aligned(op.x, op.y), op);
     });
   });
 }
@@ -102,7 +102,7 @@ void activation_backward(Context& ctx, Activation activation, CView x, CView dy,
   with_element(x.dtype(), kName, [&]<class T>(T) {
     with_activation<sizeof(T) == 2>(activation, [&]<class Function>(Function) {
       const Backward<Function, T> op = {x.data<T>(), dy.data<T>(), dx.data<T>()};
-      for_each(ctx, kName, x.numel(), aligned(op.x, op.dy, op.dx), op);
+      for_each(ctx, kName, x, aligned(op.x, op.dy, op.dx), op);
     });
   });
 }
@@ -112,7 +112,7 @@ void gated_forward(Context& ctx, Activation activation, CView gate_up, View y) {
   with_element(y.dtype(), kName, [&]<class T>(T) {
     with_activation<sizeof(T) == 2>(activation, [&]<class Function>(Function) {
       const Gated<Function, T> op = {y.shape().back(), gate_up.data<T>(), y.data<T>()};
-      for_each(ctx, kName, y.numel(), op.F % kVector<T> == 0 && aligned(op.gate_up, op.y), op);
+      for_each(ctx, kName, y, op.F % kVector<T> == 0 && aligned(op.gate_up, op.y), op);
     });
   });
 }
@@ -124,7 +124,7 @@ void gated_backward(Context& ctx, Activation activation, CView gate_up, CView dy
       const GatedGradient<Function, T> op = {dy.shape().back(), gate_up.data<T>(), dy.data<T>(),
                                              dgate_up.data<T>()};
       const bool vectors = op.F % kVector<T> == 0 && aligned(op.gate_up, op.dy, op.dgate_up);
-      for_each(ctx, kName, dy.numel(), vectors, op);
+      for_each(ctx, kName, dy, vectors, op);
     });
   });
 }

@@ -293,6 +293,8 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
   }
   __syncthreads();
   tma::sync_cluster();
+  overlap();
+  wait_for_earlier();
   const int role = warpgroup::uniform(static_cast<int>(threadIdx.x) / warpgroup::kThreads);
   if (role < kMultipliers) {
     warpgroup::take_registers<160>();
@@ -351,9 +353,8 @@ void launch(Context& ctx, const char* op, const typename Finisher::Call& call) {
     return true;
   }();
   const int clusters = std::min(call.pairs, multiprocessors() / 2);
-  kKernel<<<static_cast<unsigned>(2 * clusters), kThreads, Shared::kBytes, ctx.stream().cuda()>>>(
-      call);
-  check_launch(op);
+  launch_waiting(ctx, op, call.rows, kKernel,
+                 {static_cast<unsigned>(2 * clusters), kThreads, Shared::kBytes}, call);
 }
 
 }  // namespace hyperslab::ops::cuda::activation_product

@@ -164,7 +164,8 @@ void warpgroup_activation_backward(Context& ctx, CView dy, CView weight, CView p
   });
   if (!dbias) return;
   sum_partials(ctx, kName,
-               {.partial = sums,
+               {.rows = rows,
+                .partial = sums,
                 .parts = static_cast<int>(ceil_divide(rows, kTileRows)),
                 .stride = columns,
                 .C = columns,

@@ -251,7 +251,7 @@ void attention_cached_forward(Context& ctx, const HeadLayout& layout, const Atte
     const Dim width = layout.kv_heads * layout.head_width;
     const bool vectors =
         layout.head_width % kVector<T> == 0 && aligned(call.qkv, call.key_cache, call.value_cache);
-    for_each(ctx, kName, B * new_tokens * width, vectors, Append<T>{call, width});
+    for_each(ctx, kName, B * new_tokens, B * new_tokens * width, vectors, Append<T>{call, width});
     if (suits_attention_appended(layout, scores, qkv, cache, out)) {
       return attention_appended(ctx, kName, layout, scores, qkv, cache, out);
     }

@@ -148,7 +148,7 @@ void place(Context& ctx, const PagedCall<T>& call, const RotaryTables& tables, D
   const bool vectors = call.head_width % kVector<T> == 0 && op.half % kVector<T> == 0 &&
                        aligned(call.qkv, call.keys, call.values, op.cosines, op.sines);
   const Dim packed = (call.heads + 2 * call.kv_heads) * call.head_width;
-  for_each(ctx, kPagedName, rows * packed, vectors, op);
+  for_each(ctx, kPagedName, rows, rows * packed, vectors, op);
 }
 
 }  // namespace

@@ -45,9 +45,9 @@ dim3 tile_grid(const TiledCall<T>& call, int heads, Dim samples) {
           static_cast<unsigned>(samples)};
 }
 
-template <int kBytes, auto kernel, class Call>
-void launch_tiles(Context& ctx, const char* op, dim3 blocks, const Call& call) {
-  // More than 48 KiB of shared memory is to be asked for, once, and room for several blocks.
+/// More than 48 KiB of shared memory is to be asked for, once, and room for several blocks.
+template <int kBytes, auto kernel>
+void ask_for_shared(const char* op) {
   [[maybe_unused]] static const bool asked = [op] {
     const auto set = [op](cudaFuncAttribute what, int value) {
       check_cuda(cudaFuncSetAttribute(kernel, what, value), op, "cudaFuncSetAttribute");
@@ -56,8 +56,19 @@ void launch_tiles(Context& ctx, const char* op, dim3 blocks, const Call& call) {
     set(cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
     return true;
   }();
+}
+
+template <int kBytes, auto kernel, class Call>
+void launch_tiles(Context& ctx, const char* op, dim3 blocks, const Call& call) {
+  ask_for_shared<kBytes, kernel>(op);
   kernel<<<blocks, kTileThreads, kBytes, ctx.stream().cuda()>>>(call);
   check_launch(op);
+}
+/// Likewise as launch_waiting.
+template <int kBytes, auto kernel, class Call>
+void launch_waiting_tiles(Context& ctx, const char* op, Dim rows, dim3 blocks, const Call& call) {
+  ask_for_shared<kBytes, kernel>(op);
+  launch_waiting(ctx, op, rows, kernel, {blocks, kTileThreads, kBytes}, call);
 }
 
 }  // namespace hyperslab::ops::cuda

@@ -110,6 +110,8 @@ __global__ void __launch_bounds__(kTileThreads, QuerySharedLayout<kWidth>::kBloc
   const TileRing<kWidth, Shared::kSlots> keys = {memory + row_tiles.kBytes, barriers + 2};
   const TileRing<kWidth, Shared::kSlots> values = {keys.memory + keys.kBytes,
                                                    keys.full + Shared::kSlots};
+  overlap();
+  wait_for_earlier();
   const Lane at;
   const QueryRows<T> rows(call, at);
   const auto load_tiles = [&](int i) {
@@ -330,6 +332,8 @@ __global__ void __launch_bounds__(kTileThreads, KeySharedLayout<kWidth>::kBlocks
                             {after, barriers + 2},
                             {after + Shared::kSlots * Shared::kTile, barriers + 2 + Shared::kSlots},
                             reinterpret_cast<QueryStatistics*>(memory + Shared::kStatisticsAt)};
+  overlap();
+  wait_for_earlier();
   of.find();
   if (of.thread == 0) {
     row_tiles.init();
@@ -415,6 +419,7 @@ void warpgroup_attention_backward(Context& ctx, const HeadLayout& layout,
   const auto& [qkv, out, log_sum_exp] = saved;
   const auto& [dqkv, dbias, accumulate_bias] = gradients;
   const Dim B = qkv.shape()[0];
+  const Dim rows = leading(qkv.shape());
   // All of it fits what attention_backward_workspace() plans for cuDNN's sums of dq.
   const Dim tiles = B * ceil_divide(qkv.shape()[1], kTileRows);
   const Dim sums = dbias ? tiles * layout.packed_width() : 0;
@@ -434,16 +439,17 @@ void warpgroup_attention_backward(Context& ctx, const HeadLayout& layout,
                     call.dots = dots;
                     call.column_sums = column_sums;
                     call.dqkv = dqkv.data<T>();
-                    launch_tiles<QuerySharedLayout<kWidth>::kBytes,
-                                 attend_warpgroup_queries_kernel<kWidth, kCapped, T>>(
-                        ctx, kName, tile_grid(call, call.heads, B), call);
-                    launch_tiles<KeySharedLayout<kWidth>::kBytes,
-                                 attend_warpgroup_keys_kernel<kWidth, kCapped, T>>(
-                        ctx, kName, tile_grid(call, call.kv_heads, B), call);
+                    launch_waiting_tiles<QuerySharedLayout<kWidth>::kBytes,
+                                         attend_warpgroup_queries_kernel<kWidth, kCapped, T>>(
+                        ctx, kName, rows, tile_grid(call, call.heads, B), call);
+                    launch_waiting_tiles<KeySharedLayout<kWidth>::kBytes,
+                                         attend_warpgroup_keys_kernel<kWidth, kCapped, T>>(
+                        ctx, kName, rows, tile_grid(call, call.kv_heads, B), call);
                   });
   if (!dbias) return;
   sum_partials(ctx, kName,
-               {.partial = column_sums,
+               {.rows = rows,
+                .partial = column_sums,
                 .parts = static_cast<int>(tiles),
                 .stride = layout.packed_width(),
                 .C = layout.packed_width(),

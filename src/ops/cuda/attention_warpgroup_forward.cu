@@ -36,6 +36,8 @@ template <int kWidth, bool kCapped, class T>
 __global__ void __launch_bounds__(kTileThreads, SharedLayout<kWidth>::kBlocks)
     attend_warpgroup_kernel(const __grid_constant__ WarpgroupCall<T> call) {
   extern __shared__ __align__(1024) unsigned char memory[];
+  overlap();
+  wait_for_earlier();
   const Lane at;
   const ForwardRows<T> rows(call, at);
   RowSums sums;
@@ -60,8 +62,9 @@ void warpgroup_attention_forward(Context& ctx, const HeadLayout& layout,
         call.qkv_boxes = boxes_of<T>(kName, qkv, kWidth);
         call.out = out.data<T>();
         call.log_sum_exp = log_sum_exp.data<float>();
-        launch_tiles<SharedLayout<kWidth>::kBytes, attend_warpgroup_kernel<kWidth, kCapped, T>>(
-            ctx, kName, tile_grid(call, call.heads, qkv.shape()[0]), call);
+        launch_waiting_tiles<SharedLayout<kWidth>::kBytes,
+                             attend_warpgroup_kernel<kWidth, kCapped, T>>(
+            ctx, kName, leading(qkv.shape()), tile_grid(call, call.heads, qkv.shape()[0]), call);
       });
 }
 

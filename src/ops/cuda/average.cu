@@ -49,12 +49,12 @@ struct Exchange {
 void average_weights(Context& ctx, const AverageConstants& constants, const StepState* state,
                      CView master, View average) {
   const AverageUpdate op = {constants, state, master.data<float>(), average.data<float>()};
-  for_each(ctx, "average_weights", master.numel(), aligned(op.master, op.average), op);
+  for_each(ctx, "average_weights", master, aligned(op.master, op.average), op);
 }
 
 void exchange(Context& ctx, View a, View b) {
   const Exchange op = {a.data<float>(), b.data<float>()};
-  for_each(ctx, "exchange", a.numel(), aligned(op.a, op.b), op);
+  for_each(ctx, "exchange", a, aligned(op.a, op.b), op);
 }
 
 }  // namespace hyperslab::ops::cuda

@@ -296,7 +296,7 @@ void patch_tokens_forward(Context& ctx, CView patches, CView class_token, CView 
                                C};
     const bool vectors =
         C % kVector<T> == 0 && aligned(op.patches, op.class_token, op.positions, op.y);
-    for_each(ctx, "patch_tokens_forward", y.numel(), vectors, op);
+    for_each(ctx, "patch_tokens_forward", y, vectors, op);
   });
 }
 
@@ -315,7 +315,7 @@ void patch_tokens_backward(Context& ctx, CView dy, Accumulate accumulate, View d
                                        accumulate == Accumulate::yes};
     const bool vectors =
         C % kVector<T> == 0 && aligned(op.dy, op.dpatches, op.dclass_token, op.dpositions);
-    for_each(ctx, "patch_tokens_backward", tokens * C, vectors, op);
+    for_each(ctx, "patch_tokens_backward", B * tokens, tokens * C, vectors, op);
   });
 }
 
@@ -323,7 +323,7 @@ void sincos2d_table(Context& ctx, Dim grid, View table) {
   with_element(table.dtype(), "sincos2d_table", [&]<class T>(T) {
     const auto [tokens, C] = table.dims<2>("sincos2d_table table");
     const Sincos2d<T> op = {C, tokens - grid * grid, grid, table.data<T>()};
-    for_each(ctx, "sincos2d_table", table.numel(), false, op);
+    for_each(ctx, "sincos2d_table", table, false, op);
   });
 }
 
@@ -340,7 +340,7 @@ void pool_rows_forward(Context& ctx, const PooledRows& rows, CView residual, CVi
                             rows.first + residual.numel() / C,
                             C};
     const bool vectors = C % kVector<T> == 0 && aligned(op.residual, op.delta, op.pooled);
-    for_each(ctx, "pool_rows_forward", pooled.numel(), vectors, op);
+    for_each(ctx, "pool_rows_forward", leading(residual.shape()), pooled.numel(), vectors, op);
   });
 }
 
@@ -351,7 +351,7 @@ void pool_rows_backward(Context& ctx, const PooledRows& rows, CView dpooled, Vie
       const UnpoolRows<T, D> op = {dpooled.data<D>(), dx.data<T>(), rows.T,
                                    rows.pooled(),     rows.first,   C};
       const bool vectors = C % kVector<T> == 0 && aligned(op.dpooled, op.dx);
-      for_each(ctx, "pool_rows_backward", dx.numel(), vectors, op);
+      for_each(ctx, "pool_rows_backward", dx, vectors, op);
     });
   });
 }

@@ -21,6 +21,8 @@ __device__ std::uint64_t counted_ns(const DeviceClock* clock) {
 }
 
 __global__ void mark_kernel(DeviceClock* clock, int slot) {
+  overlap();
+  wait_for_earlier();
   const std::uint64_t now = timer_ns();
   if (slot < 0) {
     clock->last_phase_ns = now;
@@ -34,6 +36,8 @@ __global__ void mark_kernel(DeviceClock* clock, int slot) {
 }
 
 __global__ void publish_kernel(DeviceClock* clock, const StepState* state, ClockReading* readings) {
+  overlap();
+  wait_for_earlier();
   ClockReading* reading = readings + state->input.step % kResultRing;
   auto* from = reinterpret_cast<std::uint64_t*>(&clock->ns);
   auto* to = reinterpret_cast<volatile std::uint64_t*>(&reading->ns);
@@ -51,14 +55,12 @@ __global__ void publish_kernel(DeviceClock* clock, const StepState* state, Clock
 }  // namespace
 
 void mark_clock(Context& ctx, DeviceClock* clock, int slot) {
-  mark_kernel<<<1, 1, 0, ctx.stream().cuda()>>>(clock, slot);
-  check_launch("mark_clock");
+  launch_waiting(ctx, "mark_clock", kOneBlock, mark_kernel, {1, 1}, clock, slot);
 }
 
 void publish_clock(Context& ctx, DeviceClock* clock, const StepState* state,
                    ClockReading* readings) {
-  publish_kernel<<<1, 1, 0, ctx.stream().cuda()>>>(clock, state, readings);
-  check_launch("publish_clock");
+  launch_waiting(ctx, "publish_clock", kOneBlock, publish_kernel, {1, 1}, clock, state, readings);
 }
 
 }  // namespace hyperslab::ops::cuda

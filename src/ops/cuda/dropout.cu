@@ -70,7 +70,7 @@ void drop_columns(Context& ctx, const Dropout& dropout, CView x, View y) {
                        y.data<T>()};
   // Vectors stay within a row.
   const bool vectors = columns.here % kVector<T> == 0 && aligned(op.x, op.y);
-  for_each(ctx, "dropout", x.numel(), vectors, op);
+  for_each(ctx, "dropout", x, vectors, op);
 }
 
 template <class T>
@@ -105,7 +105,7 @@ void drop_path(Context& ctx, const Dropout& dropout, CView x, View y) {
     op.mask.key = dropout.seed ^ name_hash("drop path");
     const bool vectors = op.per_sample % kVector<T> == 0 && op.first_element % kVector<T> == 0 &&
                          aligned(op.x, op.y);
-    for_each(ctx, "drop_path", x.numel(), vectors, op);
+    for_each(ctx, "drop_path", x, vectors, op);
   });
 }
 
@@ -119,7 +119,7 @@ void dropout(Context& ctx, const Dropout& dropout, CView x, View y) {
     // Vectors stay within a sample and begin at multiples of 4.
     const bool vectors = op.per_sample % kVector<T> == 0 && op.first_element % kVector<T> == 0 &&
                          aligned(op.x, op.y);
-    for_each(ctx, "dropout", x.numel(), vectors, op);
+    for_each(ctx, "dropout", x, vectors, op);
   });
 }
 

@@ -124,14 +124,14 @@ __global__ void root_mean_square_kernel(const SquareSum* partial, int parts, dou
 void add(Context& ctx, CView a, CView b, View y) {
   with_element(a.dtype(), "add", [&]<class T>(T) {
     const Add<T> op = {a.data<T>(), b.data<T>(), y.data<T>()};
-    for_each(ctx, "add", y.numel(), aligned(op.a, op.b, op.y), op);
+    for_each(ctx, "add", y, aligned(op.a, op.b, op.y), op);
   });
 }
 
 void scale(Context& ctx, float scale, CView x, View y) {
   const auto run = [&]<class T, class Y>(T, Y) {
     const Scale<T, Y> op = {scale, x.data<T>(), y.data<Y>()};
-    for_each(ctx, "scale", x.numel(), aligned(op.x, op.y), op);
+    for_each(ctx, "scale", x, aligned(op.x, op.y), op);
   };
   with_element(x.dtype(), "scale", [&]<class T>(T element) {
     if (y.dtype() == x.dtype()) return run(element, element);
@@ -142,14 +142,14 @@ void scale(Context& ctx, float scale, CView x, View y) {
 void softcap(Context& ctx, float cap, CView x, View y) {
   with_element(x.dtype(), "softcap", [&]<class T>(T) {
     const SoftCap<T> op = {cap, x.data<T>(), y.data<T>()};
-    for_each(ctx, "softcap", y.numel(), aligned(op.x, op.y), op);
+    for_each(ctx, "softcap", y, aligned(op.x, op.y), op);
   });
 }
 
 void softcap_backward(Context& ctx, float cap, CView y, CView dy, View dx) {
   with_element(y.dtype(), "softcap_backward", [&]<class T>(T) {
     const SoftCapGradient<T> op = {1.0F / cap, y.data<T>(), dy.data<T>(), dx.data<T>()};
-    for_each(ctx, "softcap_backward", y.numel(), aligned(op.y, op.dy, op.dx), op);
+    for_each(ctx, "softcap_backward", y, aligned(op.y, op.dy, op.dx), op);
   });
 }
 
@@ -162,7 +162,7 @@ void fill(Context& ctx, float value, View y) {
   with_element(y.dtype(), "fill", [&]<class T>(T) {
     if constexpr (sizeof(T) == 4) {
       const Fill op = {value, y.data<float>()};
-      for_each(ctx, "fill", y.numel(), aligned(op.y), op);
+      for_each(ctx, "fill", y, aligned(op.y), op);
     } else {
       throw Error(ExitCode::internal, "fill y: a value other than zero needs f32");
     }
@@ -179,7 +179,7 @@ void cast(Context& ctx, CView x, View y) {
                    "cast", "cudaMemcpyAsync");
       } else {
         const Cast<From, To> op = {x.data<From>(), y.data<To>()};
-        for_each(ctx, "cast", x.numel(), aligned(op.x, op.y), op);
+        for_each(ctx, "cast", x, aligned(op.x, op.y), op);
       }
     });
   });

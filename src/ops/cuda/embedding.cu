@@ -112,6 +112,8 @@ struct TableGradient {
 /// A warp for every entry that begins a run which is not long.
 template <int N, class T>
 __global__ void __launch_bounds__(32 * kEntriesInBlock) short_runs_kernel(TableGradient<T> g) {
+  overlap();
+  wait_for_earlier();
   const Dim start = static_cast<Dim>(blockIdx.x) * kEntriesInBlock + threadIdx.y;
   if (start >= g.entries) return;
   const std::int32_t id = g.token(start);
@@ -130,6 +132,8 @@ __global__ void __launch_bounds__(32 * kEntriesInBlock) short_runs_kernel(TableG
 template <int N, class T>
 __global__ void __launch_bounds__(32 * kEntriesInBlock) long_runs_kernel(TableGradient<T> g) {
   __shared__ float sums[kEntriesInBlock][N][32];
+  overlap();
+  wait_for_earlier();
   const Dim mark = static_cast<Dim>(blockIdx.x) * kRunStep;
   const std::int32_t id = g.token(mark);
   if (!g.is_here(id) || (mark > 0 && g.token(mark - kRunStep) == id)) return;
@@ -157,12 +161,12 @@ template <int N, class T>
 void launch_table_gradient(Context& ctx, const TableGradient<T>& gradient) {
   const dim3 threads(32, kEntriesInBlock);
   const auto blocks = static_cast<unsigned>(ceil_divide(gradient.entries, kEntriesInBlock));
-  short_runs_kernel<N><<<blocks, threads, 0, ctx.stream().cuda()>>>(gradient);
-  check_launch("embedding_backward");
+  launch_waiting(ctx, "embedding_backward", gradient.entries, short_runs_kernel<N, T>,
+                 {blocks, threads}, gradient);
   const dim3 marks(static_cast<unsigned>(ceil_divide(gradient.entries, kRunStep)),
                    static_cast<unsigned>(ceil_divide(gradient.C, 32 * N)));
-  long_runs_kernel<N><<<marks, threads, 0, ctx.stream().cuda()>>>(gradient);
-  check_launch("embedding_backward");
+  launch_waiting(ctx, "embedding_backward", gradient.entries, long_runs_kernel<N, T>,
+                 {marks, threads}, gradient);
 }
 
 /// Element i of dpositions, summed over the samples in ascending order and over the documents of
@@ -235,7 +239,7 @@ void embedding_forward(Context& ctx, CView tokens, const EmbeddingTables& tables
                           scale,
                           y.data<T>()};
     const bool vectors = op.C % kVector<T> == 0 && aligned(op.table, op.positions, op.y);
-    for_each(ctx, "embedding_forward", y.numel(), vectors, op);
+    for_each(ctx, "embedding_forward", y, vectors, op);
   });
 }
 
@@ -275,14 +279,14 @@ void position_backward(Context& ctx, CView dy, CView first_keys, Accumulate accu
                                     C,
                                     accumulate == Accumulate::yes};
     const bool vectors = C % kVector<T> == 0 && aligned(op.dy, op.dpositions);
-    for_each(ctx, "position_backward", dpositions.numel(), vectors, op);
+    for_each(ctx, "position_backward", B * tokens, dpositions.numel(), vectors, op);
   });
 }
 
 void sinusoidal_table(Context& ctx, View table) {
   with_element(table.dtype(), "sinusoidal_table", [&]<class T>(T) {
     const Sinusoid<T> op = {table.shape()[1], table.data<T>()};
-    for_each(ctx, "sinusoidal_table", table.numel(), false, op);
+    for_each(ctx, "sinusoidal_table", table, false, op);
   });
 }
 

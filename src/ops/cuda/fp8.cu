@@ -247,15 +247,14 @@ void find_largest(Context& ctx, const Values<T>& values, const Fp8Matrix& straig
     clear(ctx, any.largest);
     const Dim vectors = values.rows * values.columns / kSide;
     const Grid grid = {blocks_for(ceil_divide(vectors, kAtOnce)), kThreads};
-    return launch_overlapping(ctx, "fp8_quantize", fp8_largest_of_all_kernel<T>, grid, values.x,
-                              vectors, any.largest.data<float>());
+    return launch_waiting(ctx, "fp8_quantize", values.rows, fp8_largest_of_all_kernel<T>, grid,
+                          values.x, vectors, any.largest.data<float>());
   }
   const Grid grid = {tiles_of(values.rows, values.columns), kThreads};
   clear(ctx, straight.largest);
   clear(ctx, transposed.largest);
-  launch_overlapping(ctx, "fp8_quantize", fp8_largest_kernel<T>, grid, values,
-                     optional_data<float>(straight.largest),
-                     optional_data<float>(transposed.largest));
+  launch_waiting(ctx, "fp8_quantize", values.rows, fp8_largest_kernel<T>, grid, values,
+                 optional_data<float>(straight.largest), optional_data<float>(transposed.largest));
 }
 
 template <class T, Fp8Format kFormat>
@@ -263,13 +262,14 @@ void quantize_as(Context& ctx, const Values<T>& values, const Codes& straight,
                  const Codes& transposed) {
   if (transposed.codes == nullptr) {
     const Dim units = values.rows * values.columns / (2 * kSide);
-    return launch_overlapping(ctx, "fp8_quantize", fp8_quantize_straight_kernel<T, kFormat>,
-                              {blocks_for(units), kThreads}, values.x, units, straight);
+    return launch_waiting(ctx, "fp8_quantize", values.rows,
+                          fp8_quantize_straight_kernel<T, kFormat>, {blocks_for(units), kThreads},
+                          values.x, units, straight);
   }
   const Grid grid = {tiles_of(transposed.width, values.columns), kThreads};
   const auto kernel = transposed.per_row ? fp8_quantize_kernel<T, kFormat, true>
                                          : fp8_quantize_kernel<T, kFormat, false>;
-  launch_overlapping(ctx, "fp8_quantize", kernel, grid, values, straight, transposed);
+  launch_waiting(ctx, "fp8_quantize", values.rows, kernel, grid, values, straight, transposed);
 }
 
 }  // namespace

@@ -188,8 +188,8 @@ void quantize_groups_as(Context& ctx, CView x, const Fp8Matrix& straight,
   const auto kernel = (straight.codes ? straight : transposed).scaling == Fp8Scaling::group
                           ? fp8_quantize_groups_kernel<T, kFormat>
                           : fp8_quantize_blocks_kernel<T, kFormat>;
-  launch_overlapping(ctx, "fp8_quantize", kernel, grid, values, group_codes_of(straight),
-                     group_codes_of(transposed));
+  launch_waiting(ctx, "fp8_quantize", rows, kernel, grid, values, group_codes_of(straight),
+                 group_codes_of(transposed));
 }
 
 }  // namespace

@@ -174,7 +174,7 @@ void head_norm_forward(Context& ctx, const HeadLayout& layout, const HeadNormWei
                                  qkv.data<T>(),
                                  optional_data<T>(saved.heads),
                                  optional_data<float>(saved.rstd)};
-    launch_overlapping(ctx, kName, head_norm_forward_kernel<T>, grid_of(layout, rows), call);
+    launch_waiting(ctx, kName, rows, head_norm_forward_kernel<T>, grid_of(layout, rows), call);
   });
 }
 
@@ -193,11 +193,12 @@ void head_norm_backward(Context& ctx, const HeadLayout& layout, const HeadNormWe
                                   saved.rstd.data<float>(),
                                   dqkv.data<T>(),
                                   partial};
-    launch_overlapping(ctx, kName, head_norm_backward_kernel<T>, grid_of(layout, rows), call);
+    launch_waiting(ctx, kName, rows, head_norm_backward_kernel<T>, grid_of(layout, rows), call);
   });
   if (!gradients.query) return;  // frozen
   sum_partials(ctx, kName,
-               {.partial = partial,
+               {.rows = rows,
+                .partial = partial,
                 .parts = head_norm_blocks(layout, rows),
                 .stride = 2 * layout.head_width,
                 .C = layout.head_width,

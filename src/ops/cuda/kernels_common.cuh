@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "../backend.hpp"
+#include "../checks.hpp"
 #include "check.hpp"
 #include "workspace.hpp"
 
@@ -117,12 +118,15 @@ struct LivePosition {
           position.live && position.live.numel() > 1};
 }
 
-// Programmatic dependent launch: a kernel starts while the one before it still runs, if no
-// parameter changes (Context::fixed_parameters), and so hides its launch and its first loads of
-// weights. Every kernel that is launched so calls overlap() and, in every thread before it touches
-// what another kernel touches, wait_for_earlier(). The wait is for the end of the kernel before,
-// and that has waited itself, so all earlier work has ended however early the kernels overlap. What
-// may be written before the wait is not read through the read-only cache (__ldg).
+// Programmatic dependent launch: the blocks of a kernel start while the kernel before it still
+// runs, and wait beside it, which hides the launch. Every kernel that is launched so calls
+// overlap() and, in every thread before it touches what another kernel touches, wait_for_earlier().
+// What may be written before the wait is not read through the read-only cache (__ldg).
+//
+// The wait is for the end of the kernel before, however early that called overlap(), and for no
+// other one: in a row of A, B and C, C knows of A only that B has ended. So B must not end before A
+// has, also if it touches nothing of A's: it waits itself, or is launched the ordinary way, as
+// those of libraries are. A kernel that returns before it waits breaks the row for all after it.
 
 /// Whether all machine code in this build has the instructions.
 inline constexpr bool kOverlaps = [] {
@@ -153,13 +157,13 @@ struct Grid {
   unsigned cluster = 1;    ///< neighboring blocks that run together
 };
 
-/// Launches a kernel that calls overlap() and wait_for_earlier().
+/// Launches a kernel which, if it overlaps, starts beside the one before.
 template <class... Parameters>
-void launch_overlapping(Context& ctx, const char* op, void (*kernel)(Parameters...),
-                        const Grid& grid, const std::type_identity_t<Parameters>&... arguments) {
+void launch_beside(Context& ctx, const char* op, bool overlaps, void (*kernel)(Parameters...),
+                   const Grid& grid, const std::type_identity_t<Parameters>&... arguments) {
   cudaLaunchAttribute attributes[2]{};
   unsigned count = 0;
-  if (kOverlaps && ctx.fixed_parameters()) {
+  if (kOverlaps && overlaps) {
     attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[count++].val.programmaticStreamSerializationAllowed = 1;
   }
@@ -177,6 +181,36 @@ void launch_overlapping(Context& ctx, const char* op, void (*kernel)(Parameters.
   check_cuda(cudaLaunchKernelEx(&config, kernel, arguments...), op, "kernel launch");
 }
 
+/// Of a kernel that calls overlap(), and reads parameters before it calls wait_for_earlier(): it
+/// overlaps if they do not change (Context::fixed_parameters).
+template <class... Parameters>
+void launch_overlapping(Context& ctx, const char* op, void (*kernel)(Parameters...),
+                        const Grid& grid, const std::type_identity_t<Parameters>&... arguments) {
+  launch_beside<Parameters...>(ctx, op, ctx.fixed_parameters(), kernel, grid, arguments...);
+}
+
+/// Whether a kernel that reads nothing before it waits overlaps, of a pass over so many rows
+/// (tokens). A step of 1,024 is 3 to 5 % faster so, one of 8,192 still 1 %; large ones, whose
+/// launches weigh little, took up to 1.4 % longer (analysis/results/kernels-h200.txt, item 4).
+[[nodiscard]] inline bool waits_beside(const Context& ctx, Dim rows) {
+  constexpr Dim kMostRows = 8192;
+  return rows <= kMostRows || ctx.fixed_parameters();
+}
+/// The rows of a pass over a view; those of a flat one are its elements.
+[[nodiscard]] inline Dim rows_of(CView view) {
+  return view.shape().rank() < 2 ? view.numel() : leading(view.shape());
+}
+/// For kernels of one block, which leave room for any other.
+inline constexpr Dim kOneBlock = 1;
+
+/// Of a kernel that calls overlap() and then wait_for_earlier() before it reads or writes, in a
+/// pass over so many rows.
+template <class... Parameters>
+void launch_waiting(Context& ctx, const char* op, Dim rows, void (*kernel)(Parameters...),
+                    const Grid& grid, const std::type_identity_t<Parameters>&... arguments) {
+  launch_beside<Parameters...>(ctx, op, waits_beside(ctx, rows), kernel, grid, arguments...);
+}
+
 template <int N, class Op>
 __global__ void __launch_bounds__(256) each_kernel(Op op, Dim count) {
   overlap();
@@ -192,16 +226,21 @@ __global__ void __launch_bounds__(256) each_kernel(Op op, Dim count) {
 }
 
 /// Runs op.at<N>(i) on elements i to i + N, all of [0, count) once: with N = Op::kWidth if
-/// `vectors`, else one by one.
+/// `vectors`, else one by one. `rows`: see launch_waiting.
 template <class Op>
-void for_each(Context& ctx, const char* name, Dim count, bool vectors, const Op& op) {
+void for_each(Context& ctx, const char* name, Dim rows, Dim count, bool vectors, const Op& op) {
   if (count == 0) return;
   constexpr Dim kThreads = 256;
   constexpr Dim kMaxBlocks = Dim{1} << 20;
   const Dim items = vectors ? ceil_divide(count, Op::kWidth) : count;
   const auto blocks = static_cast<unsigned>(std::min(kMaxBlocks, ceil_divide(items, kThreads)));
   const auto kernel = vectors ? each_kernel<Op::kWidth, Op> : each_kernel<1, Op>;
-  launch_overlapping(ctx, name, kernel, {blocks, kThreads}, op, count);
+  launch_waiting(ctx, name, rows, kernel, {blocks, kThreads}, op, count);
+}
+/// Likewise on all elements of a view.
+template <class Op>
+void for_each(Context& ctx, const char* name, CView all, bool vectors, const Op& op) {
+  for_each(ctx, name, rows_of(all), all.numel(), vectors, op);
 }
 
 // Reductions by butterflies and then warp by warp: a fixed order, so that two runs give the same

@@ -72,6 +72,8 @@ __device__ void write_gradient(const LossCall<T>& call, const T* logits, const R
 template <bool kBlock, class T>
 __global__ void __launch_bounds__(kRowThreads, 4) loss_kernel(LossCall<T> call) {
   __shared__ SoftmaxScratch scratch;
+  overlap();
+  wait_for_earlier();
   const Dim row = static_cast<Dim>(blockIdx.x) * blockDim.y + threadIdx.y;
   if (row >= call.rows) return;
   const std::int32_t target = call.targets[row];
@@ -122,6 +124,8 @@ __global__ void __launch_bounds__(kRowThreads, StagedRow::kBlocks)
   extern __shared__ __align__(128) unsigned char memory[];
   __shared__ StagedRow staged;
   __shared__ SoftmaxScratch scratch;
+  overlap();
+  wait_for_earlier();
   const Dim row = blockIdx.x;
   const std::int32_t target = call.targets[row];
   if (!call.columns.is_here(target)) return skip_row(call, row, target);
@@ -156,6 +160,8 @@ struct StatisticsCall {
 template <bool kBlock, class T>
 __global__ void __launch_bounds__(kRowThreads) statistics_kernel(StatisticsCall<T> call) {
   __shared__ SoftmaxScratch scratch;
+  overlap();
+  wait_for_earlier();
   const Dim row = static_cast<Dim>(blockIdx.x) * blockDim.y + threadIdx.y;
   if (row >= call.rows) return;
   const std::int32_t target = call.targets[row];
@@ -177,6 +183,8 @@ __global__ void __launch_bounds__(kRowThreads) statistics_kernel(StatisticsCall<
 template <bool kBlock, class T>
 __global__ void __launch_bounds__(kRowThreads)
     vocabulary_loss_kernel(LossCall<T> call, const float* gathered, Dim ranks) {
+  overlap();
+  wait_for_earlier();
   const Dim row = static_cast<Dim>(blockIdx.x) * blockDim.y + threadIdx.y;
   if (row >= call.rows) return;
   const std::int32_t target = call.targets[row];
@@ -198,6 +206,8 @@ __global__ void __launch_bounds__(1024)
   double z_loss = 0;
   double tokens = 0;
   double correct = 0;
+  overlap();
+  wait_for_earlier();
 #pragma unroll 4
   for (Dim i = threadIdx.x; i < count; i += blockDim.x) {
     const RowLoss row = rows[i];
@@ -224,25 +234,24 @@ __global__ void __launch_bounds__(1024)
 void add_rows(Context& ctx, const char* op, const RowLoss* rows, Dim count, View sums,
               View scores) {
   float* of_rows = scores ? scores.data<float>() : nullptr;
-  sum_losses_kernel<<<1, 1024, 0, ctx.stream().cuda()>>>(rows, count, sums.data<float>(), of_rows);
-  check_launch(op);
+  launch_waiting(ctx, op, count, sum_losses_kernel, {1, 1024}, rows, count, sums.data<float>(),
+                 of_rows);
 }
 
 RowLoss* row_losses(Context& ctx, const char* op, Dim rows) {
   return static_cast<RowLoss*>(ctx.workspace(op, loss_workspace(rows)));
 }
 
-/// Calls warps(blocks, threads) or blocks(blocks, threads), whichever a row of `count` logits
-/// takes.
-template <class Warps, class Blocks>
-void launch_rows(const char* op, Dim rows, int count, Warps&& warps, Blocks&& blocks) {
-  if (count <= kWarpWidth) {
-    const dim3 threads(32, 4);
-    warps(static_cast<unsigned>(ceil_divide(rows, threads.y)), threads);
-  } else {
-    blocks(static_cast<unsigned>(rows), dim3(kRowThreads));
-  }
-  check_launch(op);
+/// The kernel for rows of `count` logits, each of which a warp or a block takes.
+template <class... Parameters>
+void launch_rows(Context& ctx, const char* op, Dim rows, int count, void (*warps)(Parameters...),
+                 void (*blocks)(Parameters...),
+                 const std::type_identity_t<Parameters>&... arguments) {
+  const bool by_warps = count <= kWarpWidth;
+  const dim3 threads = by_warps ? dim3(32, 4) : dim3(kRowThreads);
+  const auto count_of_blocks = static_cast<unsigned>(ceil_divide(rows, Dim{threads.y}));
+  launch_waiting(ctx, op, rows, by_warps ? warps : blocks, {count_of_blocks, threads},
+                 arguments...);
 }
 
 /// Whether rows are read into shared memory: gradients are asked for, and two blocks of a
@@ -266,52 +275,31 @@ void launch_staged(Context& ctx, const char* op, const LossCall<T>& call) {
                op, "cudaFuncSetAttribute");
     return true;
   }();
-  kKernel<<<static_cast<unsigned>(call.rows), kRowThreads,
-            static_cast<std::size_t>(staged_bytes<T>(call.columns)), ctx.stream().cuda()>>>(call);
-  check_launch(op);
+  launch_waiting(ctx, op, call.rows, kKernel,
+                 {static_cast<unsigned>(call.rows), kRowThreads,
+                  static_cast<std::size_t>(staged_bytes<T>(call.columns))},
+                 call);
 }
 
 template <class T>
 void launch_loss(Context& ctx, const char* op, const LossCall<T>& call) {
-  cudaStream_t stream = ctx.stream().cuda();
   if (is_staged(call)) return launch_staged(ctx, op, call);
-  launch_rows(
-      op, call.rows, call.columns.count,
-      [&](unsigned blocks, dim3 threads) {
-        loss_kernel<false><<<blocks, threads, 0, stream>>>(call);
-      },
-      [&](unsigned blocks, dim3 threads) {
-        loss_kernel<true><<<blocks, threads, 0, stream>>>(call);
-      });
+  launch_rows(ctx, op, call.rows, call.columns.count, loss_kernel<false, T>, loss_kernel<true, T>,
+              call);
 }
 
 template <class T>
 void launch_statistics(Context& ctx, const char* op, const StatisticsCall<T>& call) {
-  cudaStream_t stream = ctx.stream().cuda();
-  launch_rows(
-      op, call.rows, call.columns.count,
-      [&](unsigned blocks, dim3 threads) {
-        statistics_kernel<false><<<blocks, threads, 0, stream>>>(call);
-      },
-      [&](unsigned blocks, dim3 threads) {
-        statistics_kernel<true><<<blocks, threads, 0, stream>>>(call);
-      });
+  launch_rows(ctx, op, call.rows, call.columns.count, statistics_kernel<false, T>,
+              statistics_kernel<true, T>, call);
 }
 
 template <class T>
 void launch_vocabulary_loss(Context& ctx, const char* op, const LossCall<T>& call, CView gathered) {
-  cudaStream_t stream = ctx.stream().cuda();
-  const auto* statistics = gathered.data<float>();
-  const Dim ranks = gathered.shape()[0];
   // Without a gradient the logits are not read.
-  launch_rows(
-      op, call.rows, call.gradient ? call.columns.count : 0,
-      [&](unsigned blocks, dim3 threads) {
-        vocabulary_loss_kernel<false><<<blocks, threads, 0, stream>>>(call, statistics, ranks);
-      },
-      [&](unsigned blocks, dim3 threads) {
-        vocabulary_loss_kernel<true><<<blocks, threads, 0, stream>>>(call, statistics, ranks);
-      });
+  launch_rows(ctx, op, call.rows, call.gradient ? call.columns.count : 0,
+              vocabulary_loss_kernel<false, T>, vocabulary_loss_kernel<true, T>, call,
+              gathered.data<float>(), gathered.shape()[0]);
 }
 
 template <class T>

@@ -132,8 +132,7 @@ void muon_direction(Context& ctx, float momentum, const StepState* state, CView 
                     View average, View direction) {
   const MuonDirection op = {momentum, state, gradient.data<float>(), average.data<float>(),
                             direction.data<float>()};
-  for_each(ctx, "muon_direction", gradient.numel(), aligned(op.gradient, op.average, op.direction),
-           op);
+  for_each(ctx, "muon_direction", gradient, aligned(op.gradient, op.average, op.direction), op);
 }
 
 void muon_update(Context& ctx, float decay, DecayRule rule, const StepState* state,
@@ -148,7 +147,7 @@ void muon_update(Context& ctx, float decay, DecayRule rule, const StepState* sta
                               optional_data<V>(value)};
     const bool vectors = aligned(op.master, op.direction) &&
                          reinterpret_cast<std::uintptr_t>(op.value) % (4 * sizeof(V)) == 0;
-    for_each(ctx, "muon_update", operands.master.numel(), vectors, op);
+    for_each(ctx, "muon_update", operands.master, vectors, op);
   });
 }
 

@@ -81,6 +81,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks) norm_backward_kernel(Backwa
   constexpr bool kWeights = kSums != Sums::none;
   constexpr bool kStream = kSums == Sums::weights_and_stream;
   float total[count_of(kSums)][K][N] = {};  // dweight, dbias, arriving, leaving
+  overlap();
+  wait_for_earlier();
   Vec<T, N> weight[K];
 #pragma unroll
   for (int k = 0; k < K; ++k) {
@@ -153,21 +155,19 @@ void launch_frozen(Context& ctx, const BackwardCall<T>& call, const NormBackward
   if (call.rows == 0) return;
   const dim3 threads(static_cast<unsigned>(shape.threads), static_cast<unsigned>(shape.groups));
   const auto blocks = static_cast<unsigned>(ceil_divide(call.rows, Dim{shape.groups}));
-  cudaStream_t stream = ctx.stream().cuda();
+  const auto run = [&](void (*kernel)(BackwardCall<T>)) {
+    launch_waiting(ctx, "norm_backward", call.rows, kernel, {blocks, threads}, call);
+  };
   constexpr int K = 8 / N;
   if (shape.held == 8) {
-    norm_backward_kernel<N, K, kCentered, Sums::none, 256, 4><<<blocks, threads, 0, stream>>>(call);
+    run(norm_backward_kernel<N, K, kCentered, Sums::none, 256, 4, T>);
   } else if (shape.threads <= 256) {
-    norm_backward_kernel<N, 2 * K, kCentered, Sums::none, 256, 3>
-        <<<blocks, threads, 0, stream>>>(call);
+    run(norm_backward_kernel<N, 2 * K, kCentered, Sums::none, 256, 3, T>);
   } else if (shape.threads <= 512) {
-    norm_backward_kernel<N, 2 * K, kCentered, Sums::none, 512, 1>
-        <<<blocks, threads, 0, stream>>>(call);
+    run(norm_backward_kernel<N, 2 * K, kCentered, Sums::none, 512, 1, T>);
   } else {
-    norm_backward_kernel<N, 2 * K, kCentered, Sums::none, 1024, 1>
-        <<<blocks, threads, 0, stream>>>(call);
+    run(norm_backward_kernel<N, 2 * K, kCentered, Sums::none, 1024, 1, T>);
   }
-  check_launch("norm_backward");
 }
 
 /// With sums to keep. Those of the stream leave registers for fewer blocks at once, as
@@ -178,24 +178,21 @@ void launch_sums(Context& ctx, const BackwardCall<T>& call, const NormBackwardSh
   const auto blocks = static_cast<unsigned>(shape.blocks);
   const std::size_t shared =
       shape.groups == 1 ? 0 : static_cast<std::size_t>(count_of(kSums) * call.C) * sizeof(float);
-  cudaStream_t stream = ctx.stream().cuda();
+  const auto run = [&](void (*kernel)(BackwardCall<T>)) {
+    launch_waiting(ctx, "norm_backward", call.rows, kernel, {blocks, threads, shared}, call);
+  };
   constexpr int K = 8 / N;
   constexpr int kBlocksOf8 = kSums == Sums::weights ? 4 : 3;
   constexpr int kBlocksOf16 = kSums == Sums::weights ? 2 : 1;
   if (shape.held == 8) {
-    norm_backward_kernel<N, K, kCentered, kSums, 256, kBlocksOf8>
-        <<<blocks, threads, shared, stream>>>(call);
+    run(norm_backward_kernel<N, K, kCentered, kSums, 256, kBlocksOf8, T>);
   } else if (shape.threads <= 256) {
-    norm_backward_kernel<N, 2 * K, kCentered, kSums, 256, kBlocksOf16>
-        <<<blocks, threads, shared, stream>>>(call);
+    run(norm_backward_kernel<N, 2 * K, kCentered, kSums, 256, kBlocksOf16, T>);
   } else if (shape.threads <= 512) {
-    norm_backward_kernel<N, 2 * K, kCentered, kSums, 512, 1>
-        <<<blocks, threads, shared, stream>>>(call);
+    run(norm_backward_kernel<N, 2 * K, kCentered, kSums, 512, 1, T>);
   } else {
-    norm_backward_kernel<N, 2 * K, kCentered, kSums, 1024, 1>
-        <<<blocks, threads, shared, stream>>>(call);
+    run(norm_backward_kernel<N, 2 * K, kCentered, kSums, 1024, 1, T>);
   }
-  check_launch("norm_backward");
 }
 
 template <int N, bool kCentered, class T>
@@ -262,7 +259,8 @@ void norm_backward(Context& ctx, NormKind kind, CView dy, const NormSaved& saved
   });
   if (!trains) return;
   sum_partials(ctx, kName,
-               {.partial = partial,
+               {.rows = rows,
+                .partial = partial,
                 .parts = norm_backward_shape(rows, C, stream).blocks,
                 .stride = count_of(sums) * C,
                 .C = C,

@@ -114,8 +114,8 @@ void launch(Context& ctx, const ForwardCall<T>& call) {
   const Dim per_row = ceil_divide(ceil_divide(call.C, kHeld), 32) * 32;
   const dim3 threads(static_cast<unsigned>(per_row), per_row == 32 ? kRowsInBlock : 1);
   const auto blocks = static_cast<unsigned>(ceil_divide(call.rows, threads.y));
-  launch_overlapping(ctx, "add_norm_forward", add_norm_kernel<N, kHeld / N, kCentered, T>,
-                     {blocks, threads}, call);
+  launch_waiting(ctx, "add_norm_forward", call.rows, add_norm_kernel<N, kHeld / N, kCentered, T>,
+                 {blocks, threads}, call);
 }
 
 template <bool kCentered, class T>
@@ -153,9 +153,9 @@ struct AddOnly {
 };
 
 template <class T>
-void add_only(Context& ctx, Dim count, const AddOnly<T>& op) {
+void add_only(Context& ctx, CView y, const AddOnly<T>& op) {
   if (op.delta == nullptr && op.sum == nullptr && op.y == op.residual) return;
-  for_each(ctx, "add_norm_forward", count, aligned(op.residual, op.delta, op.sum, op.y), op);
+  for_each(ctx, "add_norm_forward", y, aligned(op.residual, op.delta, op.sum, op.y), op);
 }
 
 }  // namespace
@@ -169,7 +169,7 @@ void add_norm_forward(Context& ctx, NormKind kind, const NormOperands& operands,
     const T* added = optional_data<T>(operands.delta);
     T* kept = optional_data<T>(results.sum);
     if (kind == NormKind::none) {
-      return add_only<T>(ctx, results.y.numel(), {x, added, kept, results.y.data<T>()});
+      return add_only<T>(ctx, results.y, {x, added, kept, results.y.data<T>()});
     }
     const Dim C = operands.residual.shape().back();
     require(C <= kMaxNormWidth, "add_norm_forward: rows on a GPU are at most 16384 wide");

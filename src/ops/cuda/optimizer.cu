@@ -125,6 +125,8 @@ bool is_aligned(const T* elements) {
 /// sums of the gradient (+)= the partial sums, in a fixed order. One block.
 __global__ void add_squares_kernel(const SquareSum* partial, int parts, float* sums) {
   __shared__ double scratch[32];
+  overlap();
+  wait_for_earlier();
   double squares = 0;
   double non_finite = 0;
   for (int i = static_cast<int>(threadIdx.x); i < parts; i += static_cast<int>(blockDim.x)) {
@@ -154,7 +156,7 @@ void adamw_of(Context& ctx, const AdamWConstants& constants, const StepState* st
                                   optional_data<V>(value)};
     const bool vectors = aligned(op.master, op.gradient) && is_aligned(op.exp_avg) &&
                          is_aligned(op.exp_avg_sq) && is_aligned(op.value);
-    for_each(ctx, "adamw", operands.master.numel(), vectors, op);
+    for_each(ctx, "adamw", operands.master, vectors, op);
   });
 }
 
@@ -181,16 +183,15 @@ void sgd(Context& ctx, float momentum, const StepState* state, const UpdateOpera
                              optional_data<V>(value)};
     const bool vectors =
         aligned(op.master, op.gradient, op.momentum_buffer) && is_aligned(op.value);
-    for_each(ctx, "sgd", operands.master.numel(), vectors, op);
+    for_each(ctx, "sgd", operands.master, vectors, op);
   });
 }
 
 void add_norm_squared(Context& ctx, CView gradient, View sums) {
   auto* out = sums.data<float>();
   const SquareSum* partial = sum_of_squares(ctx, "add_norm_squared", gradient);
-  add_squares_kernel<<<1, 256, 0, ctx.stream().cuda()>>>(
-      partial, sum_of_squares_blocks(gradient.numel()), out);
-  check_launch("add_norm_squared");
+  launch_waiting(ctx, "add_norm_squared", kOneBlock, add_squares_kernel, {1, 256}, partial,
+                 sum_of_squares_blocks(gradient.numel()), out);
 }
 
 }  // namespace hyperslab::ops::cuda

@@ -68,7 +68,7 @@ void quantized_embedding_forward(Context& ctx, CView tokens, const CQuantizedMat
                                               scale,
                                               y.data<T>()};
       const bool vectors = op.C % kVector<T> == 0 && aligned(op.positions, op.y);
-      for_each(ctx, "quantized_embedding_forward", y.numel(), vectors, op);
+      for_each(ctx, "quantized_embedding_forward", y, vectors, op);
     });
   });
 }

@@ -97,7 +97,7 @@ void multiply_dynamic(Context& ctx, CView x, const CQuantizedMatrix& weight, CVi
                           optional_data<T>(bias),
                           M,
                           y.data<T>()};
-    for_each(ctx, kName, rows * M, false, op);
+    for_each(ctx, kName, rows, rows * M, false, op);
   });
 }
 

@@ -16,6 +16,8 @@ __global__ void __launch_bounds__(32 * kPartialRows) sum_partials_kernel(Partial
   float* const out = column < 4 * s.C ? s.out[column / s.C] : nullptr;
   const bool inside = out != nullptr;
   float sum = 0;
+  overlap();
+  wait_for_earlier();
   if (inside) {
 #pragma unroll 4
     for (int part = static_cast<int>(threadIdx.y); part < s.parts; part += kPartialRows) {
@@ -40,6 +42,8 @@ __global__ void __launch_bounds__(32 * kColumnRows)
   const Dim begin = rows * blockIdx.y / gridDim.y;
   const Dim end = rows * (blockIdx.y + 1) / gridDim.y;
   float sum[N] = {};
+  overlap();
+  wait_for_earlier();
   if (column < C) {
 #pragma unroll 4
     for (Dim row = begin + threadIdx.y; row < end; row += kColumnRows) {
@@ -94,9 +98,8 @@ void sum_partials(Context& ctx, const char* op, const PartialSums& sums) {
   const Dim columns = outputs * sums.C;
   if (columns == 0) return;
   const dim3 threads(32, kPartialRows);
-  sum_partials_kernel<<<static_cast<unsigned>(ceil_divide(columns, 32)), threads, 0,
-                        ctx.stream().cuda()>>>(sums);
-  check_launch(op);
+  launch_waiting(ctx, op, sums.rows, sum_partials_kernel,
+                 {static_cast<unsigned>(ceil_divide(columns, 32)), threads}, sums);
 }
 
 void column_sums(Context& ctx, CView dy, Accumulate accumulate, View dbias) {
@@ -113,15 +116,12 @@ void column_sums(Context& ctx, CView dy, Accumulate accumulate, View dbias) {
     const dim3 threads(32, kColumnRows);
     const dim3 blocks(static_cast<unsigned>(ceil_divide(C, vectors ? 32 * N : 32)),
                       static_cast<unsigned>(parts));
-    if (vectors) {
-      column_sums_kernel<N><<<blocks, threads, 0, ctx.stream().cuda()>>>(data, rows, C, partial);
-    } else {
-      column_sums_kernel<1><<<blocks, threads, 0, ctx.stream().cuda()>>>(data, rows, C, partial);
-    }
-    check_launch(kName);
+    launch_waiting(ctx, kName, rows, vectors ? column_sums_kernel<N, T> : column_sums_kernel<1, T>,
+                   {blocks, threads}, data, rows, C, partial);
   });
   sum_partials(ctx, kName,
-               {.partial = partial,
+               {.rows = rows,
+                .partial = partial,
                 .parts = parts,
                 .stride = C,
                 .C = C,

@@ -13,6 +13,7 @@ void column_sums(Context& ctx, CView dy, Accumulate accumulate, View dbias);
 
 /// Where sum_partials writes: columns [i C, (i + 1) C) to out[i], which may be null.
 struct PartialSums {
+  Dim rows;              ///< that were summed, of the pass that left the partial sums
   const float* partial;  ///< `parts` rows, `stride` elements apart
   int parts;
   Dim stride;

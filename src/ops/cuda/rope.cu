@@ -65,7 +65,7 @@ void rope(Context& ctx, const HeadLayout& layout, CView cosines, CView sines,
                           qkv.data<T>()};
     const bool vectors =
         half % N == 0 && layout.head_width % N == 0 && aligned(op.qkv, op.cosines, op.sines);
-    for_each(ctx, "rope", B * tokens * op.rotated * half, vectors, op);
+    for_each(ctx, "rope", B * tokens, B * tokens * op.rotated * half, vectors, op);
   });
 }
 

@@ -5,6 +5,8 @@ namespace hyperslab::ops::cuda {
 namespace {
 
 __global__ void begin_step_kernel(StepInput input, StepState* state, float* sums) {
+  overlap();
+  wait_for_earlier();
   if (threadIdx.x < kSumCount) {
     sums[threadIdx.x] = threadIdx.x == kSumStop ? input.stop_request : 0.0F;
   }
@@ -60,6 +62,8 @@ __device__ void publish(const StepResult& result, StepResult* to) {
 
 __global__ void finalize_step_kernel(FinalizeConstants constants, const float* sums,
                                      StepState* device, StepResult* results) {
+  overlap();
+  wait_for_earlier();
   StepState state = *device;
   const double norm_squared = sums[kSumNormSquared];
   const double loss = sums[kSumLoss];
@@ -92,15 +96,14 @@ __global__ void finalize_step_kernel(FinalizeConstants constants, const float* s
 }  // namespace
 
 void begin_step(Context& ctx, const StepInput& input, StepState* state, View sums) {
-  begin_step_kernel<<<1, 32, 0, ctx.stream().cuda()>>>(input, state, sums.data<float>());
-  check_launch("begin_step");
+  launch_waiting(ctx, "begin_step", kOneBlock, begin_step_kernel, {1, 32}, input, state,
+                 sums.data<float>());
 }
 
 void finalize_step(Context& ctx, const FinalizeConstants& constants, CView sums, StepState* state,
                    StepResult* results) {
-  finalize_step_kernel<<<1, 1, 0, ctx.stream().cuda()>>>(constants, sums.data<float>(), state,
-                                                         results);
-  check_launch("finalize_step");
+  launch_waiting(ctx, "finalize_step", kOneBlock, finalize_step_kernel, {1, 1}, constants,
+                 sums.data<float>(), state, results);
 }
 
 }  // namespace hyperslab::ops::cuda
