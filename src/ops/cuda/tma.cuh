@@ -100,6 +100,29 @@ __device__ inline void copy(std::uint32_t to, const CUtensorMap& from, const int
       : "memory"));
 }
 
+/// What this thread wrote to shared memory, for copies out of it that another thread starts after
+/// both met at a barrier.
+__device__ inline void publish_writes() {
+  HYPERSLAB_TMA(asm volatile("fence.proxy.async.shared::cta;" ::: "memory"));
+}
+/// Bytes out of shared memory: both addresses and the count are multiples of 16. The copies that a
+/// thread started before commit_copies_out() are one group.
+__device__ inline void copy_out(void* to, const void* from, unsigned bytes) {
+  HYPERSLAB_TMA(asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(
+                                 __cvta_generic_to_global(to)),
+                             "r"(shared_address(from)), "r"(bytes)
+                             : "memory"));
+}
+__device__ inline void commit_copies_out() {
+  HYPERSLAB_TMA(asm volatile("cp.async.bulk.commit_group;" ::: "memory"));
+}
+/// Until all but this thread's newest kGroups groups have read shared memory, which may be written
+/// again.
+template <int kGroups>
+__device__ void wait_for_reads() {
+  HYPERSLAB_TMA(asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kGroups) : "memory"));
+}
+
 /// Which block of its cluster this is.
 __device__ inline unsigned block_in_cluster() {
   unsigned block = 0;
