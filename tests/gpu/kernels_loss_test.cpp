@@ -145,6 +145,23 @@ TEST_F(GpuLoss, ColumnsOfPaddingTakeNoPart) {
   }
 }
 
+TEST_F(GpuLoss, ManyRowsThroughSharedMemory) {
+  // Rows of one piece and of several, of two blocks of a multiprocessor and of one, more than all
+  // blocks have room for at once, and longer than their logits by pieces.
+  for (const auto& [N, V, padding] : std::vector<std::array<Dim, 3>>{
+           {2300, 2049, 7}, {600, 8192, 0}, {600, 8193, 255}, {280, 28999, 1}, {70, 2052, 20012}}) {
+    Problem p =
+        problem(DType::bf16, padded_logits(DType::bf16, N, V + padding, V, 1), targets(N, V));
+    p.output(DType::f32, {N, kTargetScoreCount});
+    const auto call = [V = V](Context& ctx, const Problem::Views& v) {
+      softmax_cross_entropy(ctx, {v[0], whole_vocabulary(V), v[1], v[4], 1e-3F},
+                            struct_at<StepState>(v[2]), WithGradient::yes, v[3]);
+    };
+    p.expect_match(call, "loss of many rows of " + std::to_string(V), 2);
+    EXPECT_EQ(sum_of(p.on_gpu(call)[3], kSumCorrect), sum_of(p.on_oracle(call)[3], kSumCorrect));
+  }
+}
+
 /// Vocabularies whose parts a warp's row holds, and ones that take a block's.
 std::vector<Sharding> shardings() {
   auto out = awkward_shardings();
@@ -310,22 +327,26 @@ TEST_F(GpuLoss, OfEqualLargestLogitsTheFirstIsTheAnswer) {
 
 TEST_F(GpuLoss, LogitsOfMinusInfinityHaveNoPart) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  for (const Dim V : {300, 4000}) {
-    auto values = to_doubles(random_tensor(DType::f32, {2, V}, 1).view());
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      if (i % 100 != 5) values[i] = -kInfinity;
+  for (const DType dtype : kGpuTypes) {
+    for (const Dim V : {300, 4000}) {
+      auto values = to_doubles(random_tensor(dtype, {2, V}, 1).view());
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        if (i % 100 != 5) values[i] = -kInfinity;
+      }
+      const Problem p = problem(dtype, tensor_of(dtype, {2, V}, values), int_tensor({2}, {5, 205}));
+      p.expect_match(loss_call(WithGradient::yes), "masked logits", dtype == DType::f32 ? 1 : 2);
     }
-    const Problem p =
-        problem(DType::f32, tensor_of(DType::f32, {2, V}, values), int_tensor({2}, {5, 205}));
-    p.expect_match(loss_call(WithGradient::yes), "masked logits");
   }
 }
 
 TEST_F(GpuLoss, ATargetOutsideTheVocabularyGivesALossThatIsNotANumber) {
-  const Problem p =
-      problem(DType::f32, random_tensor(DType::f32, {2, 50}, 1), int_tensor({2}, {7, 50}));
-  const auto found = p.on_gpu(loss_call(WithGradient::yes));
-  EXPECT_TRUE(std::isnan(sum_of(found[3], kSumLoss)));
+  for (const std::int32_t V : {50, 4096}) {
+    const Problem p =
+        problem(DType::f32, random_tensor(DType::f32, {2, V}, 1), int_tensor({2}, {7, V}));
+    const auto found = p.on_gpu(loss_call(WithGradient::yes));
+    EXPECT_TRUE(std::isnan(sum_of(found[3], kSumLoss))) << V;
+    EXPECT_EQ(sum_of(found[3], kSumTokens), 2) << V << ": one, and that of before";
+  }
 }
 
 TEST_F(GpuLoss, ManyRows) {

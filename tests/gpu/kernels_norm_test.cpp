@@ -14,10 +14,11 @@ struct Size {
   Dim rows;
   Dim C;
 };
-/// One element, odd widths, a warp's row, several warps, the widest.
-const std::vector<Size> kSizes = {{1, 1},     {3, 7},     {5, 32},   {9, 250},  {701, 768},
-                                  {17, 1024}, {13, 1032}, {6, 1603}, {5, 4096}, {3, 6144},
-                                  {2, 16384}, {2, 9001},  {0, 64}};
+/// One element, odd widths, a warp's row, several warps, the widest; few rows, and more than the
+/// rings of all blocks have room for (norm_backward_ring.cuh).
+const std::vector<Size> kSizes = {{1, 1},     {3, 7},     {5, 32},      {9, 250},  {701, 768},
+                                  {17, 1024}, {13, 1032}, {6, 1603},    {5, 4096}, {3, 6144},
+                                  {2, 16384}, {2, 9001},  {3000, 1600}, {0, 64}};
 
 class GpuNorm : public GpuTest {
  protected:

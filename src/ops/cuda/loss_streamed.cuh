@@ -274,12 +274,14 @@ class StreamWorker {
     }
   }
 
-  __device__ void read_piece(const T* row, int piece, Seen& seen) const {
-    float x[StreamCut::kSteps][N];
+  /// Adds this thread's vectors of a piece from `first` on, of which there are kCount.
+  template <int kCount>
+  __device__ void add(const T* row, int piece, int first, Seen& seen) const {
+    float x[kCount][N];
     float largest = -INFINITY;
 #pragma unroll
-    for (int step = 0; step < StreamCut::kSteps; ++step) {
-      load_logits(row, vector_of(piece, step), x[step]);
+    for (int step = 0; step < kCount; ++step) {
+      load_logits(row, vector_of(piece, first + step), x[step]);
 #pragma unroll
       for (int i = 0; i < N; ++i) largest = fmaxf(largest, x[step][i]);
     }
@@ -289,11 +291,17 @@ class StreamWorker {
     }
     float sums[4] = {};
 #pragma unroll
-    for (int step = 0; step < StreamCut::kSteps; ++step) {
+    for (int step = 0; step < kCount; ++step) {
 #pragma unroll
       for (int i = 0; i < N; ++i) sums[i % 4] += Power::of(x[step][i], seen.reference);
     }
     seen.sum += (sums[0] + sums[1]) + (sums[2] + sums[3]);
+  }
+  __device__ void read_piece(const T* row, int piece, Seen& seen) const {
+    const auto has = [&](int step) { return vector_of(piece, step) * N < call_.columns.count; };
+    if (has(StreamCut::kSteps - 1)) return add<StreamCut::kSteps>(row, piece, 0, seen);
+#pragma unroll 1
+    for (int step = 0; has(step); ++step) add<1>(row, piece, step, seen);
   }
 
   /// What all threads have seen, in each.

@@ -87,10 +87,10 @@ class NormRowRing {
     unsigned char* to = memory_ + stage * stage_bytes_;
     const Dim offset = row * call_.C;
     tma::arrive_for(full, stage_bytes_);
-    tma::copy(to, call_.dy + offset, row_bytes_, full, policy_);
-    tma::copy(to + row_bytes_, call_.x + offset, row_bytes_, full, policy_);
+    tma::copy(to, call_.dy + offset, row_bytes_, full);
+    tma::copy(to + row_bytes_, call_.x + offset, row_bytes_, full);
     if (call_.accumulate) {
-      tma::copy(to + 2 * row_bytes_, call_.dx + offset, row_bytes_, full, policy_);
+      tma::copy(to + 2 * row_bytes_, call_.dx + offset, row_bytes_, full);
     }
   }
 
@@ -100,7 +100,6 @@ class NormRowRing {
   unsigned char* memory_;
   std::uint64_t* full_;
   const int stages_;
-  const std::uint64_t policy_ = tma::read_once();
   Dim row_ = static_cast<Dim>(threadIdx.y) * gridDim.x + blockIdx.x;
   int stage_ = 0;
   unsigned phase_ = 0;

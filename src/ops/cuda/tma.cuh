@@ -81,6 +81,14 @@ __device__ inline void copy(void* to, const void* from, unsigned bytes, std::uin
       "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(shared_address(barrier)), "l"(policy)
       : "memory"));
 }
+/// The same without a policy.
+__device__ inline void copy(void* to, const void* from, unsigned bytes, std::uint64_t* barrier) {
+  HYPERSLAB_TMA(
+      asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+                   "[%0], [%1], %2, [%3];" ::"r"(shared_address(to)),
+                   "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(shared_address(barrier))
+                   : "memory"));
+}
 /// The box whose first element is in `column` of `row`; zeros beyond the matrix.
 __device__ inline void copy(void* to, const CUtensorMap& from, int column, int row,
                             std::uint64_t* barrier, std::uint64_t policy) {
