@@ -14,11 +14,10 @@ struct Size {
   Dim rows;
   Dim C;
 };
-/// One element, odd widths, a warp's row, several warps, the widest; few rows, and more than the
-/// rings of all blocks have room for (norm_backward_ring.cuh).
-const std::vector<Size> kSizes = {{1, 1},     {3, 7},     {5, 32},      {9, 250},  {701, 768},
-                                  {17, 1024}, {13, 1032}, {6, 1603},    {5, 4096}, {3, 6144},
-                                  {2, 16384}, {2, 9001},  {3000, 1600}, {0, 64}};
+/// One element, odd widths, a warp's row, several warps, the widest.
+const std::vector<Size> kSizes = {{1, 1},     {3, 7},     {5, 32},   {9, 250},  {701, 768},
+                                  {17, 1024}, {13, 1032}, {6, 1603}, {5, 4096}, {3, 6144},
+                                  {2, 16384}, {2, 9001},  {0, 64}};
 
 class GpuNorm : public GpuTest {
  protected:
@@ -292,6 +291,30 @@ TEST_F(GpuNorm, BackwardSumsWhatArrivesAndWhatLeaves) {
         }
       }
     }
+  }
+}
+
+/// More rows than the shared memory of all multiprocessors holds (norm_backward_ring.cuh).
+TEST_F(GpuNorm, BackwardOfManyRows) {
+  for (const auto& [size, kind] : std::vector<std::pair<Size, NormKind>>{
+           {{3000, 1600}, NormKind::layernorm}, {{1100, 4096}, NormKind::rmsnorm}}) {
+    const bool centered = kind == NormKind::layernorm;
+    Problem problem = backward_problem(DType::bf16, size, kind, true);
+    problem.in_out(around(DType::f32, {size.C}, 7, 0)).in_out(around(DType::f32, {size.C}, 8, 0));
+    problem.expect_match(
+        [kind = kind, centered](Context& ctx, const Problem::Views& v) {
+          norm_backward(
+              ctx, kind, v[0],
+              {.sum = v[1], .weight = v[2], .mean = centered ? CView(v[3]) : CView(), .rstd = v[4]},
+              {.dsum = v[5],
+               .accumulate_input = Accumulate::yes,
+               .dweight = v[6],
+               .dbias = centered ? v[7] : View(),
+               .accumulate_weight = Accumulate::yes,
+               .arriving_sums = v[8],
+               .leaving_sums = v[9]});
+        },
+        "norm_backward of many rows of " + std::to_string(size.C), 4);
   }
 }
 
