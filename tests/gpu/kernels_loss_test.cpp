@@ -146,10 +146,14 @@ TEST_F(GpuLoss, ColumnsOfPaddingTakeNoPart) {
 }
 
 TEST_F(GpuLoss, ManyRowsThroughSharedMemory) {
-  // Rows of one piece and of several, of two blocks of a multiprocessor and of one, more than all
-  // blocks have room for at once, and longer than their logits by pieces.
-  for (const auto& [N, V, padding] : std::vector<std::array<Dim, 3>>{
-           {2300, 2049, 7}, {600, 8192, 0}, {600, 8193, 255}, {280, 28999, 1}, {70, 2052, 20012}}) {
+  // Rows of one piece and of two, more than all blocks have room for at once, and longer than their
+  // logits by a piece; longer ones.
+  for (const auto& [N, V, padding] : std::vector<std::array<Dim, 3>>{{2300, 2049, 7},
+                                                                     {600, 8192, 0},
+                                                                     {600, 8193, 255},
+                                                                     {900, 16384, 0},
+                                                                     {70, 2052, 8212},
+                                                                     {70, 28999, 1}}) {
     Problem p =
         problem(DType::bf16, padded_logits(DType::bf16, N, V + padding, V, 1), targets(N, V));
     p.output(DType::f32, {N, kTargetScoreCount});
@@ -307,18 +311,20 @@ TEST_F(GpuLoss, WithoutGradientNothingIsWritten) {
 }
 
 TEST_F(GpuLoss, OfEqualLargestLogitsTheFirstIsTheAnswer) {
-  for (const Dim V : {40, 5000}) {
-    for (const Dim target : {Dim{3}, V / 2, V - 1}) {
-      for (const Dim other : {Dim{3}, V / 2, V - 1, V / 2 + 1}) {
-        Tensor logits = filled_tensor(DType::f32, {1, V}, -1);
-        logits.view().data<float>()[target] = 2;
-        logits.view().data<float>()[other] = 2;
-        const Problem p = problem(DType::f32, std::move(logits),
-                                  int_tensor({1}, {static_cast<std::int32_t>(target)}));
-        for (const Dim offset : {0, 1}) {
-          const auto found = p.on_gpu(loss_call(WithGradient::yes), offset);
-          EXPECT_EQ(sum_of(found[3], kSumCorrect), 1 + (target <= other ? 1 : 0))
-              << V << ": " << target << ", " << other;
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const Dim V : {40, 5000, 16000}) {
+      for (const Dim target : {Dim{3}, V / 2, V - 1}) {
+        for (const Dim other : {Dim{3}, V / 2, V - 1, V / 2 + 1}) {
+          std::vector<double> logits(static_cast<std::size_t>(V), -1);
+          logits[target] = 2;
+          logits[other] = 2;
+          const Problem p = problem(dtype, tensor_of(dtype, {1, V}, logits),
+                                    int_tensor({1}, {static_cast<std::int32_t>(target)}));
+          for (const Dim offset : {0, 1}) {
+            const auto found = p.on_gpu(loss_call(WithGradient::yes), offset);
+            EXPECT_EQ(sum_of(found[3], kSumCorrect), 1 + (target <= other ? 1 : 0))
+                << V << ": " << target << ", " << other;
+          }
         }
       }
     }

@@ -5,7 +5,7 @@
 #include "tma.cuh"
 
 // The loss with gradients of rows that come and go through shared memory. A block goes from row to
-// row and has room for two or more. One thread moves them by the copy engine in pieces: while the
+// row and has room for some. One thread moves them by the copy engine in pieces: while the
 // others read a row and write its gradient in its place, piece after piece, the gradient before it
 // leaves and the next row comes. So loads, arithmetic and stores do not wait for each other.
 
@@ -19,11 +19,11 @@ struct StreamCut {
   static constexpr int kSteps = 2;                // vectors of a piece that a thread has
   static constexpr int kPieceVectors = kSteps * kWorkers;
   static constexpr int kPieceBytes = 16 * kPieceVectors;
-  static constexpr int kMostPieces = 7;
+  static constexpr int kMostPieces = 2;
   static constexpr int kMostRowBytes = kMostPieces * kPieceBytes;
   static constexpr int kMostBuffers = 8;
-  /// Of a block, if one or two are on a multiprocessor.
-  static constexpr int kSharedBytes[2] = {2 * kMostRowBytes, 111 * 1024};
+  static constexpr int kBlocks = 2;  // of a multiprocessor
+  static constexpr int kSharedBytes = 111 * 1024;
 };
 
 /// Sizes of a launch. Rows begin at multiples of 16 bytes and end at them.
@@ -31,15 +31,13 @@ struct StreamSizes {
   int row_bytes;     ///< up to the next row
   int loaded_bytes;  ///< those of logits, with what follows them up to 16
   int pieces;
-  int blocks;   ///< of a multiprocessor
   int buffers;  ///< for a row each
 
   StreamSizes(int row, int loaded)
       : row_bytes(row),
         loaded_bytes(loaded),
         pieces((row + StreamCut::kPieceBytes - 1) / StreamCut::kPieceBytes),
-        blocks(2 * row <= StreamCut::kSharedBytes[1] ? 2 : 1),
-        buffers(std::min(StreamCut::kMostBuffers, StreamCut::kSharedBytes[blocks - 1] / row)) {}
+        buffers(std::min(StreamCut::kMostBuffers, StreamCut::kSharedBytes / row)) {}
   [[nodiscard]] int shared_bytes() const { return buffers * row_bytes; }
 
   /// Of so many bytes of a row those in a piece.

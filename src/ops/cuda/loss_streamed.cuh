@@ -5,36 +5,31 @@
 #include "kernels_words.cuh"
 #include "loss_stream.cuh"
 
-// The loss with gradients of rows that a stream brings: what is computed of them.
+// The loss with gradients of rows of 16-bit logits that a stream brings: what is computed of them.
 
 namespace hyperslab::ops::cuda {
 
-/// e^(x - largest): for 16 bits as a power of 2, from a reference that is the largest logit times
-/// log2 e, rounded.
-template <class T>
+/// e^(x - largest) as a power of 2, from a reference that is the largest logit times log2 e,
+/// rounded.
 struct StreamPower {
-  static constexpr bool kFast = sizeof(T) == 2;
   [[nodiscard]] __device__ static float reference(float top) {
-    if (top == -INFINITY) return 0;
-    return kFast ? top * kLog2E : top;
+    return top == -INFINITY ? 0.0F : top * kLog2E;
   }
   [[nodiscard]] __device__ static float of(float x, float reference) {
-    if constexpr (kFast) return power_of_2(fmaf(x, kLog2E, -reference));
-    return expf(x - reference);
+    return power_of_2(fmaf(x, kLog2E, -reference));
   }
   [[nodiscard]] __device__ static float between(float reference, float larger) {
-    return kFast ? power_of_2(reference - larger) : expf(reference - larger);
+    return power_of_2(reference - larger);
   }
   /// Of the reference as it was rounded, measured from the largest logit itself.
   [[nodiscard]] __device__ static float rounding(float top, float reference) {
-    return kFast ? power_of_2(-fmaf(top, kLog2E, -reference)) : 1.0F;
+    return power_of_2(-fmaf(top, kLog2E, -reference));
   }
 };
 
 /// The largest logit that was seen, and the sum of the powers.
-template <class T>
 struct StreamSum {
-  using Power = StreamPower<T>;
+  using Power = StreamPower;
   float top = -INFINITY;
   float reference = 0;
   float sum = 0;
@@ -68,7 +63,7 @@ template <class T>
 class StreamWorker {
  public:
   static constexpr int N = kVector<T>;
-  using Power = StreamPower<T>;
+  using Power = StreamPower;
 
   __device__ StreamWorker(const LossCall<T>& call, const StreamSizes& sizes, unsigned char* memory,
                           StreamShared& shared)
@@ -90,7 +85,7 @@ class StreamWorker {
   }
 
  private:
-  struct Seen : StreamSum<T> {
+  struct Seen : StreamSum {
     int piece = 0;  ///< where the largest is first
   };
 
@@ -149,19 +144,19 @@ class StreamWorker {
   }
 
   /// What all threads have seen, in each.
-  __device__ StreamSum<T> gather(StreamSum<T> mine, int turn) const {
-    mine.template gather<32>();
+  __device__ StreamSum gather(StreamSum mine, int turn) const {
+    mine.gather<32>();
     const auto warp = threadIdx.x / 32;
     if (threadIdx.x % 32 == 0) {
       shared_.top[turn][warp] = mine.top;
       shared_.sum[turn][warp] = mine.sum;
     }
     asm volatile("bar.sync 1, %0;" ::"n"(StreamCut::kWorkers) : "memory");
-    StreamSum<T> total;
+    StreamSum total;
     total.top = shared_.top[turn][threadIdx.x % StreamCut::kWarps];
     total.sum = shared_.sum[turn][threadIdx.x % StreamCut::kWarps];
     total.reference = Power::reference(total.top);
-    total.template gather<StreamCut::kWarps>();
+    total.gather<StreamCut::kWarps>();
     return total;
   }
 
@@ -208,7 +203,7 @@ class StreamWorker {
       read_piece(row, piece, seen);
     }
     const float at_target = to_real(row[target]);
-    const StreamSum<T> sum = gather(seen, turn);
+    const StreamSum sum = gather(seen, turn);
     if (at_target == sum.top && seen.top == sum.top && precedes(row, seen.piece, sum.top, target)) {
       shared_.preceded[at.buffer] = at.row + 1;
     }
@@ -247,7 +242,7 @@ class StreamWorker {
 };
 
 template <class T>
-__global__ void __launch_bounds__(StreamCut::kThreads, 2)
+__global__ void __launch_bounds__(StreamCut::kThreads, StreamCut::kBlocks)
     streamed_loss_kernel(const __grid_constant__ LossCall<T> call, StreamSizes sizes) {
   extern __shared__ __align__(128) unsigned char memory[];
   __shared__ StreamShared shared;
