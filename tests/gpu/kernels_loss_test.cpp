@@ -145,6 +145,27 @@ TEST_F(GpuLoss, ColumnsOfPaddingTakeNoPart) {
   }
 }
 
+TEST_F(GpuLoss, ManyRowsThroughSharedMemory) {
+  // Rows of one piece and of two, more than all blocks have room for at once, and longer than their
+  // logits by a piece; longer ones.
+  for (const auto& [N, V, padding] : std::vector<std::array<Dim, 3>>{{2300, 2049, 7},
+                                                                     {600, 8192, 0},
+                                                                     {600, 8193, 255},
+                                                                     {900, 16384, 0},
+                                                                     {70, 2052, 8212},
+                                                                     {70, 28999, 1}}) {
+    Problem p =
+        problem(DType::bf16, padded_logits(DType::bf16, N, V + padding, V, 1), targets(N, V));
+    p.output(DType::f32, {N, kTargetScoreCount});
+    const auto call = [V = V](Context& ctx, const Problem::Views& v) {
+      softmax_cross_entropy(ctx, {v[0], whole_vocabulary(V), v[1], v[4], 1e-3F},
+                            struct_at<StepState>(v[2]), WithGradient::yes, v[3]);
+    };
+    p.expect_match(call, "loss of many rows of " + std::to_string(V), 2);
+    EXPECT_EQ(sum_of(p.on_gpu(call)[3], kSumCorrect), sum_of(p.on_oracle(call)[3], kSumCorrect));
+  }
+}
+
 /// Vocabularies whose parts a warp's row holds, and ones that take a block's.
 std::vector<Sharding> shardings() {
   auto out = awkward_shardings();
@@ -290,18 +311,20 @@ TEST_F(GpuLoss, WithoutGradientNothingIsWritten) {
 }
 
 TEST_F(GpuLoss, OfEqualLargestLogitsTheFirstIsTheAnswer) {
-  for (const Dim V : {40, 5000}) {
-    for (const Dim target : {Dim{3}, V / 2, V - 1}) {
-      for (const Dim other : {Dim{3}, V / 2, V - 1, V / 2 + 1}) {
-        Tensor logits = filled_tensor(DType::f32, {1, V}, -1);
-        logits.view().data<float>()[target] = 2;
-        logits.view().data<float>()[other] = 2;
-        const Problem p = problem(DType::f32, std::move(logits),
-                                  int_tensor({1}, {static_cast<std::int32_t>(target)}));
-        for (const Dim offset : {0, 1}) {
-          const auto found = p.on_gpu(loss_call(WithGradient::yes), offset);
-          EXPECT_EQ(sum_of(found[3], kSumCorrect), 1 + (target <= other ? 1 : 0))
-              << V << ": " << target << ", " << other;
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const Dim V : {40, 5000, 16000}) {
+      for (const Dim target : {Dim{3}, V / 2, V - 1}) {
+        for (const Dim other : {Dim{3}, V / 2, V - 1, V / 2 + 1}) {
+          std::vector<double> logits(static_cast<std::size_t>(V), -1);
+          logits[target] = 2;
+          logits[other] = 2;
+          const Problem p = problem(dtype, tensor_of(dtype, {1, V}, logits),
+                                    int_tensor({1}, {static_cast<std::int32_t>(target)}));
+          for (const Dim offset : {0, 1}) {
+            const auto found = p.on_gpu(loss_call(WithGradient::yes), offset);
+            EXPECT_EQ(sum_of(found[3], kSumCorrect), 1 + (target <= other ? 1 : 0))
+                << V << ": " << target << ", " << other;
+          }
         }
       }
     }
@@ -310,22 +333,26 @@ TEST_F(GpuLoss, OfEqualLargestLogitsTheFirstIsTheAnswer) {
 
 TEST_F(GpuLoss, LogitsOfMinusInfinityHaveNoPart) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  for (const Dim V : {300, 4000}) {
-    auto values = to_doubles(random_tensor(DType::f32, {2, V}, 1).view());
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      if (i % 100 != 5) values[i] = -kInfinity;
+  for (const DType dtype : kGpuTypes) {
+    for (const Dim V : {300, 4000}) {
+      auto values = to_doubles(random_tensor(dtype, {2, V}, 1).view());
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        if (i % 100 != 5) values[i] = -kInfinity;
+      }
+      const Problem p = problem(dtype, tensor_of(dtype, {2, V}, values), int_tensor({2}, {5, 205}));
+      p.expect_match(loss_call(WithGradient::yes), "masked logits", dtype == DType::f32 ? 1 : 2);
     }
-    const Problem p =
-        problem(DType::f32, tensor_of(DType::f32, {2, V}, values), int_tensor({2}, {5, 205}));
-    p.expect_match(loss_call(WithGradient::yes), "masked logits");
   }
 }
 
 TEST_F(GpuLoss, ATargetOutsideTheVocabularyGivesALossThatIsNotANumber) {
-  const Problem p =
-      problem(DType::f32, random_tensor(DType::f32, {2, 50}, 1), int_tensor({2}, {7, 50}));
-  const auto found = p.on_gpu(loss_call(WithGradient::yes));
-  EXPECT_TRUE(std::isnan(sum_of(found[3], kSumLoss)));
+  for (const std::int32_t V : {50, 4096}) {
+    const Problem p =
+        problem(DType::f32, random_tensor(DType::f32, {2, V}, 1), int_tensor({2}, {7, V}));
+    const auto found = p.on_gpu(loss_call(WithGradient::yes));
+    EXPECT_TRUE(std::isnan(sum_of(found[3], kSumLoss))) << V;
+    EXPECT_EQ(sum_of(found[3], kSumTokens), 2) << V << ": one, and that of before";
+  }
 }
 
 TEST_F(GpuLoss, ManyRows) {

@@ -294,6 +294,30 @@ TEST_F(GpuNorm, BackwardSumsWhatArrivesAndWhatLeaves) {
   }
 }
 
+/// More rows than the shared memory of all multiprocessors holds (norm_backward_ring.cuh).
+TEST_F(GpuNorm, BackwardOfManyRows) {
+  for (const auto& [size, kind] : std::vector<std::pair<Size, NormKind>>{
+           {{3000, 1600}, NormKind::layernorm}, {{1100, 4096}, NormKind::rmsnorm}}) {
+    const bool centered = kind == NormKind::layernorm;
+    Problem problem = backward_problem(DType::bf16, size, kind, true);
+    problem.in_out(around(DType::f32, {size.C}, 7, 0)).in_out(around(DType::f32, {size.C}, 8, 0));
+    problem.expect_match(
+        [kind = kind, centered](Context& ctx, const Problem::Views& v) {
+          norm_backward(
+              ctx, kind, v[0],
+              {.sum = v[1], .weight = v[2], .mean = centered ? CView(v[3]) : CView(), .rstd = v[4]},
+              {.dsum = v[5],
+               .accumulate_input = Accumulate::yes,
+               .dweight = v[6],
+               .dbias = centered ? v[7] : View(),
+               .accumulate_weight = Accumulate::yes,
+               .arriving_sums = v[8],
+               .leaving_sums = v[9]});
+        },
+        "norm_backward of many rows of " + std::to_string(size.C), 4);
+  }
+}
+
 TEST_F(GpuNorm, BackwardOfFrozenWeights) {
   for (const DType dtype : kGpuTypes) {
     for (const Size& size : kSizes) {

@@ -31,4 +31,34 @@ __device__ float2 unpack(std::uint32_t word) {
   }
 }
 
+/// N neighboring elements as they lie in memory, in registers of two where elements have 16 bits:
+/// the compiler would take such a vector apart and keep the elements.
+template <int N, class T>
+struct Packed {
+  static constexpr bool kWords = N * sizeof(T) % 4 == 0;
+  using Part = std::conditional_t<kWords, std::uint32_t, T>;
+  static constexpr int kParts = kWords ? static_cast<int>(N * sizeof(T)) / 4 : N;
+
+  Vec<Part, kParts> parts;
+
+  __device__ void load(const T* from) { parts = *reinterpret_cast<const Vec<Part, kParts>*>(from); }
+  [[nodiscard]] __device__ float operator[](int i) const {
+    if constexpr (!kWords) {
+      return to_real(parts.at[i]);
+    } else if constexpr (sizeof(T) == 4) {
+      return __uint_as_float(parts.at[i]);
+    } else {
+      const float2 pair = unpack<T>(parts.at[i / 2]);
+      return i % 2 == 0 ? pair.x : pair.y;
+    }
+  }
+  /// What was made of the elements is not kept in registers beyond this.
+  __device__ void keep_packed() {
+    if constexpr (kWords) {
+#pragma unroll
+      for (int i = 0; i < kParts; ++i) asm volatile("" : "+r"(parts.at[i]));
+    }
+  }
+};
+
 }  // namespace hyperslab::ops::cuda

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "handles.hpp"
-#include "loss_rows.cuh"
+#include "loss_streamed.cuh"
 #include "tma.cuh"
 
 namespace hyperslab::ops::cuda {
@@ -9,18 +9,6 @@ namespace {
 constexpr int kWarpWidth = 2048;  // logits up to which a warp takes a row
 constexpr int kRowThreads = 512;  // of a block that takes one
 
-template <class T>
-struct LossCall {
-  Dim rows;
-  Columns columns;
-  T* logits;
-  const std::int32_t* targets;
-  const StepState* state;
-  bool gradient;
-  float z_loss;
-  RowLoss* out;
-};
-
 /// A row that does not count: no gradient, and a target outside the vocabulary gives a loss that is
 /// not a number, which finalize_step finds.
 template <class T>
@@ -28,21 +16,7 @@ __device__ void skip_row(const LossCall<T>& call, Dim row, std::int32_t target) 
   if (call.gradient) {
     clear_row(call.logits + row * call.columns.stride, 0, call.columns.stride);
   }
-  if (threadIdx.x == 0) {
-    call.out[row] = {target == kIgnoredTarget ? 0.0 : static_cast<double>(nanf("")), 0, 0, 0};
-  }
-}
-
-template <class T>
-__device__ void write_loss(const LossCall<T>& call, Dim row, std::int32_t target,
-                           const RowTotal& total) {
-  if (threadIdx.x != 0) return;
-  const double log_z =
-      log(static_cast<double>(total.exponentials)) + static_cast<double>(total.largest);
-  const double z_loss = call.z_loss > 0 ? static_cast<double>(call.z_loss) * log_z * log_z : 0.0;
-  const bool correct = total.target == total.largest && total.answer == static_cast<float>(target);
-  call.out[row] = RowLoss{log_z - static_cast<double>(total.target), static_cast<float>(z_loss), 1,
-                          correct ? 1.0F : 0.0F};
+  if (threadIdx.x == 0) write_no_loss(call, row, target);
 }
 
 /// dlogits of a row that counts, from its logits, which may lie where the gradient goes.
@@ -50,11 +24,7 @@ template <bool kBlock, class T>
 __device__ void write_gradient(const LossCall<T>& call, const T* logits, const RowParts<T>& parts,
                                std::int32_t target, const RowTotal& total, T* x) {
   const float scale = call.state->gradient_scale;
-  float of_softmax = scale;
-  if (call.z_loss > 0) {
-    of_softmax *= 1.0F + 2.0F * call.z_loss * (logf(total.exponentials) + total.largest);
-  }
-  const float factor = of_softmax / total.exponentials;
+  const float factor = softmax_factor(call, total, scale);
   write_row(logits, parts, total.largest, factor, x);
   clear_row(x, call.columns.count, call.columns.stride);
   row_barrier<kBlock>();
@@ -83,7 +53,7 @@ __global__ void __launch_bounds__(kRowThreads, 4) loss_kernel(LossCall<T> call) 
   const float at_target = to_real(x[target]);
   const Seen<T> seen = read_row(x, parts);
   const RowTotal total = total_of_row<kBlock>(seen, call.columns, at_target, scratch);
-  write_loss(call, row, target, total);
+  if (threadIdx.x == 0) write_loss(call, row, target, total);
   if (call.gradient) write_gradient<kBlock>(call, x, parts, target, total, x);
 }
 
@@ -144,7 +114,7 @@ __global__ void __launch_bounds__(kRowThreads, StagedRow::kBlocks)
   read_scalars(logits, parts.tail, parts.count, seen);
   const float at_target = to_real(logits[target]);
   const RowTotal total = total_of_row<true>(seen, call.columns, at_target, scratch);
-  write_loss(call, row, target, total);
+  if (threadIdx.x == 0) write_loss(call, row, target, total);
   write_gradient<true>(call, logits, parts, target, total, x);
 }
 
@@ -191,7 +161,7 @@ __global__ void __launch_bounds__(kRowThreads)
   if (target < 0 || target >= call.columns.vocabulary) return skip_row(call, row, target);
   const RowTotal total = total_of_ranks(gathered + row * kRowStatisticCount, ranks,
                                         call.rows * kRowStatisticCount, call.columns.vocabulary);
-  write_loss(call, row, target, total);
+  if (threadIdx.x == 0) write_loss(call, row, target, total);
   if (!call.gradient) return;
   T* x = call.logits + row * call.columns.stride;
   const RowParts<T> parts(x, call.columns.count);
@@ -281,8 +251,38 @@ void launch_staged(Context& ctx, const char* op, const LossCall<T>& call) {
                  call);
 }
 
+/// Whether rows come and go in a stream (loss_streamed.cuh): of more logits the staged ones are as
+/// fast (analysis/results/kernels-h200.txt).
+template <class T>
+bool is_streamed(const LossCall<T>& call) {
+  return is_staged(call) &&
+         call.columns.stride * static_cast<Dim>(sizeof(T)) <= StreamCut::kMostRowBytes;
+}
+
+template <class T>
+void launch_streamed(Context& ctx, const char* op, const LossCall<T>& call) {
+  constexpr auto kKernel = streamed_loss_kernel<T>;
+  [[maybe_unused]] static const bool asked = [op] {
+    check_cuda(cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    StreamCut::kSharedBytes),
+               op, "cudaFuncSetAttribute");
+    return true;
+  }();
+  constexpr Dim kSize = sizeof(T);
+  const StreamSizes sizes(static_cast<int>(call.columns.stride * kSize),
+                          static_cast<int>(ceil_divide(call.columns.count * kSize, 16) * 16));
+  const auto blocks =
+      static_cast<unsigned>(std::min(call.rows, Dim{StreamCut::kBlocks} * Dim{multiprocessors()}));
+  launch_waiting(ctx, op, call.rows, kKernel,
+                 {blocks, StreamCut::kThreads, static_cast<std::size_t>(sizes.shared_bytes())},
+                 call, sizes);
+}
+
 template <class T>
 void launch_loss(Context& ctx, const char* op, const LossCall<T>& call) {
+  if constexpr (sizeof(T) == 2) {
+    if (is_streamed(call)) return launch_streamed(ctx, op, call);
+  }
   if (is_staged(call)) return launch_staged(ctx, op, call);
   launch_rows(ctx, op, call.rows, call.columns.count, loss_kernel<false, T>, loss_kernel<true, T>,
               call);

@@ -161,4 +161,44 @@ __device__ inline RowTotal total_of_ranks(const float* statistics, Dim ranks, Di
   return total;
 }
 
+template <class T>
+struct LossCall {
+  Dim rows;
+  Columns columns;
+  T* logits;
+  const std::int32_t* targets;
+  const StepState* state;
+  bool gradient;
+  float z_loss;
+  RowLoss* out;
+};
+
+/// One thread: the loss of a row that counts.
+template <class T>
+__device__ void write_loss(const LossCall<T>& call, Dim row, std::int32_t target,
+                           const RowTotal& total) {
+  const double log_z =
+      log(static_cast<double>(total.exponentials)) + static_cast<double>(total.largest);
+  const double z_loss = call.z_loss > 0 ? static_cast<double>(call.z_loss) * log_z * log_z : 0.0;
+  const bool correct = total.target == total.largest && total.answer == static_cast<float>(target);
+  call.out[row] = RowLoss{log_z - static_cast<double>(total.target), static_cast<float>(z_loss), 1,
+                          correct ? 1.0F : 0.0F};
+}
+
+/// One thread: a row that does not count; a target outside the vocabulary gives a loss that is not
+/// a number, which finalize_step finds.
+template <class T>
+__device__ void write_no_loss(const LossCall<T>& call, Dim row, std::int32_t target) {
+  call.out[row] = {target == kIgnoredTarget ? 0.0 : static_cast<double>(nanf("")), 0, 0, 0};
+}
+
+/// What e^(logit - largest) is multiplied by in the gradient, `scale` of the loss.
+template <class T>
+__device__ float softmax_factor(const LossCall<T>& call, const RowTotal& total, float scale) {
+  if (call.z_loss > 0) {
+    scale *= 1.0F + 2.0F * call.z_loss * (logf(total.exponentials) + total.largest);
+  }
+  return scale / total.exponentials;
+}
+
 }  // namespace hyperslab::ops::cuda

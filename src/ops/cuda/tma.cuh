@@ -81,6 +81,14 @@ __device__ inline void copy(void* to, const void* from, unsigned bytes, std::uin
       "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(shared_address(barrier)), "l"(policy)
       : "memory"));
 }
+/// The same without a policy.
+__device__ inline void copy(void* to, const void* from, unsigned bytes, std::uint64_t* barrier) {
+  HYPERSLAB_TMA(
+      asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+                   "[%0], [%1], %2, [%3];" ::"r"(shared_address(to)),
+                   "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(shared_address(barrier))
+                   : "memory"));
+}
 /// The box whose first element is in `column` of `row`; zeros beyond the matrix.
 __device__ inline void copy(void* to, const CUtensorMap& from, int column, int row,
                             std::uint64_t* barrier, std::uint64_t policy) {
@@ -98,6 +106,29 @@ __device__ inline void copy(std::uint32_t to, const CUtensorMap& from, const int
       "[%0], [%1, {%2, %3, %4, %5}], [%6];" ::"r"(to),
       "l"(&from), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(shared_address(barrier))
       : "memory"));
+}
+
+/// What this thread wrote to shared memory, for copies out of it that another thread starts after
+/// both met at a barrier.
+__device__ inline void publish_writes() {
+  HYPERSLAB_TMA(asm volatile("fence.proxy.async.shared::cta;" ::: "memory"));
+}
+/// Bytes out of shared memory: both addresses and the count are multiples of 16. The copies that a
+/// thread started before commit_copies_out() are one group.
+__device__ inline void copy_out(void* to, const void* from, unsigned bytes) {
+  HYPERSLAB_TMA(asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(
+                                 __cvta_generic_to_global(to)),
+                             "r"(shared_address(from)), "r"(bytes)
+                             : "memory"));
+}
+__device__ inline void commit_copies_out() {
+  HYPERSLAB_TMA(asm volatile("cp.async.bulk.commit_group;" ::: "memory"));
+}
+/// Until all but this thread's newest kGroups groups have read shared memory, which may be written
+/// again.
+template <int kGroups>
+__device__ void wait_for_reads() {
+  HYPERSLAB_TMA(asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kGroups) : "memory"));
 }
 
 /// Which block of its cluster this is.
