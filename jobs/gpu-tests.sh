@@ -13,7 +13,7 @@ results=analysis/results/gpu-tests.json
 hash_of_sources() {
   hs_sources_hash CMakeLists.txt cmake include src parallel io tests/CMakeLists.txt tests/gpu \
     tests/comm/comm_test.hpp tests/io/dataset/files.hpp tests/ops/shards.hpp tests/ops/classes_case.hpp tests/ops/image_case.hpp tests/interop \
-    tests/support inputs/parity-16h.yaml inputs/layouts-4-ranks.txt inputs/layouts-8-ranks.txt \
+    tests/support inputs/parity-16h.yaml inputs/layouts-2-ranks.txt inputs/layouts-4-ranks.txt inputs/layouts-8-ranks.txt \
     inputs/gpt2-124m.yaml inputs/llama-8b.yaml inputs/small.yaml
 }
 
@@ -374,6 +374,13 @@ while read -r program ranks; do
     fi
   done
 done < <(grep . "$folder/gpu_tests.txt")
+if ((gpus >= 2)); then
+  # As many rows as make two tensor ranks write into each other's memory,.
+  long=(--set model.context=1024 --set train.microbatch=4 --set train.global_batch=8)
+  record parity.2.fp32 parity 2 fp32 "${long[@]}"
+  record parity.2.bf16 parity 2 bf16 "${long[@]}"
+  record parity.2.gpt2 parity 2 fp32 "${long[@]}" --set model.family=gpt2
+fi
 for count in 4 8; do
   if ((count <= gpus)); then
     record "parity.$count.fp32" parity "$count" fp32
