@@ -395,7 +395,7 @@ done
 if ((gpus >= 2)); then
   count=$((gpus < 4 ? 2 : 4))
   record "overlap.$count" overlap "$count"
-  record tensor_overlap.2 tensor_overlap 0.3
+  record tensor_overlap.2 tensor_overlap 0.5
   record tensor_overlap.2.sequence tensor_overlap 0.5 --set parallel.sequence=true
 fi
 write_record ended

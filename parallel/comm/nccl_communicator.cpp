@@ -189,11 +189,6 @@ void NcclCommunicator::run_copies(Stream& after, Call call, Ticket ticket, Issue
 }
 
 void NcclCommunicator::do_all_reduce(Stream& after, View buffer, ReduceOp op, Ticket ticket) {
-  if (copies(Call::all_reduce, buffer, {}, op)) {
-    return run_copies(after, Call::all_reduce, ticket, [&](const PeerCopies::Start& start) {
-      return peer_copies_->all_reduce(start, buffer);
-    });
-  }
   run(after, Call::all_reduce, ticket, [&] {
     HS_NCCL(name(), nccl_,
             ncclAllReduce(buffer.raw(), buffer.raw(), count_of(buffer), type_of(buffer.dtype()),
@@ -202,11 +197,6 @@ void NcclCommunicator::do_all_reduce(Stream& after, View buffer, ReduceOp op, Ti
 }
 
 void NcclCommunicator::do_reduce_scatter(Stream& after, View full, View shard, Ticket ticket) {
-  if (copies(Call::reduce_scatter, full, shard)) {
-    return run_copies(after, Call::reduce_scatter, ticket, [&](const PeerCopies::Start& start) {
-      return peer_copies_->reduce_scatter(start, full, shard);
-    });
-  }
   run(after, Call::reduce_scatter, ticket, [&] {
     HS_NCCL(name(), nccl_,
             ncclReduceScatter(full.raw(), shard.raw(), count_of(shard), type_of(full.dtype()),
@@ -236,7 +226,7 @@ bool NcclCommunicator::is_shared(CView view) const {
 }
 
 void NcclCommunicator::do_all_gather(Stream& after, CView shard, View full, Ticket ticket) {
-  if (copies(Call::all_gather, full, shard)) {
+  if (peer_copies_ != nullptr && peer_copies_->gathers(full)) {
     return run_copies(after, Call::all_gather, ticket, [&](const PeerCopies::Start& start) {
       return peer_copies_->all_gather(start, shard, full);
     });

@@ -69,10 +69,6 @@ class NcclCommunicator final : public Communicator {
   void run(Stream& after, Call call, Ticket ticket, Issue&& issue);
   template <class Issue>
   void run_copies(Stream& after, Call call, Ticket ticket, Issue&& issue);
-  [[nodiscard]] bool copies(Call call, CView full, CView shard = {},
-                            ReduceOp op = ReduceOp::sum) const {
-    return peer_copies_ != nullptr && peer_copies_->takes(call, full, shard, op);
-  }
   [[nodiscard]] unsigned long long capture_of(cudaStream_t stream) const;
   void check_peers() const;
 

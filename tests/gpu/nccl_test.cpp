@@ -288,8 +288,7 @@ TEST_F(Nccl, WorksInGraphs) {
   }
 }
 
-// Large calls of a tensor group, which go by copies where GPUs map each other's memory, in turns
-// eager and in two graphs, several under way, longer than a message and not a multiple of it.
+// In turns eager and in two graphs, several under way.
 TEST_F(Nccl, LargeCallsOfGraphsAndBesideThem) {
   constexpr int kPieces = 6;
   const Dim n = (Dim{5} << 20) + 64 * size();
