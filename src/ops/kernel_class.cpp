@@ -39,6 +39,7 @@ constexpr std::array kPatterns = {
     Pattern{"norm_kernel", KernelClass::reduction},
     Pattern{"norm_forward_kernel", KernelClass::reduction},
     Pattern{"norm_backward_kernel", KernelClass::reduction},
+    Pattern{"norm_backward_ring_kernel", KernelClass::reduction},
     Pattern{"sum_partials_kernel", KernelClass::reduction},
     Pattern{"column_sums_kernel", KernelClass::reduction},
     Pattern{"squares_kernel", KernelClass::reduction},
