@@ -5,7 +5,6 @@
 
 #include <cstdlib>
 #include <string_view>
-#include <utility>
 
 #include "driver_function.hpp"
 #include "hyperslab/core/cuda_check.hpp"

@@ -104,8 +104,6 @@ class PeerCopies {
   Buffer memory_;                       ///< the flags
   std::unique_ptr<PeerMemory> mapped_;  ///< that memory; goes before it
   std::vector<std::weak_ptr<PeerMemory>> shared_;
-  std::vector<cudaStream_t> streams_;
-  std::vector<cudaEvent_t> events_;
   cudaStream_t frees_ = nullptr;  ///< waits until the other may be written to
   cudaStream_t sends_ = nullptr;
   cudaStream_t receives_ = nullptr;

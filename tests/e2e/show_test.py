@@ -127,7 +127,7 @@ class Slips(support.Case):
                              ((*bench, "--steps", "ten"), "--steps is 'ten', expected a whole number"),
                              ((*bench, "--steps=1.5"), "--steps is '1.5', expected a whole number"),
                              ((*bench, "--mode", "step", "--mode", "all"), "--mode is given more than once"),
-                             ((*bench, "--c"), "--c can mean --cold, --components, --count"),
+                             ((*bench, "--c"), "--c can mean --cold, --communication, --components, --count"),
                              ((*bench, "-x"), "no option -x"),
                              (("bench",), "DECK is missing"),
                              (("generate",), "--checkpoint is missing"),
