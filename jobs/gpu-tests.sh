@@ -375,7 +375,7 @@ while read -r program ranks; do
   done
 done < <(grep . "$folder/gpu_tests.txt")
 if ((gpus >= 2)); then
-  # As many rows as make two tensor ranks write into each other's memory,.
+  # As many rows as make two tensor ranks write into each other's memory.
   long=(--set model.context=1024 --set train.microbatch=4 --set train.global_batch=8)
   record parity.2.fp32 parity 2 fp32 "${long[@]}"
   record parity.2.bf16 parity 2 bf16 "${long[@]}"

@@ -21,8 +21,8 @@ namespace hyperslab::comm {
 /// the host waits for nothing. Both work while these streams are being captured: the own stream
 /// then joins the capture. Members meet over MPI alone: in barriers, and with a new unique id for
 /// every group, so that a split asks nothing of the operations under way. Never aborted: a lost
-/// member is found by the watchdog. Large sums and gathers of a tensor group of two go by
-/// PeerCopies where its GPUs map each other's memory.
+/// member is found by the watchdog. Pieces, and gathers into shared memory, of a tensor group of
+/// two go by PeerCopies.
 class NcclCommunicator final : public Communicator {
  public:
   /// Takes over `own`, which has at least two members and no one else may use; collective.

@@ -17,8 +17,8 @@ namespace hyperslab::comm {
 
 /// Collectives of two members right to where they belong, in memory that their GPUs map into each
 /// other: copy engines move the bytes and streams wait for flags. What computes beside them keeps
-/// its multiprocessors; NCCL's blocks would wait until a product leaves them some. With nothing
-/// beside it, NCCL is faster. Among more members copies gained nothing: four H100 took 1.2 times as
+/// its multiprocessors; NCCL's blocks would wait until a product leaves them some. Whole sums
+/// are faster by NCCL. Among more members copies gained nothing: four H100 took 1.2 times as
 /// long as with NCCL (analysis/results/tensor-h100.txt).
 ///
 /// Each member sends the other one message at a time, in the same order on both; a message goes

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t kBusIdBytes = 16;
 
-/// What a member tells the others.
+/// What a member tells the other one.
 struct Offer {
   std::array<char, kBusIdBytes> bus_id;
   cudaIpcMemHandle_t allocation;
@@ -74,6 +74,7 @@ PeerMemory::PeerMemory(MPI_Comm group, const std::string& communicator, void* me
   if (!is_one_host(group, communicator)) return;
   Offer offer = {};
   const bool offers = bytes > 0 && make_offer(communicator, memory, bytes, offer);
+  (void)cudaGetLastError();  // not to be seen by the next check
   std::array<Offer, 2> offered;
   HS_MPI(communicator, MPI_Allgather(&offer, sizeof offer, MPI_BYTE, offered.data(), sizeof offer,
                                      MPI_BYTE, group));
@@ -82,7 +83,7 @@ PeerMemory::PeerMemory(MPI_Comm group, const std::string& communicator, void* me
   const bool maps = theirs.bytes == bytes && is_linked(theirs) &&
                     cudaIpcOpenMemHandle(&mapped_, theirs.allocation,
                                          cudaIpcMemLazyEnablePeerAccess) == cudaSuccess;
-  (void)cudaGetLastError();  // not to be seen by the next check
+  (void)cudaGetLastError();
   if (!maps) mapped_ = nullptr;
   if (all_agree(group, communicator, maps)) {
     theirs_ = static_cast<std::byte*>(mapped_) + theirs.offset;

@@ -214,6 +214,12 @@ void Bench::fill(BenchResult& result) const {
 
 void Bench::watch_kernels() {
   Recorder& recorder = rig_->trainer().context().recorder();
+  comm::agree(world_, [&] {
+    if (!options_.communication || rig_->on_gpu()) return;
+    throw Error(ExitCode::device,
+                "--communication watches a GPU, and this run is on the CPU; it needs a GPU and "
+                "run.device: cuda");
+  });
   if (!rig_->on_gpu()) {
     op_profiler_.emplace(recorder);
     return;

@@ -64,6 +64,10 @@ void require_usable(const Arguments& args) {
       refuse("--memory-timeline is '" + path + "'; the file must end in .json");
     }
   }
+  for (const char* option : {"kernels", "components", "ranges"}) {
+    if (!args.has("communication") || !args.has(option)) continue;
+    refuse(fmt::format("--communication looks at CUDA graphs, and --{} turns them off", option));
+  }
   const auto mode = args.get<std::string>("mode");
   if (args.has("samples") && mode != "data") refuse("--samples goes with --mode data");
   for (const char* option : {"components", "cold", "each", "count", "machine"}) {

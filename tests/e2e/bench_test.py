@@ -237,16 +237,19 @@ class Bench(support.Case):
                 self.assert_refused(result, 5, name)
                 self.assertEqual(result.out, "")
 
-    def test_count_needs_a_gpu(self):
-        result = self.run_program("bench", "deck.yaml", "--count", "--set", "parallel.data=2", ranks=2)
+    def test_what_looks_at_gpus_needs_one(self):
+        for option in ("--count", "--communication"):
+            with self.subTest(option=option):
+                result = self.run_program("bench", "deck.yaml", option, "--set", "parallel.data=2", ranks=2)
 
-        self.assert_refused(result, 6, "--count", "run.device: cuda")
+                self.assert_refused(result, 6, option, "run.device: cuda")
 
     def test_refusals(self):
         for words, arguments in [(["--mode", "backward"], ("--mode", "backward")),
                                  (["--steps"], ("--steps", "0")), (["--warmup"], ("--warmup", "-1")),
                                  (["--memory", ".csv"], ("--memory", "a.txt")),
-                                 (["--kernels", "all"], ("--mode", "all", "--kernels"))]:
+                                 (["--kernels", "all"], ("--mode", "all", "--kernels")),
+                                 (["--communication", "--ranges"], ("--communication", "--ranges"))]:
             with self.subTest(arguments=arguments):
                 result = self.run_program("bench", "deck.yaml", "--set", "parallel.data=2", *arguments,
                                           ranks=2)

@@ -110,7 +110,10 @@ class NormRowRing {
 __device__ inline float2 group_sums(float2 value, float2* scratch) {
   value.x = warp_sum(value.x);
   value.y = warp_sum(value.y);
-  if (blockDim.x == 32) return value;
+  if (blockDim.x == 32) {
+    __syncwarp();  // all lanes have read the row, of which they summed a part
+    return value;
+  }
   float2* of_group = scratch + threadIdx.y * (blockDim.x / 32);
   if (threadIdx.x % 32 == 0) of_group[threadIdx.x / 32] = value;
   asm volatile("bar.sync %0, %1;" ::"r"(1 + threadIdx.y), "r"(blockDim.x) : "memory");
