@@ -105,16 +105,20 @@ Operands in_workspace(Context& ctx, std::initializer_list<MatrixSpec> matrices,
 }
 
 /// Which of Kept::largest.
-enum class Magnitude : std::uint8_t { input = 0, weight = 1 };
+enum class Magnitude : std::uint8_t { input = 0, weight = 1, output_gradient = 2 };
+
+View magnitude(View kept, Magnitude which) {
+  return kept ? kept.slice(static_cast<Dim>(which), 1) : View();
+}
 
 /// The matrix with its largest magnitude in `kept`, unless that is absent.
 Fp8Matrix with_largest(Fp8Matrix matrix, View kept, Magnitude which) {
-  if (kept) matrix.largest = kept.slice(static_cast<Dim>(which), 1);
+  if (kept) matrix.largest = magnitude(kept, which);
   return matrix;
 }
 
-ops::Fp8Largest if_kept(View largest) {
-  return largest ? ops::Fp8Largest::given : ops::Fp8Largest::found;
+ops::Fp8Largest if_kept(View largest, ops::Fp8Largest where_kept = ops::Fp8Largest::given) {
+  return largest ? where_kept : ops::Fp8Largest::found;
 }
 
 /// Bytes for rows that are left. Asked for even if none are, so that fewer rows never take more.
@@ -130,18 +134,20 @@ struct RowProduct {
   CView bias;
   Fp8Sums sums;
   View y;
-  View largest{};  ///< Kept::largest, for the magnitude of x
+  View largest{};  ///< (1) for the magnitude of x, or absent
+  ops::Fp8Largest is_there = ops::Fp8Largest::found;
 };
 
 /// Rounds x, and its transpose unless that is absent, and multiplies.
 void multiply_rows(Context& ctx, Operands& memory, const MatrixSpec& whole,
                    const Fp8Matrix& transposed, const RowProduct& product) {
-  const auto& [x, b, bias, sums, y, largest] = product;
+  const auto& [x, b, bias, sums, y, largest, is_there] = product;
   const Dim count = whole.shape[0];
   const Dim rest = x.shape()[0] - count;
-  const Fp8Matrix a = with_largest(memory.take(whole), largest, Magnitude::input);
+  Fp8Matrix a = memory.take(whole);
+  if (largest) a.largest = largest;
   if (rest == 0) {
-    ops::fp8_quantize(ctx, x, a, transposed);
+    ops::fp8_quantize(ctx, x, a, transposed, is_there);
     return ops::fp8_matmul(ctx, as_const(a), as_const(b), bias, sums, ops::Accumulate::no, y);
   }
   if (transposed.codes) ops::fp8_quantize(ctx, x, {}, transposed);
@@ -173,6 +179,11 @@ Fp8Product::Fp8Product(const Fp8Config& config, Dim outputs, Dim inputs, Dim ran
   recipe_ = *config.recipe;
 }
 
+View Fp8Product::largest_of_input(View largest) { return magnitude(largest, Magnitude::input); }
+View Fp8Product::largest_of_gradient(View largest) {
+  return magnitude(largest, Magnitude::output_gradient);
+}
+
 Dim Fp8Product::kept_bytes(const Fp8Config& config, Dim outputs, Dim rows) {
   if (!config.recipe) return 0;
   const Rounding to = rounding_of(*config.recipe);
@@ -188,7 +199,9 @@ void Fp8Product::forward(Context& ctx, CView x, CView weight, CView bias, const 
   Operands operands = in_workspace(ctx, {left, right}, rest_bytes(left, y.as_matrix()));
   const Fp8Matrix b = with_largest(operands.take(right), kept.largest, Magnitude::weight);
   ops::fp8_quantize(ctx, weight, b, {});
-  multiply_rows(ctx, operands, left, {}, {rows, b, bias, to.forward, y.as_matrix(), kept.largest});
+  multiply_rows(ctx, operands, left, {},
+                {rows, b, bias, to.forward, y.as_matrix(),
+                 magnitude(kept.largest, Magnitude::input), if_kept(kept.largest, kept.input)});
 }
 
 Fp8Matrix Fp8Product::kept_gradient(CView rows, View kept) const {
@@ -210,7 +223,13 @@ void Fp8Product::backward_input(Context& ctx, CView dy, CView weight, const Kept
   const Fp8Matrix b = with_largest(operands.take(right), kept.largest, Magnitude::weight);
   ops::fp8_quantize(ctx, weight, {}, b, if_kept(kept.largest));
   multiply_rows(ctx, operands, left, kept_gradient(rows, kept.gradient),
-                {rows, b, {}, Fp8Sums::exact, dx.as_matrix()});
+                {rows,
+                 b,
+                 {},
+                 Fp8Sums::exact,
+                 dx.as_matrix(),
+                 magnitude(kept.largest, Magnitude::output_gradient),
+                 if_kept(kept.largest, kept.output_gradient)});
 }
 
 void Fp8Product::backward_weight(Context& ctx, CView dy, CView x, const Kept& kept,
@@ -224,8 +243,8 @@ void Fp8Product::backward_weight(Context& ctx, CView dy, CView x, const Kept& ke
   Operands operands = a.codes ? in_workspace(ctx, {right}) : in_workspace(ctx, {right, left});
   const Fp8Matrix b = with_largest(operands.take(right), kept.largest, Magnitude::input);
   if (!a.codes) {
-    a = operands.take(left);
-    ops::fp8_quantize(ctx, rows, {}, a);
+    a = with_largest(operands.take(left), kept.largest, Magnitude::output_gradient);
+    ops::fp8_quantize(ctx, rows, {}, a, if_kept(kept.largest, kept.output_gradient));
   }
   ops::fp8_quantize(ctx, x.as_matrix(), {}, b, if_kept(kept.largest));
   ops::fp8_matmul(ctx, as_const(a), as_const(b), {}, Fp8Sums::exact, accumulate, dweight);

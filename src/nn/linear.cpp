@@ -52,10 +52,11 @@ Linear::Linear(param::ParamStore& params, const TensorGroup& group,
   if (options.adapter) adapter_ = Adapter(params, group, outputs, options);
 }
 
-void Linear::multiply(Context& ctx, CView x, View largest, View y) const {
+void Linear::multiply(Context& ctx, CView x, const LinearPass& pass, View y) const {
   const param::Expansion* expansion = weight_.expansion();
   if (fp8_.takes(rows_of(x))) {
-    return fp8_.forward(ctx, x, weight_.value(), bias_value(), {.largest = largest}, y);
+    return fp8_.forward(ctx, x, weight_.value(), bias_value(),
+                        {.largest = pass.largest, .input = pass.input_largest}, y);
   }
   if (expansion == nullptr || !expansion->multiplies_codes()) {
     return ops::linear_forward(ctx, x, weight_.value(), bias_value(), y);
@@ -89,7 +90,7 @@ void Linear::forward(Context& ctx, CView x, View y, const LinearPass& pass) cons
     adapter_.forward(ctx, pass, x, Accumulate::no, y);
     return ops::linear_forward_add(ctx, x, weight_.value(), bias_value(), y);
   }
-  multiply(ctx, x, pass.largest, y);
+  multiply(ctx, x, pass, y);
   if (adapter_) adapter_.forward(ctx, pass, x, Accumulate::yes, y);
 }
 
@@ -198,7 +199,11 @@ LinearPass Linear::backward_input(Context& ctx, CView dy, View dx, LinearPass pa
   if (fp8_.takes(rows_of(dy))) {
     // Who trains no weight keeps nothing for its gradient.
     if (!weight_.gradient()) pass.rounded_gradient = {};
-    fp8_.backward_input(ctx, dy, weight_.value(), {pass.rounded_gradient, pass.largest}, dx);
+    fp8_.backward_input(ctx, dy, weight_.value(),
+                        {.gradient = pass.rounded_gradient,
+                         .largest = pass.largest,
+                         .output_gradient = pass.gradient_largest},
+                        dx);
     if (adapter_) adapter_.backward_input(ctx, pass, dy, Accumulate::yes, dx);
   } else {
     if (adapter_) adapter_.backward_input(ctx, pass, dy, Accumulate::no, dx);
@@ -232,7 +237,10 @@ void Linear::backward_weight(Context& ctx, CView dy, CView x, Accumulate accumul
   const View dbias = pass.skips_bias ? View() : bias_gradient();
   if (dweight && fp8_.takes(rows_of(dy))) {
     const View kept = pass.has_gradient ? pass.rounded_gradient : View();
-    fp8_.backward_weight(ctx, dy, x, {kept, pass.largest}, accumulate, dweight);
+    fp8_.backward_weight(
+        ctx, dy, x,
+        {.gradient = kept, .largest = pass.largest, .output_gradient = pass.gradient_largest},
+        accumulate, dweight);
     dweight = {};
   }
   if (dweight) x = rounded_input(ctx, x);

@@ -52,7 +52,8 @@ Mlp::Slot Mlp::Slot::for_tokens(const TokenCount& count) const {
 
 void Mlp::activate(Context& ctx, const Slot& slot) const {
   if (ops::is_gated(config_.activation)) {
-    ops::gated_forward(ctx, config_.activation, slot.pre, slot.activated);
+    ops::gated_forward(ctx, config_.activation, slot.pre, slot.activated,
+                       Fp8Product::largest_of_input(slot.down_largest));
   } else {
     ops::activation_forward(ctx, config_.activation, slot.pre, slot.activated);
   }
@@ -65,6 +66,11 @@ LinearPass Mlp::linear_pass(AdaptedLinear linear, const BatchInfo& batch, const 
           .reduced_gradient = scratch.adapter_gradient,
           .rounded_gradient = scratch.rounded_gradient,
           .largest = linear == AdaptedLinear::up ? slot.up_largest : slot.down_largest};
+}
+
+/// Of values that a gated activation wrote, which leaves their largest magnitude.
+ops::Fp8Largest Mlp::activated_largest() const {
+  return ops::is_gated(config_.activation) ? ops::Fp8Largest::given : ops::Fp8Largest::found;
 }
 
 void Mlp::forward(Context& ctx, CView x, const ForwardPass& pass, const Slot& slot, View y) const {
@@ -82,8 +88,9 @@ void Mlp::forward(Context& ctx, CView x, const ForwardPass& pass, const Slot& sl
     up_.forward_activated(ctx, group.gather(ctx, x, gathered), config_.activation, slot.pre,
                           slot.activated, of_up);
   }
-  down_.forward_summed(ctx, group, slot.activated, group.term(y, pass.scratch.partial), y,
-                       linear_pass(AdaptedLinear::down, pass.batch, pass.scratch, slot));
+  LinearPass of_down = linear_pass(AdaptedLinear::down, pass.batch, pass.scratch, slot);
+  if (!pass.cache) of_down.input_largest = activated_largest();
+  down_.forward_summed(ctx, group, slot.activated, group.term(y, pass.scratch.partial), y, of_down);
 }
 
 bool Mlp::describe(ops::DecodeBlock& block) const {
@@ -136,7 +143,8 @@ void Mlp::backward_activation(Context& ctx, CView dy, const BackwardPass& pass, 
                           pass.accumulate, of_down);
   }
   if (ops::is_gated(config_.activation)) {
-    ops::gated_backward(ctx, config_.activation, slot.pre, d_activated, gradients.dpre);
+    ops::gated_backward(ctx, config_.activation, slot.pre, d_activated, gradients.dpre,
+                        Fp8Product::largest_of_gradient(slot.up_largest));
   } else {
     ops::activation_backward(ctx, config_.activation, slot.pre, d_activated, gradients.dpre);
   }
@@ -156,9 +164,10 @@ void Mlp::backward(Context& ctx, CView dy, CView x, const BackwardPass& pass, co
   comm::Ticket rows = 0;
   if (pass.part == BackwardPart::both) rows = group.start_gather(ctx, x, gathered);
   const View term = group.term(dx, pass.scratch.partial);
-  auto [of_up, sums] = up_.backward_input_summed(
-      ctx, group, d_pre, term, dx,
-      pass.before_weights(linear_pass(AdaptedLinear::up, pass.batch, pass.scratch, slot)));
+  LinearPass before = linear_pass(AdaptedLinear::up, pass.batch, pass.scratch, slot);
+  before.gradient_largest = activated_largest();
+  auto [of_up, sums] =
+      up_.backward_input_summed(ctx, group, d_pre, term, dx, pass.before_weights(before));
   of_up.skips_bias = static_cast<bool>(up_bias);
   if (pass.part == BackwardPart::both) {
     group.wait(ctx, rows);

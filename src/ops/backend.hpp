@@ -139,6 +139,10 @@ inline constexpr bool kTakesBf16<average_weights> = true;
 template <>
 inline constexpr bool kTakesBf16<exchange> = true;
 template <>
+inline constexpr bool kTakesBf16<gated_forward> = true;
+template <>
+inline constexpr bool kTakesBf16<gated_backward> = true;
+template <>
 inline constexpr bool kTakesBf16<fp8_quantize> = true;
 template <>
 inline constexpr bool kTakesBf16<fp8_matmul> = true;

@@ -33,6 +33,7 @@ constexpr std::array kPatterns = {
     Pattern{"begin_step_kernel", KernelClass::optimizer},
     Pattern{"finalize_step_kernel", KernelClass::optimizer},
     Pattern{"each_kernel", KernelClass::elementwise},
+    Pattern{"each_largest_kernel", KernelClass::elementwise},
     Pattern{"softmax", KernelClass::softmax},
     Pattern{"loss_kernel", KernelClass::softmax},
     Pattern{"statistics_kernel", KernelClass::softmax},

@@ -167,6 +167,48 @@ TEST_F(GpuElementwise, GatedActivations) {
   }
 }
 
+/// A copy on a device.
+Tensor copied_to(Device device, CView from) {
+  Context ctx(Device::cuda);
+  Tensor out(device, from.dtype(), from.shape());
+  copy(ctx, from, out.view());
+  synchronize(ctx);
+  return out;
+}
+
+double most_of(CView stored) {
+  const Tensor host = copied_to(Device::cpu, stored);
+  const Tensor wide = converted(host.view(), DType::f64);
+  double most = 0;
+  for (const double value : wide.view().span<double>()) most = std::max(most, std::abs(value));
+  return most;
+}
+
+/// Beside the values that the GPU stored, as those of the CPU differ from them in the last bits.
+TEST_F(GpuElementwise, GatedOnesTellTheLargestMagnitudeThatTheyStore) {
+  Context gpu(Device::cuda);
+  for (const DType dtype : kGpuTypes) {
+    for (const auto& [rows, F] :
+         std::vector<std::array<Dim, 2>>{{1, 1}, {3, 13}, {33, 136}, {1000, 264}}) {
+      const Tensor gate_up =
+          copied_to(Device::cuda, random_tensor(dtype, {rows, 2 * F}, 1, 2.0).view());
+      const Tensor dy = copied_to(Device::cuda, random_tensor(dtype, {rows, F}, 2).view());
+      Tensor y(Device::cuda, dtype, {rows, F});
+      Tensor d(Device::cuda, dtype, {rows, 2 * F});
+      Tensor largest = copied_to(Device::cuda, filled_tensor(DType::f32, {2}, 1e30).view());
+
+      gated_forward(gpu, Activation::swiglu, gate_up.view(), y.view(), largest.view().slice(0, 1));
+      gated_backward(gpu, Activation::swiglu, gate_up.view(), dy.view(), d.view(),
+                     largest.view().slice(1, 1));
+      synchronize(gpu);
+
+      const Tensor found = copied_to(Device::cpu, largest.view());
+      EXPECT_EQ(found.view().data<float>()[0], most_of(y.view())) << rows << " x " << F;
+      EXPECT_EQ(found.view().data<float>()[1], most_of(d.view())) << rows << " x " << F;
+    }
+  }
+}
+
 TEST_F(GpuElementwise, AddAndFill) {
   for (const DType dtype : kGpuTypes) {
     for (const Dim count : {1, 13, 100003}) {

@@ -71,11 +71,12 @@ class Fp8ProductTest : public OpsTest, public testing::WithParamInterface<Fp8Rec
   Fp8Product product_{config_of(GetParam()), kOutputs, kInputs, kOutputs, kInputs};
   Tensor weight_ = random_tensor(DType::f32, {kOutputs, kInputs}, 1, 0.1);
 
-  Tensor forward(const Tensor& x, CView bias = {}, View largest = {}) {
+  Tensor forward_with(const Tensor& x, const Fp8Product::Kept& kept, CView bias = {}) {
     Tensor y = poisoned(DType::f32, {x.view().shape()[0], kOutputs});
-    product_.forward(ctx, x.view(), weight_.view(), bias, {.largest = largest}, y.view());
+    product_.forward(ctx, x.view(), weight_.view(), bias, kept, y.view());
     return y;
   }
+  Tensor forward(const Tensor& x, CView bias = {}) { return forward_with(x, {}, bias); }
   Tensor backward_input(const Tensor& dy, const Fp8Product::Kept& kept = {}) {
     Tensor dx = poisoned(DType::f32, {dy.view().shape()[0], kInputs});
     product_.backward_input(ctx, dy.view(), weight_.view(), kept, dx.view());
@@ -122,15 +123,32 @@ TEST_P(Fp8ProductTest, KeptMagnitudesGiveTheSameBits) {
   const Tensor dy = random_tensor(DType::f32, {71, kOutputs}, 3);
   Tensor largest = filled_tensor(DType::f32, {Fp8Product::kLargest}, -1);
 
-  const Tensor y = forward(x, {}, largest.view());
+  const Tensor y = forward_with(x, {.largest = largest.view()});
 
   EXPECT_TRUE(same_bits(y.view(), forward(x).view()));
   const Fp8Product::Kept kept = {.largest = largest.view()};
   EXPECT_TRUE(same_bits(backward_input(dy, kept).view(), backward_input(dy).view()));
   EXPECT_TRUE(same_bits(backward_weight(dy, x, kept).view(), backward_weight(dy, x).view()));
-  for (float& value : std::span(largest.view().data<float>(), Fp8Product::kLargest)) value *= 64;
-  EXPECT_FALSE(same_bits(backward_input(dy, kept).view(), backward_input(dy).view()));
-  EXPECT_FALSE(same_bits(backward_weight(dy, x, kept).view(), backward_weight(dy, x).view()));
+  Fp8Product::Kept given = kept;  // that of dy was found by backward_input
+  given.input = given.output_gradient = ops::Fp8Largest::given;
+  EXPECT_TRUE(same_bits(forward_with(x, given).view(), y.view()));
+  EXPECT_TRUE(same_bits(backward_input(dy, given).view(), backward_input(dy).view()));
+  EXPECT_TRUE(same_bits(backward_weight(dy, x, given).view(), backward_weight(dy, x).view()));
+
+  const Tensor right = largest.clone();
+  const auto wrong = [&](const Fp8Product::Kept& which) {  // calls write what they find
+    for (Dim i = 0; i < Fp8Product::kLargest; ++i) {
+      largest.view().data<float>()[i] = 48 * right.view().data<float>()[i];
+    }
+    return which;
+  };
+  const Tensor dx = backward_input(dy, wrong(kept));
+  EXPECT_FALSE(same_bits(dx.view(), backward_input(dy).view()));
+  EXPECT_FALSE(same_bits(backward_input(dy, wrong(given)).view(), dx.view()));
+  const Tensor dweight = backward_weight(dy, x, wrong(kept));
+  EXPECT_FALSE(same_bits(dweight.view(), backward_weight(dy, x).view()));
+  EXPECT_FALSE(same_bits(backward_weight(dy, x, wrong(given)).view(), dweight.view()));
+  EXPECT_FALSE(same_bits(forward_with(x, wrong(given)).view(), y.view()));
 }
 
 TEST_P(Fp8ProductTest, RowsDoNotDependOnTheirNumberUnlessAScaleIsThatOfATensor) {

@@ -196,6 +196,45 @@ TEST_F(ActivationOps, GatedFloatMatchesTheOracle) {
   }
 }
 
+/// The largest of all magnitudes, found one by one.
+float most_of(CView view) {
+  const Tensor wide = converted(view, DType::f64);
+  double most = 0;
+  for (const double value : wide.view().span<double>()) most = std::max(most, std::abs(value));
+  return static_cast<float>(most);
+}
+
+TEST_F(ActivationOps, GatedOnesTellTheLargestMagnitudeThatTheyStore) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const Tensor gate_up = random_tensor(dtype, {29, 2 * 37}, 1, 2.0);
+    const Tensor dy = random_tensor(dtype, {29, 37}, 2);
+    Tensor y = poisoned(dtype, {29, 37});
+    Tensor d = poisoned(dtype, {29, 74});
+    Tensor of_y = filled_tensor(DType::f32, {1}, 1e30);
+    Tensor of_d = filled_tensor(DType::f32, {1}, 1e30);
+
+    gated_forward(ctx, Activation::swiglu, gate_up.view(), y.view(), of_y.view());
+    gated_backward(ctx, Activation::swiglu, gate_up.view(), dy.view(), d.view(), of_d.view());
+
+    EXPECT_EQ(of_y.view().data<float>()[0], most_of(y.view()));
+    EXPECT_EQ(of_d.view().data<float>()[0], most_of(d.view()));
+    Tensor without = poisoned(dtype, {29, 37});
+    gated_forward(ctx, Activation::swiglu, gate_up.view(), without.view());
+    EXPECT_TRUE(same_bits(y.view(), without.view()));
+  }
+}
+
+TEST_F(ActivationOps, ANanIsTheLargestMagnitude) {
+  Tensor gate_up = random_tensor(DType::f32, {3, 26}, 1);
+  gate_up.view().data<float>()[15] = std::numeric_limits<float>::quiet_NaN();
+  Tensor y = poisoned(DType::f32, {3, 13});
+  Tensor largest = filled_tensor(DType::f32, {1}, 0);
+
+  gated_forward(ctx, Activation::swiglu, gate_up.view(), y.view(), largest.view());
+
+  EXPECT_TRUE(std::isnan(largest.view().data<float>()[0]));
+}
+
 TEST_F(ActivationOps, EmptyIsLegalAndWrongOperandsAreNamed) {
   Tensor none(Device::cpu, DType::f32, {0, 4});
   Tensor none_out(Device::cpu, DType::f32, {0, 2});
@@ -212,6 +251,9 @@ TEST_F(ActivationOps, EmptyIsLegalAndWrongOperandsAreNamed) {
   });
   expect_error_naming("gated_forward gate_up",
                       [&] { gated_forward(ctx, Activation::swiglu, y.view(), y.view()); });
+  expect_error_naming("gated_forward largest", [&] {
+    gated_forward(ctx, Activation::swiglu, x.view(), y.view(), y.view());
+  });
   expect_error_naming("gated_backward dgate_up", [&] {
     gated_backward(ctx, Activation::swiglu, x.view(), y.view(), y.view());
   });

@@ -7,6 +7,7 @@
 #include "hyperslab/nn/adapter_config.hpp"
 #include "hyperslab/nn/linear_parts.hpp"
 #include "hyperslab/ops/dropout.hpp"
+#include "hyperslab/ops/fp8.hpp"
 #include "hyperslab/ops/matmul.hpp"
 
 namespace hyperslab::nn {
@@ -21,6 +22,10 @@ struct LinearPass {
   View rounded_gradient = {};  ///< Fp8Product::kept_bytes: dy^T as backward_input rounded it for
                                ///< backward_weight; absent: rounded again
   View largest = {};           ///< Fp8Product::Kept::largest of the layer, or absent
+  /// Whether the largest magnitudes of x and of dy lie in `largest` before forward and
+  /// backward_input.
+  ops::Fp8Largest input_largest = ops::Fp8Largest::found;
+  ops::Fp8Largest gradient_largest = ops::Fp8Largest::found;
   /// How backward_weight will accumulate if it follows backward_input: what one reading of dy gives
   /// both, backward_input then computes. Absent: it does not follow.
   std::optional<ops::Accumulate> weights_follow = {};

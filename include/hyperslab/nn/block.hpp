@@ -237,6 +237,7 @@ class Mlp {
   void backward_activation(Context& ctx, CView dy, const BackwardPass& pass, const Slot& slot,
                            const ops::ActivationGradients& gradients) const;
   void activate(Context& ctx, const Slot& slot) const;
+  [[nodiscard]] ops::Fp8Largest activated_largest() const;
   [[nodiscard]] View gradient_of_pre(BackwardPart part, const Slot& slot) const;
   BlockConfig config_;
   int layer_ = 0;

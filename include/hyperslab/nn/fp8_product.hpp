@@ -30,12 +30,18 @@ class Fp8Product {
     /// absent.
     View gradient{};
     /// (kLargest) f32: the largest magnitudes of x and of the weights, which forward leaves for
-    /// both; absent: they are found again.
+    /// both, and of dy; absent: they are found again.
     View largest{};
+    /// Whether those of x and of dy lie there already: whoever wrote the values found them.
+    ops::Fp8Largest input = ops::Fp8Largest::found;
+    ops::Fp8Largest output_gradient = ops::Fp8Largest::found;
   };
-  static constexpr Dim kLargest = 2;
+  static constexpr Dim kLargest = 3;
   /// Whether `largest` is of use: with a scale a tensor.
   [[nodiscard]] bool keeps_largest() const { return is_used_ && recipe_ == Fp8Recipe::tensor; }
+  /// Where whoever writes x, or dy, leaves its largest magnitude; absent if `largest` is.
+  [[nodiscard]] static View largest_of_input(View largest);
+  [[nodiscard]] static View largest_of_gradient(View largest);
 
   /// y = x weight^T + bias. x: (..., K); weight: (M, K); bias: (M) or absent; y: (..., M).
   void forward(Context& ctx, CView x, CView weight, CView bias, const Kept& kept, View y) const;

@@ -71,8 +71,8 @@ class Linear {
   [[nodiscard]] bool keeps_largest() const { return fp8_.keeps_largest(); }
 
  private:
-  /// y = x W^T + b without adapters. `largest`: LinearPass::largest.
-  void multiply(Context& ctx, CView x, View largest, View y) const;
+  /// y = x W^T + b without adapters.
+  void multiply(Context& ctx, CView x, const LinearPass& pass, View y) const;
   /// Whether the layer is x W^T + b with W as it lies in memory.
   [[nodiscard]] bool is_plain(Dim rows) const;
   [[nodiscard]] CView rounded_input(Context& ctx, CView x) const;

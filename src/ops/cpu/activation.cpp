@@ -2,6 +2,7 @@
 #include "../backend.hpp"
 #include "../checks.hpp"
 #include "activation_functions.hpp"
+#include "magnitude.hpp"
 #include "parallel.hpp"
 
 namespace hyperslab::ops::cpu {
@@ -56,6 +57,29 @@ void gated_gradient(int threads, Dim rows, Dim F, const T* gate_up, const T* dy,
   });
 }
 
+void gated_values(Context& ctx, Activation activation, CView gate_up, View y) {
+  with_real(y.dtype(), "gated_forward", [&]<class T>(T) {
+    with_activation(activation, [&]<class Function>(Function) {
+      gated<Function>(ctx.threads(), leading(y.shape()), y.shape().back(), gate_up.data<T>(),
+                      y.data<T>());
+    });
+  });
+}
+
+void gated_gradients(Context& ctx, Activation activation, CView gate_up, CView dy, View dgate_up) {
+  with_real(dy.dtype(), "gated_backward", [&]<class T>(T) {
+    with_activation(activation, [&]<class Function>(Function) {
+      gated_gradient<Function>(ctx.threads(), leading(dy.shape()), dy.shape().back(),
+                               gate_up.data<T>(), dy.data<T>(), dgate_up.data<T>());
+    });
+  });
+}
+
+/// Of what is stored: after it was rounded.
+void find_largest(Context& ctx, CView written, View largest) {
+  if (largest) *largest.data<float>() = largest_magnitude(ctx.threads(), written);
+}
+
 }  // namespace
 
 void activation_forward(Context& ctx, Activation activation, CView x, View y) {
@@ -74,22 +98,15 @@ void activation_backward(Context& ctx, Activation activation, CView x, CView dy,
   });
 }
 
-void gated_forward(Context& ctx, Activation activation, CView gate_up, View y) {
-  with_real(y.dtype(), "gated_forward", [&]<class T>(T) {
-    with_activation(activation, [&]<class Function>(Function) {
-      gated<Function>(ctx.threads(), leading(y.shape()), y.shape().back(), gate_up.data<T>(),
-                      y.data<T>());
-    });
-  });
+void gated_forward(Context& ctx, Activation activation, CView gate_up, View y, View largest) {
+  call<gated_values>(ctx, activation, gate_up, y);
+  find_largest(ctx, y, largest);
 }
 
-void gated_backward(Context& ctx, Activation activation, CView gate_up, CView dy, View dgate_up) {
-  with_real(dy.dtype(), "gated_backward", [&]<class T>(T) {
-    with_activation(activation, [&]<class Function>(Function) {
-      gated_gradient<Function>(ctx.threads(), leading(dy.shape()), dy.shape().back(),
-                               gate_up.data<T>(), dy.data<T>(), dgate_up.data<T>());
-    });
-  });
+void gated_backward(Context& ctx, Activation activation, CView gate_up, CView dy, View dgate_up,
+                    View largest) {
+  call<gated_gradients>(ctx, activation, gate_up, dy, dgate_up);
+  find_largest(ctx, dgate_up, largest);
 }
 
 }  // namespace hyperslab::ops::cpu

@@ -10,6 +10,7 @@
 #include "../backend.hpp"
 #include "../fp8_scale.hpp"
 #include "gemm.hpp"
+#include "magnitude.hpp"
 #include "parallel.hpp"
 
 namespace hyperslab::ops::cpu {
@@ -64,9 +65,6 @@ std::array<float, 256> values_of(Fp8Format format) {
   return values;
 }
 
-/// The larger of two magnitudes; NaN is larger than all.
-float larger(float a, float b) { return a >= b || std::isnan(a) ? a : b; }
-
 float widened(float value) { return value; }
 template <class T>
 float widened(T value) {
@@ -113,7 +111,8 @@ template <class T>
 void quantize_part(const Source<T>& source, const Part& part, const Fp8Matrix& out) {
   float most = 0;
   for (Dim m = part.row; m < part.row_end; ++m) {
-    for (Dim k = part.k; k < part.k_end; ++k) most = larger(most, std::abs(source.at(m, k)));
+    for (Dim k = part.k; k < part.k_end; ++k)
+      most = larger_magnitude(most, std::abs(source.at(m, k)));
   }
   out.scales.data<float>()[ScaleIndex(out).of(part.row, part.k)] =
       fp8_scale(most, largest_value(out.format));
@@ -157,13 +156,13 @@ void quantize_one(Context& ctx, const Source<T>& source, const Fp8Matrix& out, F
     parallel_chunks(ctx.threads(), M, K, [&, K = K](int, Dim begin, Dim end) {
       for (Dim m = begin; m < end; ++m) {
         float most = 0;
-        for (Dim k = 0; k < K; ++k) most = larger(most, std::abs(source.at(m, k)));
+        for (Dim k = 0; k < K; ++k) most = larger_magnitude(most, std::abs(source.at(m, k)));
         of_rows[static_cast<std::size_t>(m)] = most;
       }
     });
   }
   if (!per_row) {
-    const float most = std::accumulate(of_rows.begin(), of_rows.end(), 0.0F, larger);
+    const float most = std::accumulate(of_rows.begin(), of_rows.end(), 0.0F, larger_magnitude);
     std::ranges::fill(of_rows, most);
   }
   for (Dim m = 0; m < (per_row ? M : 1); ++m) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "../checks.hpp"
 #include "kernels_activation.cuh"
+#include "largest.cuh"
 
 namespace hyperslab::ops::cuda {
 namespace {
@@ -38,6 +39,15 @@ struct Backward {
   }
 };
 
+/// The largest magnitude_bits of values stored as T.
+template <class T, int N>
+__device__ unsigned most_of(const float (&values)[N]) {
+  unsigned most = 0;
+#pragma unroll
+  for (int k = 0; k < N; ++k) most = max(most, magnitude_bits(rounded<T>(values[k])));
+  return most;
+}
+
 /// Element i of y belongs to row i / F; its gate is at i + row * F, its up another F further.
 template <class Function, class T>
 struct Gated {
@@ -46,7 +56,7 @@ struct Gated {
   const T* gate_up;
   T* y;
   template <int N>
-  __device__ void at(Dim i) const {
+  __device__ unsigned at(Dim i) const {
     const T* from = gate_up + i + i / F * F;
     float gate[N];
     float up[N];
@@ -55,6 +65,7 @@ struct Gated {
 #pragma unroll
     for (int k = 0; k < N; ++k) up[k] *= Function::at(gate[k]).value;
     store<N>(y + i, up);
+    return most_of<T>(up);
   }
 };
 
@@ -66,7 +77,7 @@ struct GatedGradient {
   const T* dy;
   T* dgate_up;
   template <int N>
-  __device__ void at(Dim i) const {
+  __device__ unsigned at(Dim i) const {
     const Dim offset = i + i / F * F;
     float gate[N];
     float up[N];
@@ -82,6 +93,7 @@ struct GatedGradient {
     }
     store<N>(dgate_up + offset, gate);
     store<N>(dgate_up + offset + F, up);
+    return max(most_of<T>(gate), most_of<T>(up));
   }
 };
 
@@ -107,24 +119,26 @@ void activation_backward(Context& ctx, Activation activation, CView x, CView dy,
   });
 }
 
-void gated_forward(Context& ctx, Activation activation, CView gate_up, View y) {
+void gated_forward(Context& ctx, Activation activation, CView gate_up, View y, View largest) {
   constexpr const char* kName = "gated_forward";
   with_element(y.dtype(), kName, [&]<class T>(T) {
     with_activation<sizeof(T) == 2>(activation, [&]<class Function>(Function) {
       const Gated<Function, T> op = {y.shape().back(), gate_up.data<T>(), y.data<T>()};
-      for_each(ctx, kName, y, op.F % kVector<T> == 0 && aligned(op.gate_up, op.y), op);
+      const bool vectors = op.F % kVector<T> == 0 && aligned(op.gate_up, op.y);
+      for_each_largest(ctx, kName, y, vectors, op, largest);
     });
   });
 }
 
-void gated_backward(Context& ctx, Activation activation, CView gate_up, CView dy, View dgate_up) {
+void gated_backward(Context& ctx, Activation activation, CView gate_up, CView dy, View dgate_up,
+                    View largest) {
   constexpr const char* kName = "gated_backward";
   with_element(dy.dtype(), kName, [&]<class T>(T) {
     with_activation<sizeof(T) == 2>(activation, [&]<class Function>(Function) {
       const GatedGradient<Function, T> op = {dy.shape().back(), gate_up.data<T>(), dy.data<T>(),
                                              dgate_up.data<T>()};
       const bool vectors = op.F % kVector<T> == 0 && aligned(op.gate_up, op.dy, op.dgate_up);
-      for_each(ctx, kName, dy, vectors, op);
+      for_each_largest(ctx, kName, dy, vectors, op, largest);
     });
   });
 }

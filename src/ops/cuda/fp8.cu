@@ -8,17 +8,13 @@ namespace {
 
 using namespace fp8;
 
-__device__ void raise(float* largest, unsigned bits) {
-  atomicMax(reinterpret_cast<unsigned*>(largest), bits);
-}
-
+constexpr const char* kName = "fp8_quantize";
 constexpr int kAtOnce = 4;  // loads of a thread that are under way together
 
 /// The largest magnitude of all values; zero before.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     fp8_largest_of_all_kernel(const T* x, Dim vectors, float* largest) {
-  __shared__ unsigned of_warps[kThreads / 32];
   overlap();
   wait_for_earlier();
   const Dim stride = static_cast<Dim>(gridDim.x) * kThreads;
@@ -37,13 +33,7 @@ __global__ void __launch_bounds__(kThreads)
       for (int k = 0; k < kSide; ++k) most = max(most, magnitude_bits(to_real(found[i].at[k])));
     }
   }
-  most = __reduce_max_sync(kWholeWarp, most);
-  if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = most;
-  __syncthreads();
-  if (threadIdx.x >= 32) return;
-  most = threadIdx.x < kThreads / 32 ? of_warps[threadIdx.x] : 0;
-  most = __reduce_max_sync(kWholeWarp, most);
-  if (threadIdx.x == 0) raise(largest, most);
+  raise_to_most<kThreads>(largest, most);
 }
 
 /// Largest magnitudes of rows and of columns, one of which may be absent. Zero before.
@@ -227,12 +217,6 @@ Codes codes_of(const Fp8Matrix& matrix) {
           matrix.scales.data<float>(), matrix.codes.shape()[1], matrix.scaling == Fp8Scaling::row};
 }
 
-void clear(Context& ctx, View view) {
-  if (!view) return;
-  check_cuda(cudaMemsetAsync(view.raw(), 0, view.bytes(), ctx.stream().cuda()), "fp8_quantize",
-             "cudaMemsetAsync");
-}
-
 /// Of kernels whose threads go on to further items.
 unsigned blocks_for(Dim items) {
   constexpr Dim kMostBlocks = 4096;
@@ -244,16 +228,16 @@ void find_largest(Context& ctx, const Values<T>& values, const Fp8Matrix& straig
                   const Fp8Matrix& transposed) {
   const Fp8Matrix& any = straight.codes ? straight : transposed;
   if (any.scaling == Fp8Scaling::tensor) {
-    clear(ctx, any.largest);
+    clear_largest(ctx, kName, any.largest);
     const Dim vectors = values.rows * values.columns / kSide;
     const Grid grid = {blocks_for(ceil_divide(vectors, kAtOnce)), kThreads};
-    return launch_waiting(ctx, "fp8_quantize", values.rows, fp8_largest_of_all_kernel<T>, grid,
-                          values.x, vectors, any.largest.data<float>());
+    return launch_waiting(ctx, kName, values.rows, fp8_largest_of_all_kernel<T>, grid, values.x,
+                          vectors, any.largest.data<float>());
   }
   const Grid grid = {tiles_of(values.rows, values.columns), kThreads};
-  clear(ctx, straight.largest);
-  clear(ctx, transposed.largest);
-  launch_waiting(ctx, "fp8_quantize", values.rows, fp8_largest_kernel<T>, grid, values,
+  clear_largest(ctx, kName, straight.largest);
+  clear_largest(ctx, kName, transposed.largest);
+  launch_waiting(ctx, kName, values.rows, fp8_largest_kernel<T>, grid, values,
                  optional_data<float>(straight.largest), optional_data<float>(transposed.largest));
 }
 
@@ -262,14 +246,13 @@ void quantize_as(Context& ctx, const Values<T>& values, const Codes& straight,
                  const Codes& transposed) {
   if (transposed.codes == nullptr) {
     const Dim units = values.rows * values.columns / (2 * kSide);
-    return launch_waiting(ctx, "fp8_quantize", values.rows,
-                          fp8_quantize_straight_kernel<T, kFormat>, {blocks_for(units), kThreads},
-                          values.x, units, straight);
+    return launch_waiting(ctx, kName, values.rows, fp8_quantize_straight_kernel<T, kFormat>,
+                          {blocks_for(units), kThreads}, values.x, units, straight);
   }
   const Grid grid = {tiles_of(transposed.width, values.columns), kThreads};
   const auto kernel = transposed.per_row ? fp8_quantize_kernel<T, kFormat, true>
                                          : fp8_quantize_kernel<T, kFormat, false>;
-  launch_waiting(ctx, "fp8_quantize", values.rows, kernel, grid, values, straight, transposed);
+  launch_waiting(ctx, kName, values.rows, kernel, grid, values, straight, transposed);
 }
 
 }  // namespace
@@ -289,7 +272,7 @@ void fp8_quantize(Context& ctx, CView x, const Fp8Matrix& straight, const Fp8Mat
   // One magnitude serves both.
   const bool is_tensor = (straight.codes ? straight : transposed).scaling == Fp8Scaling::tensor;
   if (is_tensor && straight.codes) to_transposed.largest = to.largest;
-  with_element(x.dtype(), "fp8_quantize", [&, rows = rows, columns = columns]<class T>(T) {
+  with_element(x.dtype(), kName, [&, rows = rows, columns = columns]<class T>(T) {
     const Values<T> values = {x.data<T>(), rows, columns};
     if (largest == Fp8Largest::found) find_largest<T>(ctx, values, straight, transposed);
     if ((straight.codes ? straight : transposed).format == Fp8Format::e4m3) {

@@ -7,7 +7,7 @@
 #include <cuda_fp8.h>
 
 #include "../fp8_scale.hpp"
-#include "kernels_common.cuh"
+#include "largest.cuh"
 
 namespace hyperslab::ops::cuda::fp8 {
 
@@ -44,11 +44,6 @@ struct Values {
     }
   }
 };
-
-/// The bits of a magnitude, which are ordered as magnitudes are, with NaN above all.
-__device__ inline unsigned magnitude_bits(float value) {
-  return __float_as_uint(value) & 0x7FFFFFFFU;
-}
 
 template <Fp8Format kFormat>
 __device__ inline __nv_fp8_interpretation_t interpretation() {
