@@ -264,6 +264,9 @@ constexpr auto kSentences = std::to_array<KeySentence>({
      "Least inputs and outputs of a linear layer that multiplies in 8-bit floats."},
     {"precision.fp8_keep_first", "First blocks that do not multiply in 8-bit floats."},
     {"precision.fp8_keep_last", "Last blocks that do not multiply in 8-bit floats."},
+    {"precision.fp8_cache_weights",
+     "Weights are rounded to 8-bit floats once a step, for all its microbatches, and kept: two "
+     "bytes a weight more."},
     {"memory", "What is kept for the backward pass."},
     {"memory.recompute",
      "What backward computes again instead of keeping it: nothing, outputs of "

@@ -83,6 +83,14 @@ constexpr std::array kPrecisionRules = {
                "of them, or set precision.gemm to compute",
                c.precision.fp8_keep_first, c.precision.fp8_keep_last, c.model.layers);
          }},
+    Rule{"precision.fp8_cache_weights", "precision.gemm", "false if precision.gemm is compute",
+         [](const Config& c, const Surroundings&) {
+           return c.precision.fp8() || !c.precision.fp8_cache_weights;
+         },
+         [](const Config&, const Surroundings&) -> std::string {
+           return "no weights are rounded to 8-bit floats: set precision.gemm to fp8_tensor, "
+                  "fp8_row or fp8_block, or leave precision.fp8_cache_weights out";
+         }},
 };
 
 }  // namespace

@@ -396,6 +396,7 @@ void visit_layout(Visitor& v, Config& config) {
   v.integer("fp8_min_width", config.precision.fp8_min_width, kSize);
   v.integer("fp8_keep_first", config.precision.fp8_keep_first, IntegerRange{0, kMostLayers});
   v.integer("fp8_keep_last", config.precision.fp8_keep_last, IntegerRange{0, kMostLayers});
+  v.flag("fp8_cache_weights", config.precision.fp8_cache_weights);
   v.section("memory");
   v.named("recompute", config.memory.recompute, kRecomputes);
 }

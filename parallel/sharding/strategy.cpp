@@ -42,6 +42,7 @@ void ShardStrategy::allocate(param::ParamStore& store, Arena& parameters, Arena*
   }
   group_->bind(std::move(memory));
   store.take_expansions(parameters, compute, gradients != nullptr);
+  if (gradients != nullptr) store.take_reserved(parameters);
   param::ParamGroup& frozen = store.frozen();
   if (frozen.params().empty()) return;
   const View values = parameters.take(compute, {frozen.flat_size()}, "frozen values");

@@ -38,6 +38,13 @@ CView TransformerBlock::plan(Arena& activations, CView in) {
   return {};
 }
 
+/// Weights change before the first microbatch of a step, which alone overwrites gradients, or
+/// between passes that are not of training.
+nn::Fp8Weights weights_of(const UnitCall& call) {
+  if (call.mode != Mode::train) return nn::Fp8Weights::rounded;
+  return call.accumulate == Accumulate::no ? nn::Fp8Weights::renewed : nn::Fp8Weights::kept;
+}
+
 /// A stream that is to outlive the pass: the sum of its two terms, in the slot.
 nn::ResidualStream TransformerBlock::keep(Context& ctx, const Slot& slot,
                                           nn::ResidualStream in) const {
@@ -57,7 +64,10 @@ nn::ResidualStream TransformerBlock::forward(Context& ctx, const UnitCall& call,
   Slot& slot = slots_.at(static_cast<std::size_t>(call.slot));
   in = keep(ctx, slot, in);
   slot.input = in.residual;
-  return block_.forward(ctx, in, {rope(), info, parts_.scratch}, memory(slot));
+  return block_.forward(
+      ctx, in,
+      {.rope = rope(), .batch = info, .scratch = parts_.scratch, .weights = weights_of(call)},
+      memory(slot));
 }
 
 /// The cache as a pass sees it: without pages the rows have equal parts of it.
@@ -89,7 +99,10 @@ void TransformerBlock::backward(Context& ctx, const UnitCall& call) {
   nn::Block::Slot& saved = memory(slot);
   const nn::BatchInfo info = parts_.info(call);
   if (parts_.shares_slot()) {  // Recompute::full
-    (void)block_.forward(ctx, {slot.input, {}}, {rope(), info, parts_.scratch}, saved);
+    (void)block_.forward(
+        ctx, {slot.input, {}},
+        {.rope = rope(), .batch = info, .scratch = parts_.scratch, .weights = nn::Fp8Weights::kept},
+        saved);
   }
   block_.backward(ctx, {rope(), info, parts_.scratch, call.accumulate, call.part}, saved,
                   slot.input, call.d);

@@ -197,11 +197,32 @@ void Fp8Product::forward(Context& ctx, CView x, CView weight, CView bias, const 
   const MatrixSpec left = along_rows(Fp8Format::e4m3, to.rows, rows);
   const MatrixSpec right = along_rows(Fp8Format::e4m3, to.weights, weight);
   Operands operands = in_workspace(ctx, {left, right}, rest_bytes(left, y.as_matrix()));
-  const Fp8Matrix b = with_largest(operands.take(right), kept.largest, Magnitude::weight);
-  ops::fp8_quantize(ctx, weight, b, {});
+  const WeightCodes codes = kept_weights(weight, kept.weights);
+  Fp8Matrix b = codes.straight;
+  if (!b.codes) {
+    b = with_largest(operands.take(right), kept.largest, Magnitude::weight);
+    ops::fp8_quantize(ctx, weight, b, {});
+  } else if (kept.weights == Fp8Weights::renewed) {
+    ops::fp8_quantize(ctx, weight, codes.straight, codes.transposed);
+  }
   multiply_rows(ctx, operands, left, {},
                 {rows, b, bias, to.forward, y.as_matrix(),
                  magnitude(kept.largest, Magnitude::input), if_kept(kept.largest, kept.input)});
+}
+
+std::size_t Fp8Product::weight_bytes(const Fp8Config& config, Dim M, Dim K) {
+  const Rounding to = rounding_of(config.recipe.value());
+  const MatrixSpec straight = {Fp8Format::e4m3, to.weights, {M, K}};
+  return straight.bytes() + along_columns(Fp8Format::e4m3, to.weights, M, K).bytes();
+}
+
+Fp8Product::WeightCodes Fp8Product::kept_weights(CView weight, Fp8Weights weights) const {
+  if (weights == Fp8Weights::rounded || weight_memory_ == nullptr || !*weight_memory_) return {};
+  const auto [M, K] = weight.dims<2>("8-bit product weight");
+  const Rounding to = rounding_of(recipe_);
+  Operands operands(weight_memory_->device(), weight_memory_->raw());
+  return {.straight = operands.take({Fp8Format::e4m3, to.weights, {M, K}}),
+          .transposed = operands.take(along_columns(Fp8Format::e4m3, to.weights, M, K))};
 }
 
 Fp8Matrix Fp8Product::kept_gradient(CView rows, View kept) const {
@@ -220,8 +241,11 @@ void Fp8Product::backward_input(Context& ctx, CView dy, CView weight, const Kept
   const MatrixSpec left = along_rows(to.gradients, to.rows, rows);
   const MatrixSpec right = along_columns(Fp8Format::e4m3, to.weights, M, K);
   Operands operands = in_workspace(ctx, {left, right}, rest_bytes(left, dx.as_matrix()));
-  const Fp8Matrix b = with_largest(operands.take(right), kept.largest, Magnitude::weight);
-  ops::fp8_quantize(ctx, weight, {}, b, if_kept(kept.largest));
+  Fp8Matrix b = kept_weights(weight, kept.weights).transposed;
+  if (!b.codes) {
+    b = with_largest(operands.take(right), kept.largest, Magnitude::weight);
+    ops::fp8_quantize(ctx, weight, {}, b, if_kept(kept.largest));
+  }
   multiply_rows(ctx, operands, left, kept_gradient(rows, kept.gradient),
                 {rows,
                  b,

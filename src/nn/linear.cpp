@@ -49,14 +49,21 @@ Linear::Linear(param::ParamStore& params, const TensorGroup& group,
   if (options.bias) bias_ = params.declare(biases);
   fp8_ = Fp8Product(options.fp8, outputs_in_all, options.input_width, rank_outputs,
                     weights.front().part.count[1]);
+  const Dim rank_inputs = weights.front().part.count[1];
+  if (fp8_.takes(1 << 20) && options.fp8.caches_weights) {
+    fp8_.keep_weights_in(
+        params.reserve(weights.front().name + " in 8 bits",
+                       Fp8Product::weight_bytes(options.fp8, rank_outputs, rank_inputs)));
+  }
   if (options.adapter) adapter_ = Adapter(params, group, outputs, options);
 }
 
 void Linear::multiply(Context& ctx, CView x, const LinearPass& pass, View y) const {
   const param::Expansion* expansion = weight_.expansion();
   if (fp8_.takes(rows_of(x))) {
-    return fp8_.forward(ctx, x, weight_.value(), bias_value(),
-                        {.largest = pass.largest, .input = pass.input_largest}, y);
+    return fp8_.forward(
+        ctx, x, weight_.value(), bias_value(),
+        {.largest = pass.largest, .input = pass.input_largest, .weights = pass.weights}, y);
   }
   if (expansion == nullptr || !expansion->multiplies_codes()) {
     return ops::linear_forward(ctx, x, weight_.value(), bias_value(), y);
@@ -120,7 +127,9 @@ void Linear::forward_summed(Context& ctx, const TensorGroup& group, CView x, Vie
     const Dim begin = rows * i / pieces;
     const Dim count = rows * (i + 1) / pieces - begin;
     const View part = y_rows.slice(begin, count);
-    forward(ctx, x_rows.slice(begin, count), part, pass.rows(x, begin, count));
+    LinearPass of_part = pass.rows(x, begin, count);
+    if (i > 0 && of_part.weights == Fp8Weights::renewed) of_part.weights = Fp8Weights::kept;
+    forward(ctx, x_rows.slice(begin, count), part, of_part);
     sums[static_cast<std::size_t>(i)] = group.start_sum(ctx, part, part);
   }
   for (const comm::Ticket sum : sums) group.wait(ctx, sum);
@@ -202,7 +211,8 @@ LinearPass Linear::backward_input(Context& ctx, CView dy, View dx, LinearPass pa
     fp8_.backward_input(ctx, dy, weight_.value(),
                         {.gradient = pass.rounded_gradient,
                          .largest = pass.largest,
-                         .output_gradient = pass.gradient_largest},
+                         .output_gradient = pass.gradient_largest,
+                         .weights = pass.weights},
                         dx);
     if (adapter_) adapter_.backward_input(ctx, pass, dy, Accumulate::yes, dx);
   } else {

@@ -77,7 +77,8 @@ void Mlp::forward(Context& ctx, CView x, const ForwardPass& pass, const Slot& sl
   const Scope scope(ctx.recorder(), kFfnComponent);
   const TensorGroup& group = config_.group;
   const View gathered = pass.scratch.gathered;
-  const LinearPass of_up = linear_pass(AdaptedLinear::up, pass.batch, pass.scratch, slot);
+  const LinearPass of_up =
+      pass.with_weights(linear_pass(AdaptedLinear::up, pass.batch, pass.scratch, slot));
   if (ops::is_gated(config_.activation) && pass.cache) {
     up_.forward_gated(ctx, group.gather(ctx, x, gathered), config_.activation, slot.pre,
                       slot.activated, of_up);
@@ -88,7 +89,8 @@ void Mlp::forward(Context& ctx, CView x, const ForwardPass& pass, const Slot& sl
     up_.forward_activated(ctx, group.gather(ctx, x, gathered), config_.activation, slot.pre,
                           slot.activated, of_up);
   }
-  LinearPass of_down = linear_pass(AdaptedLinear::down, pass.batch, pass.scratch, slot);
+  LinearPass of_down =
+      pass.with_weights(linear_pass(AdaptedLinear::down, pass.batch, pass.scratch, slot));
   if (!pass.cache) of_down.input_largest = activated_largest();
   down_.forward_summed(ctx, group, slot.activated, group.term(y, pass.scratch.partial), y, of_down);
 }

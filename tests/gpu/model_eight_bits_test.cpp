@@ -77,6 +77,19 @@ TEST_P(GpuFp8Model, GradientsPointWhereThoseOfBf16Do) {
   }
 }
 
+/// The gradients of a step whose weights were rounded for each product and for all of them.
+TEST_P(GpuFp8Model, WeightsThatAreKeptForAStepHaveTheSameBits) {
+  using test::operator+;
+  const Overrides rounds =
+      GetParam().overrides + Overrides{std::string("precision.gemm=") + GetParam().name,
+                                       "precision.fp8_min_width=128", "run.deterministic=true"};
+  const parity::LayoutTrace rounded = traced(rounds);
+  const parity::LayoutTrace kept = traced(rounds + Overrides{"precision.fp8_cache_weights=true"});
+
+  EXPECT_EQ(kept.losses, rounded.losses);
+  EXPECT_EQ(kept.gradients, rounded.gradients);
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Scalings, GpuFp8Model,
     testing::Values(

@@ -151,6 +151,28 @@ TEST_P(Fp8ProductTest, KeptMagnitudesGiveTheSameBits) {
   EXPECT_FALSE(same_bits(forward_with(x, wrong(given)).view(), y.view()));
 }
 
+TEST_P(Fp8ProductTest, WeightsThatAreKeptAreThoseOfTheLastPassThatRoundedThem) {
+  const Fp8Config config = config_of(GetParam());
+  Tensor memory(Device::cpu, DType::u8,
+                {static_cast<Dim>(Fp8Product::weight_bytes(config, kOutputs, kInputs))});
+  const View there = memory.view();
+  product_.keep_weights_in(&there);
+  const Tensor x = random_tensor(DType::f32, {71, kInputs}, 2);
+  const Tensor dy = random_tensor(DType::f32, {71, kOutputs}, 3);
+  const Tensor y = forward(x);
+  const Tensor dx = backward_input(dy);
+
+  EXPECT_TRUE(same_bits(forward_with(x, {.weights = Fp8Weights::renewed}).view(), y.view()));
+  for (float& value : weight_.view().span<float>()) value = -value;
+  const Fp8Product::Kept kept = {.weights = Fp8Weights::kept};
+  EXPECT_TRUE(same_bits(forward_with(x, kept).view(), y.view()));
+  EXPECT_TRUE(same_bits(backward_input(dy, kept).view(), dx.view()));
+  const Tensor negative = forward(x);  // which does not ask what is kept
+  EXPECT_FALSE(same_bits(negative.view(), y.view()));
+  EXPECT_TRUE(same_bits(forward_with(x, {.weights = Fp8Weights::renewed}).view(), negative.view()));
+  EXPECT_FALSE(same_bits(backward_input(dy, kept).view(), dx.view()));
+}
+
 TEST_P(Fp8ProductTest, RowsDoNotDependOnTheirNumberUnlessAScaleIsThatOfATensor) {
   Tensor x = random_tensor(DType::f32, {128, kInputs}, 2);
   x.view().data<float>()[100 * kInputs] = 30;  // the largest by far

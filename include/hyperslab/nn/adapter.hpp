@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "hyperslab/nn/adapter_config.hpp"
+#include "hyperslab/nn/fp8_config.hpp"
 #include "hyperslab/nn/linear_parts.hpp"
 #include "hyperslab/ops/dropout.hpp"
 #include "hyperslab/ops/fp8.hpp"
@@ -26,6 +27,7 @@ struct LinearPass {
   /// backward_input.
   ops::Fp8Largest input_largest = ops::Fp8Largest::found;
   ops::Fp8Largest gradient_largest = ops::Fp8Largest::found;
+  Fp8Weights weights = Fp8Weights::rounded;
   /// How backward_weight will accumulate if it follows backward_input: what one reading of dy gives
   /// both, backward_input then computes. Absent: it does not follow.
   std::optional<ops::Accumulate> weights_follow = {};

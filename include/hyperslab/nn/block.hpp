@@ -103,10 +103,15 @@ struct ForwardPass {
   const Scratch& scratch;
   /// Generation: the tokens follow cache->past earlier ones, whose keys and values the cache holds.
   std::optional<ops::KeyValueCache> cache = std::nullopt;
+  Fp8Weights weights = Fp8Weights::rounded;
 
   /// Position of the first token in its sample.
   [[nodiscard]] ops::TokenPosition first_position() const {
     return cache ? cache->past : ops::TokenPosition();
+  }
+  [[nodiscard]] LinearPass with_weights(LinearPass linear) const {
+    linear.weights = weights;
+    return linear;
   }
 };
 
@@ -122,6 +127,7 @@ struct BackwardPass {
   /// The pass of a linear layer's backward_input, which learns whether backward_weight follows.
   [[nodiscard]] LinearPass before_weights(LinearPass linear) const {
     if (part == BackwardPart::both) linear.weights_follow = accumulate;
+    linear.weights = Fp8Weights::kept;  // by this microbatch's forward pass, or an earlier one's
     return linear;
   }
 };

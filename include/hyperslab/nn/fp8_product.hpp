@@ -35,6 +35,7 @@ class Fp8Product {
     /// Whether those of x and of dy lie there already: whoever wrote the values found them.
     ops::Fp8Largest input = ops::Fp8Largest::found;
     ops::Fp8Largest output_gradient = ops::Fp8Largest::found;
+    Fp8Weights weights = Fp8Weights::rounded;
   };
   static constexpr Dim kLargest = 3;
   /// Whether `largest` is of use: with a scale a tensor.
@@ -42,6 +43,11 @@ class Fp8Product {
   /// Where whoever writes x, or dy, leaves its largest magnitude; absent if `largest` is.
   [[nodiscard]] static View largest_of_input(View largest);
   [[nodiscard]] static View largest_of_gradient(View largest);
+
+  /// Bytes of the codes and scales of a rank's (M, K) weights and of their transpose.
+  [[nodiscard]] static std::size_t weight_bytes(const Fp8Config& config, Dim M, Dim K);
+  /// Where these lie from forward to forward, in a training run; must outlive the product.
+  void keep_weights_in(const View* memory) { weight_memory_ = memory; }
 
   /// y = x weight^T + bias. x: (..., K); weight: (M, K); bias: (M) or absent; y: (..., M).
   void forward(Context& ctx, CView x, CView weight, CView bias, const Kept& kept, View y) const;
@@ -57,8 +63,14 @@ class Fp8Product {
   static constexpr Dim kFewestRows = 64;
   /// (M, rows) in Kept::gradient; absent if that is.
   [[nodiscard]] ops::Fp8Matrix kept_gradient(CView rows, View kept) const;
+  /// The weights and their transpose where they are kept; absent codes if they are not.
+  struct WeightCodes {
+    ops::Fp8Matrix straight, transposed;
+  };
+  [[nodiscard]] WeightCodes kept_weights(CView weight, Fp8Weights weights) const;
   bool is_used_ = false;
   Fp8Recipe recipe_ = Fp8Recipe::tensor;
+  const View* weight_memory_ = nullptr;
 };
 
 }  // namespace hyperslab::nn

@@ -191,6 +191,10 @@ class ParamStore {
   /// and those with fake quantization are expanded to; each holds the matrices of one unit. Without
   /// it products read the few bits.
   void take_expansions(Arena& arena, DType compute, bool expands);
+  /// Asks for memory beside the parameters, for what layers derive from them; the view is absent
+  /// until take_reserved, and in a forward-only run.
+  [[nodiscard]] const View* reserve(const std::string& label, std::size_t bytes);
+  void take_reserved(Arena& arena);
   /// Whether products of a unit take expanded matrices.
   [[nodiscard]] bool expands(int unit) const;
   /// Enqueues the expansion of a unit's matrices; a buffer is used again two such units later.
@@ -230,6 +234,12 @@ class ParamStore {
   Parametrization parametrization_;
   std::deque<Param> params_;  // addresses are stable
   std::deque<Expansion> expansions_;
+  struct Reserved {
+    std::string label;
+    Dim bytes = 0;
+    View view = {};
+  };
+  std::deque<Reserved> reserved_;
   std::vector<Fused> fused_;
   std::vector<ParamGroup> groups_;
   int unit_ = -1;

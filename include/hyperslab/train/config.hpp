@@ -62,6 +62,7 @@ struct PrecisionConfig {
   std::int64_t fp8_min_width = 2048;  ///< of the linear layers that multiply in 8-bit floats
   std::int64_t fp8_keep_first = 0;    ///< blocks that do not
   std::int64_t fp8_keep_last = 0;     ///< likewise, from the end
+  bool fp8_cache_weights = false;     ///< weights are rounded once a step and kept
 
   /// What the model takes of it.
   [[nodiscard]] nn::Fp8Config fp8() const {
@@ -72,6 +73,7 @@ struct PrecisionConfig {
     config.min_width = fp8_min_width;
     config.keep_first = static_cast<int>(fp8_keep_first);
     config.keep_last = static_cast<int>(fp8_keep_last);
+    config.caches_weights = fp8_cache_weights;
     return config;
   }
   friend bool operator==(const PrecisionConfig&, const PrecisionConfig&) = default;

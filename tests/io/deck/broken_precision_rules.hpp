@@ -23,6 +23,9 @@ inline const std::vector<BrokenOverrides>& broken_precision_rules() {
       {"precision.fp8_keep_first",
        {kOn, kSmall, "precision.fp8_keep_first=1", "precision.fp8_keep_last=1"},
        "1 and precision.fp8_keep_last 1 keep all of the 2 blocks as they are"},
+      {"precision.fp8_cache_weights",
+       {"precision.fp8_cache_weights=true"},
+       "no weights are rounded to 8-bit floats"},
   };
   return all;
 }

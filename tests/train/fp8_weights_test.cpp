@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// Weights whose codes in 8-bit floats are kept for a step (precision.fp8_cache_weights): nothing
+// may differ from a run that rounds them for every product.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "support/mpi_world.hpp"
+#include "support/tensors.hpp"
+#include "train/small_run.hpp"
+
+namespace hyperslab {
+namespace {
+
+using test::SmallRun;
+using test::world;
+using Overrides = std::vector<std::string>;
+
+constexpr int kSteps = 4;
+// 12 samples of 32 tokens, in microbatches of 2: no product has fewer than 64 rows.
+const Overrides kRounds = {"model.width=64", "model.ffn_width=128", "model.context=32",
+                           "precision.fp8_min_width=32"};
+
+struct Trace {
+  std::vector<double> losses;
+  std::vector<double> evaluated;  ///< after each step, before the next one rounds again
+  std::vector<std::vector<double>> values;
+  std::int64_t parameter_bytes = 0;
+  friend bool operator==(const Trace&, const Trace&) = default;
+};
+
+Trace trace_of(const Overrides& overrides, bool keeps) {
+  Overrides all = kRounds;
+  all.insert(all.end(), overrides.begin(), overrides.end());
+  if (keeps) all.emplace_back("precision.fp8_cache_weights=true");
+  const train::Config config = test::small_config(all, world().size());
+  const mesh::Mesh mesh(world(), Device::cpu, config.parallel, config.groups());
+  SmallRun run(config, mesh, world().rank());
+  const auto tokens = io::open_tokens({"synthetic"}, io::RawIds::uint16, 67, 11);
+  const io::TokenSamples samples(*tokens, io::Sampling::blocks, 32, 11);
+  Trace trace;
+  for (int step = 1; step <= kSteps; ++step) {
+    trace.losses.push_back(run.step(step));
+    trace.evaluated.push_back(run.trainer().evaluate(samples, 12, world()).loss());
+  }
+  for (const param::Param& param : run.trainer().stage().params().params()) {
+    trace.values.push_back(test::to_doubles(param.value));
+  }
+  trace.parameter_bytes = static_cast<std::int64_t>(run.plan().memory.parameters);
+  return trace;
+}
+
+class Fp8WeightsOfAStep : public testing::TestWithParam<Overrides> {};
+
+TEST_P(Fp8WeightsOfAStep, HaveTheSameBits) {
+  const bool is_parallel = std::ranges::any_of(
+      GetParam(), [](const std::string& word) { return word.starts_with("parallel."); });
+  if (is_parallel != (world().size() == 2)) GTEST_SKIP() << "a layout of another number of ranks";
+  Trace rounded = trace_of(GetParam(), false);
+  Trace kept = trace_of(GetParam(), true);
+
+  EXPECT_GT(kept.parameter_bytes, rounded.parameter_bytes);
+  EXPECT_NE(kept.losses.front(), kept.losses.back()) << "the weights did not change";
+  kept.parameter_bytes = rounded.parameter_bytes;
+  EXPECT_EQ(kept, rounded);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Runs, Fp8WeightsOfAStep,
+    testing::Values(
+        Overrides{"precision.gemm=fp8_tensor"}, Overrides{"precision.gemm=fp8_row"},
+        Overrides{"precision.gemm=fp8_block"},
+        Overrides{"precision.gemm=fp8_tensor", "model.family=llama", "memory.recompute=selective"},
+        Overrides{"precision.gemm=fp8_row", "memory.recompute=full"},
+        Overrides{"precision.gemm=fp8_tensor", "adapter.rank=4"},
+        Overrides{"precision.gemm=fp8_tensor", "precision.fp8_keep_first=1"},
+        Overrides{"precision.gemm=fp8_tensor", "parallel.data=2", "parallel.zero=1"},
+        Overrides{"precision.gemm=fp8_row", "parallel.data=2", "parallel.zero=2"},
+        Overrides{"precision.gemm=fp8_tensor", "parallel.tensor=2"},
+        Overrides{"precision.gemm=fp8_block", "parallel.tensor=2", "parallel.sequence=true"},
+        Overrides{"precision.gemm=fp8_tensor", "parallel.pipeline=2",
+                  "parallel.schedule=zero_bubble"}));
+
+}  // namespace
+}  // namespace hyperslab
