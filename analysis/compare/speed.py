@@ -30,6 +30,8 @@ from analysis.compare.rates import bench
 from analysis.errors import UserError
 
 MOST_LOSS = 0.04  # of the best ratio on record
+# Variables by which OpenBLAS (ours), MKL, oneDNN and PyTorch take kernels for another processor than the one here.
+KERNEL_VARIABLES = ("OPENBLAS_CORETYPE", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY")
 EIGHT_LAYERS = ("model.layers=8", "model.vocabulary=32000", "train.global_batch=2", "train.microbatch=2")
 FP8 = (*EIGHT_LAYERS, "precision.gemm=fp8_tensor")
 
@@ -125,7 +127,10 @@ def hardware(row: Row, device: str) -> str:
     if row.device != "cpu":
         return f"{row.ranks} x {device}"
     info = Path("/proc/cpuinfo")
-    return f"{os.cpu_count()} cores, {processor(info.read_text(encoding='utf-8') if info.exists() else '')}"
+    text = info.read_text(encoding="utf-8") if info.exists() else ""
+    # With other kernels it is as another processor: half as fast, say.
+    forced = [f"{name}={os.environ[name]}" for name in KERNEL_VARIABLES if os.environ.get(name)]
+    return ", ".join([f"{os.cpu_count()} cores", processor(text), *forced])
 
 
 def measured(arguments: argparse.Namespace, name: str) -> dict[str, Any]:

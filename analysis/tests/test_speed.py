@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import sys
 import tempfile
 import unittest
@@ -106,6 +107,16 @@ class Speed(unittest.TestCase):
                                 ("avx2", "AMD EPYC, AVX2"), ("sse2", "AMD EPYC")):
             self.assertEqual(speed.processor(info.format(flags)), expected)
         self.assertEqual(speed.processor(""), speed.platform.machine())
+
+    def test_kernels_for_another_processor_are_other_hardware(self) -> None:
+        row = speed.ROWS["tiny-17m-cpu"]
+        with mock.patch.dict(os.environ, {name: "" for name in speed.KERNEL_VARIABLES}):
+            plain = speed.hardware(row, "cpu")
+        with mock.patch.dict(os.environ, {"OPENBLAS_CORETYPE": "Haswell"}):
+            forced = speed.hardware(row, "cpu")
+            self.assertTrue(forced.startswith(plain))
+            self.assertIn("OPENBLAS_CORETYPE=Haswell", forced)
+            self.assertEqual(speed.hardware(speed.ROWS["small"], "H"), "1 x H")
 
 
 if __name__ == "__main__":
