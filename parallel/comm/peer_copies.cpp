@@ -6,8 +6,8 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "driver_function.hpp"
 #include "hyperslab/core/cuda_check.hpp"
+#include "hyperslab/core/driver_function.hpp"
 #include "hyperslab/core/error.hpp"
 #include "mpi_check.hpp"
 #include "nccl_check.hpp"
@@ -27,7 +27,8 @@ CUdeviceptr address_of(const std::uint32_t* flag) { return reinterpret_cast<CUde
 
 /// What is enqueued on the stream next waits until the flag of this GPU is 1.
 void wait_for(cudaStream_t stream, const std::uint32_t* flag, const std::string& communicator) {
-  static const StreamValue wait = driver_function<StreamValue>(communicator, "cuStreamWaitValue32");
+  static const auto wait =
+      driver_function<StreamValue>("communicator " + communicator, "cuStreamWaitValue32");
   check_driver(wait(stream, address_of(flag), 1, CU_STREAM_WAIT_VALUE_EQ), "cuStreamWaitValue32",
                communicator);
 }
@@ -35,8 +36,8 @@ void wait_for(cudaStream_t stream, const std::uint32_t* flag, const std::string&
 /// After everything that the stream did is visible to all GPUs.
 void set(cudaStream_t stream, const std::uint32_t* flag, std::uint32_t value,
          const std::string& communicator) {
-  static const StreamValue write =
-      driver_function<StreamValue>(communicator, "cuStreamWriteValue32");
+  static const auto write =
+      driver_function<StreamValue>("communicator " + communicator, "cuStreamWriteValue32");
   check_driver(write(stream, address_of(flag), value, CU_STREAM_WRITE_VALUE_DEFAULT),
                "cuStreamWriteValue32", communicator);
 }

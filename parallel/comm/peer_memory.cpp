@@ -6,8 +6,8 @@
 #include <array>
 #include <cstdint>
 
-#include "driver_function.hpp"
 #include "hyperslab/core/cuda_check.hpp"
+#include "hyperslab/core/driver_function.hpp"
 #include "mpi_check.hpp"
 
 namespace hyperslab::comm {
@@ -38,8 +38,8 @@ bool is_one_host(MPI_Comm group, const std::string& communicator) {
 }
 
 bool make_offer(const std::string& communicator, void* memory, std::size_t bytes, Offer& offer) {
-  static const auto range =
-      driver_function<decltype(&cuMemGetAddressRange)>(communicator, "cuMemGetAddressRange");
+  static const auto range = driver_function<decltype(&cuMemGetAddressRange)>(
+      "communicator " + communicator, "cuMemGetAddressRange");
   CUdeviceptr start = 0;
   int device = 0;
   offer.bytes = bytes;

@@ -5,30 +5,13 @@
 #include <array>
 #include <string>
 
-#include "check.hpp"
+#include "hyperslab/core/driver_function.hpp"
 #include "hyperslab/core/error.hpp"
 
 namespace hyperslab::ops::cuda {
 namespace {
 
-using Encode = decltype(&cuTensorMapEncodeTiled);
 constexpr std::size_t kMostDimensions = 5;
-
-/// The driver's function, without linking to the driver.
-Encode encoder(const char* op) {
-  static const Encode encode = [op] {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult found{};
-    check_cuda(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
-                                                cudaEnableDefault, &found),
-               op, "cudaGetDriverEntryPointByVersion");
-    if (found != cudaDriverEntryPointSuccess) {
-      throw Error(ExitCode::device, std::string(op) + ": the driver lacks cuTensorMapEncodeTiled");
-    }
-    return reinterpret_cast<Encode>(function);
-  }();
-  return encode;
-}
 
 template <class To>
 std::array<To, kMostDimensions> as(std::initializer_list<Dim> values) {
@@ -44,11 +27,13 @@ CUtensorMap tensor_map(const char* op, const void* from, const TensorMapShape& s
   const auto strides = as<cuuint64_t>(shape.strides_bytes);
   const auto box = as<cuuint32_t>(shape.box);
   const auto steps = as<cuuint32_t>({1, 1, 1, 1, 1});
+  static const auto encode =
+      driver_function<decltype(&cuTensorMapEncodeTiled)>(op, "cuTensorMapEncodeTiled");
   CUtensorMap map;
-  const CUresult result = encoder(op)(
-      &map, shape.type, static_cast<cuuint32_t>(shape.sizes.size()), const_cast<void*>(from),
-      sizes.data(), strides.data(), box.data(), steps.data(), CU_TENSOR_MAP_INTERLEAVE_NONE,
-      shape.swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult result =
+      encode(&map, shape.type, static_cast<cuuint32_t>(shape.sizes.size()), const_cast<void*>(from),
+             sizes.data(), strides.data(), box.data(), steps.data(), CU_TENSOR_MAP_INTERLEAVE_NONE,
+             shape.swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result == CUDA_SUCCESS) return map;
   std::string text;
   for (const Dim size : shape.sizes) text += (text.empty() ? "" : " x ") + std::to_string(size);
