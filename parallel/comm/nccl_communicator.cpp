@@ -207,13 +207,13 @@ void NcclCommunicator::do_reduce_scatter(Stream& after, View full, View shard, T
 void NcclCommunicator::do_reduce_scatter_others(Stream& after, View full, View shard, Piece piece,
                                                 Ticket ticket) {
   run_copies(after, Call::reduce_scatter, ticket, [&](const PeerCopies::Start& start) {
-    return peer_copies_->reduce_scatter_others(start, full, shard, {piece.begin, piece.count});
+    return peer_copies_->reduce_scatter_others(start, full, shard, piece);
   });
 }
 
 void NcclCommunicator::do_all_gather_piece(Stream& after, View full, Piece piece, Ticket ticket) {
   run_copies(after, Call::all_gather, ticket, [&](const PeerCopies::Start& start) {
-    return peer_copies_->all_gather_piece(start, full, {piece.begin, piece.count});
+    return peer_copies_->all_gather_piece(start, full, piece);
   });
 }
 

@@ -158,7 +158,7 @@ cudaStream_t PeerCopies::exchange(const Start& start, const void* from, std::siz
 }
 
 cudaStream_t PeerCopies::reduce_scatter_others(const Start& start, View full, View shard,
-                                               const Piece& piece) {
+                                               Piece piece) {
   const std::size_t element = size_of(full.dtype());
   const std::size_t part = full.bytes() / 2;
   const std::size_t begin = static_cast<std::size_t>(piece.begin) * element;
@@ -170,7 +170,7 @@ cudaStream_t PeerCopies::reduce_scatter_others(const Start& start, View full, Vi
                   holder_of(shard)->there(to + begin));
 }
 
-cudaStream_t PeerCopies::all_gather_piece(const Start& start, View full, const Piece& piece) {
+cudaStream_t PeerCopies::all_gather_piece(const Start& start, View full, Piece piece) {
   const std::size_t element = size_of(full.dtype());
   const std::byte* own =
       own_part(bytes_of(full), full.bytes() / 2) + static_cast<std::size_t>(piece.begin) * element;

@@ -49,16 +49,11 @@ class PeerCopies {
     cudaEvent_t after = nullptr;
     unsigned long long capture = 0;
   };
-  /// Elements [begin, begin + count) of each member's part of a view.
-  struct Piece {
-    Dim begin = 0;
-    Dim count = 0;
-  };
   /// What is enqueued on the stream that is returned follows the operation.
   [[nodiscard]] cudaStream_t reduce_scatter_others(const Start& start, View full, View shard,
-                                                   const Piece& piece);
+                                                   Piece piece);
   [[nodiscard]] cudaStream_t all_gather(const Start& start, CView shard, View full);
-  [[nodiscard]] cudaStream_t all_gather_piece(const Start& start, View full, const Piece& piece);
+  [[nodiscard]] cudaStream_t all_gather_piece(const Start& start, View full, Piece piece);
 
  private:
   static constexpr int kSlots = 4;  ///< messages of a lane that may be under way

@@ -77,7 +77,7 @@ class OneOfTwo final : public comm::Communicator {
   void do_exchange(Stream&, std::span<const comm::Message>, comm::Ticket) override { FAIL(); }
   void do_barrier() override {}
 
-  void do_reduce_scatter_others(Stream&, View full, View shard, Piece piece,
+  void do_reduce_scatter_others(Stream&, View full, View shard, comm::Piece piece,
                                 comm::Ticket ticket) override {
     const Dim part = full.numel() / 2;
     append(sent, full, (1 - rank()) * part + piece.begin, piece.count);
@@ -85,7 +85,7 @@ class OneOfTwo final : public comm::Communicator {
     arrive_later(ticket, all.slice(piece.begin, piece.count), rank() * part + piece.begin,
                  [this](Dim row, Dim column) { return term_of(1 - rank(), row, column); });
   }
-  void do_all_gather_piece(Stream&, View full, Piece piece, comm::Ticket ticket) override {
+  void do_all_gather_piece(Stream&, View full, comm::Piece piece, comm::Ticket ticket) override {
     const Dim part = full.numel() / 2;
     append(gathered, full, rank() * part + piece.begin, piece.count);
     const Dim first = (1 - rank()) * part + piece.begin;

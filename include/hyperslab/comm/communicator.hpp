@@ -64,6 +64,12 @@ struct Message {
   int peer = 0;
 };
 
+/// Elements [begin, begin + count) of every member's part of a view.
+struct Piece {
+  Dim begin = 0;
+  Dim count = 0;
+};
+
 /// Collectives over one group, called in the same order by every member. A call enqueues an
 /// operation that starts after everything enqueued so far on the stream `after`, which is the
 /// compute stream if a context is given; the buffers belong to the communicator until `wait` of its
@@ -194,12 +200,6 @@ class Communicator : public Background {
   [[nodiscard]] const Traffic& traffic() const { return traffic_; }
 
  protected:
-  /// Elements of a part that a call is about.
-  struct Piece {
-    Dim begin = 0;
-    Dim count = 0;
-  };
-
   Communicator(GroupRole role, int rank, int size, Device device);
 
   [[nodiscard]] bool times(Call call) const {
