@@ -191,7 +191,7 @@ void Communicator::check_piece(Call call, CView full, Dim begin, Dim count) cons
 }
 
 void Communicator::check_shared(Call call, CView view) const {
-  if (view.device() == Device::meta || is_shared(view)) return;
+  if (view.device() != Device::meta && is_shared(view)) return;
   refuse(name_of(call), "members do not share the memory of this view");
 }
 
@@ -207,9 +207,7 @@ Ticket Communicator::reduce_scatter_others(Context& ctx, View full, View shard, 
   const std::size_t bytes = static_cast<std::size_t>(count * size_) * size_of(full.dtype());
   const Ticket ticket = open(after, Call::reduce_scatter, bytes);
   this->count(Call::reduce_scatter, bytes);
-  if (after.device() != Device::meta) {
-    do_reduce_scatter_others(after, full, shard, {begin, count}, ticket);
-  }
+  do_reduce_scatter_others(after, full, shard, {begin, count}, ticket);
   return ticket;
 }
 
@@ -220,7 +218,7 @@ Ticket Communicator::all_gather_piece(Context& ctx, View full, Dim begin, Dim co
   const std::size_t bytes = static_cast<std::size_t>(count * size_) * size_of(full.dtype());
   const Ticket ticket = open(after, Call::all_gather, bytes);
   this->count(Call::all_gather, bytes);
-  if (after.device() != Device::meta) do_all_gather_piece(after, full, {begin, count}, ticket);
+  do_all_gather_piece(after, full, {begin, count}, ticket);
   return ticket;
 }
 

@@ -84,6 +84,19 @@ TEST(MetaCommunicator, CountsForAnyGroup) {
   EXPECT_THROW((void)meta->split(0, 0, comm::GroupRole::tensor), Error);
 }
 
+// Plans have the sums of whole products in place of pieces.
+TEST(MetaCommunicator, SharesNoMemory) {
+  Context ctx(Device::meta);
+  const auto meta = comm::make_meta_communicator(comm::GroupRole::tensor, 0, 2);
+  Tensor full(Device::meta, DType::bf16, {2048});
+  Tensor shard(Device::meta, DType::bf16, {1024});
+
+  EXPECT_FALSE(meta->is_shared(full.view()));
+  EXPECT_THROW((void)meta->reduce_scatter_others(ctx, full.view(), shard.view(), 0, 1024), Error);
+  EXPECT_THROW((void)meta->all_gather_piece(ctx, full.view(), 0, 1024), Error);
+  EXPECT_EQ(meta->traffic().calls, comm::Traffic{}.calls);
+}
+
 TEST(MetaCommunicator, TakesNoRealBuffers) {
   Context ctx(Device::cpu);
   const auto meta = comm::make_meta_communicator(comm::GroupRole::data, 0, 2);

@@ -120,7 +120,8 @@ class Communicator : public Background {
   /// A piece of a reduce_scatter without this member's own term: shard[i] = the sum of what the
   /// others have in element i of this member's part of `full`, for i in [begin, begin + count). The
   /// shard, its own part or a view of that size outside of `full`, lies there on all members alike;
-  /// for views that is_shared() holds of.
+  /// for views that is_shared() holds of, which no view on `meta` is: plans count the whole sum
+  /// instead, which sends as many bytes.
   Ticket reduce_scatter_others(Context& ctx, View full, View shard, Dim begin, Dim count);
   /// A piece of an all_gather in place: elements [begin, begin + count) of every member's part. For
   /// views that is_shared() holds of.
