@@ -35,6 +35,7 @@ std::string_view name_of(Call call) {
     case Call::send: return "send";
     case Call::recv: return "recv";
     case Call::barrier: return "barrier";
+    case Call::share: return "share";
   }
   return "?";
 }
@@ -362,13 +363,29 @@ void Communicator::trace(Recorder& recorder, const Open& operation, Ticket ticke
        .end_seconds = end_seconds});
 }
 
+/// Members meet in `work`; the watchdog names it if they do not come.
+template <class Work>
+void Communicator::meet(Call call, Work&& work) {
+  if (flight_recorder_) flight_recorder_->wait_begins(call, next_ticket_ - 1);
+  work();
+  if (flight_recorder_) flight_recorder_->wait_ends();
+}
+
+std::shared_ptr<void> Communicator::share(const Arena& arena) {
+  std::shared_ptr<void> shared;
+  meet(Call::share, [&] { shared = do_share(arena); });
+  if (!shared) return nullptr;
+  void* const which = shared.get();
+  return {which, [this, shared = std::move(shared)](void*) mutable {
+            meet(Call::share, [&] { shared.reset(); });
+          }};
+}
+
 void Communicator::barrier() {
   if (in_group_) refuse("barrier", "called between group_begin and group_end");
   count(Call::barrier, 0);
   const double begin = now_seconds();
-  if (flight_recorder_) flight_recorder_->wait_begins(Call::barrier, next_ticket_ - 1);
-  do_barrier();
-  if (flight_recorder_) flight_recorder_->wait_ends();
+  meet(Call::barrier, [&] { do_barrier(); });
   const double seconds = now_seconds() - begin;
   traffic_.seconds += seconds;
   traffic_.exposed_seconds += seconds;

@@ -217,8 +217,8 @@ void NcclCommunicator::do_all_gather_piece(Stream& after, View full, Piece piece
   });
 }
 
-std::shared_ptr<void> NcclCommunicator::share(void* memory, std::size_t bytes) {
-  return peer_copies_ == nullptr ? nullptr : peer_copies_->share(memory, bytes);
+std::shared_ptr<void> NcclCommunicator::do_share(const Arena& arena) {
+  return peer_copies_ == nullptr ? nullptr : peer_copies_->share(arena);
 }
 
 bool NcclCommunicator::is_shared(CView view) const {

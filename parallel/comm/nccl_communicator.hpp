@@ -35,7 +35,6 @@ class NcclCommunicator final : public Communicator {
   NcclCommunicator& operator=(NcclCommunicator&&) = delete;
 
   void progress() override {}
-  [[nodiscard]] std::shared_ptr<void> share(void* memory, std::size_t bytes) override;
   [[nodiscard]] bool is_shared(CView view) const override;
   /// The self communicator if a group has one member.
   std::unique_ptr<Communicator> split(int color, int key, GroupRole role) override;
@@ -60,6 +59,7 @@ class NcclCommunicator final : public Communicator {
   void do_exchange(Stream& after, std::span<const Message> messages, Ticket ticket) override;
   double do_wait(Stream& before, Ticket ticket) override;
   void do_barrier() override;
+  [[nodiscard]] std::shared_ptr<void> do_share(const Arena& arena) override;
   [[nodiscard]] double do_collect_seconds() override;
 
   Operation& operation(Ticket ticket) { return operations_[ticket % kMaxUnderWay]; }

@@ -11,6 +11,7 @@
 #include "hyperslab/core/error.hpp"
 #include "mpi_check.hpp"
 #include "nccl_check.hpp"
+#include "same_layout.hpp"
 
 namespace hyperslab::comm {
 namespace {
@@ -103,9 +104,11 @@ PeerCopies::~PeerCopies() {
   }
 }
 
-std::shared_ptr<void> PeerCopies::share(void* memory, std::size_t bytes) {
+std::shared_ptr<void> PeerCopies::share(const Arena& arena) {
   std::erase_if(shared_, [](const auto& each) { return each.expired(); });
-  auto mapped = std::make_shared<PeerMemory>(group_, communicator_, memory, bytes);
+  require_same_layout(group_, communicator_, arena);
+  const Buffer& memory = arena.buffer();
+  auto mapped = std::make_shared<PeerMemory>(group_, communicator_, memory.data(), memory.bytes());
   if (!mapped->is_mapped()) return nullptr;
   shared_.push_back(mapped);
   return mapped;

@@ -39,7 +39,7 @@ class PeerCopies {
   PeerCopies& operator=(PeerCopies&&) = delete;
 
   /// As in Communicator.
-  [[nodiscard]] std::shared_ptr<void> share(void* memory, std::size_t bytes);
+  [[nodiscard]] std::shared_ptr<void> share(const Arena& arena);
   [[nodiscard]] bool is_shared(CView view) const { return holder_of(view) != nullptr; }
   /// Whether an all_gather into `full` is worth it; if not, it is NCCL's.
   [[nodiscard]] bool gathers(CView full) const;

@@ -163,14 +163,11 @@ Trainer::Trainer(const Config& config, const mesh::Mesh& mesh, const TrainerOpti
   if (host_moves_data) ctx_->set_background(&mesh.world_group());
   if (real) ctx_->recorder().set_activity(options.activity);
   base_fingerprint_ = (config.run.seed + 1) * 0x9E3779B97F4A7C15ULL;  // of random weights
-  if (real && options.device == Device::cuda) {
-    const Buffer& scratch = arenas_.scratch.buffer();
-    shared_scratch_ = mesh.tensor_group().share(scratch.data(), scratch.bytes());
-  }
   if (options.training) set_up_training();
   records_ = std::make_unique<StepRecords>(*ctx_, arenas_.scratch,
                                            options.compute == DType::f64 ? DType::f64 : DType::f32,
                                            reduction_counters(mesh));
+  if (real) shared_scratch_ = mesh.tensor_group().share(arenas_.scratch);  // all views are taken
   if (config.precision.compute == Precision::fp16 && ctx_->device() != Device::meta) {
     ops::StepState state;
     state.loss_scale = kFirstLossScale;

@@ -257,7 +257,7 @@ class WatchedMember final : public comm::Communicator {
   [[nodiscard]] std::unique_ptr<Communicator> split(int, int, GroupRole) override {
     return nullptr;
   }
-  Status seen;  ///< in the newest wait
+  Status seen;  ///< in the newest wait, and while members begin or end to share memory
 
  private:
   void do_all_reduce(Stream&, View, comm::ReduceOp, comm::Ticket) override {}
@@ -270,6 +270,11 @@ class WatchedMember final : public comm::Communicator {
     return 0;
   }
   void do_barrier() override {}
+  [[nodiscard]] std::shared_ptr<void> do_share(const Arena& arena) override {
+    seen = Status::of(recorders_);
+    if (arena.used_bytes() == 0) return nullptr;
+    return {this, [](WatchedMember* member) { member->seen = Status::of(member->recorders_); }};
+  }
   [[nodiscard]] bool announces_arrivals() const override { return true; }
 
   comm::FlightRecorders& recorders_;
@@ -289,6 +294,31 @@ TEST(FlightRecorders, DoNotShowThatMembersAwaitArrivals) {
   member.wait(ctx, sum);
   EXPECT_TRUE(member.seen.calls[0].waits);
   EXPECT_EQ(member.seen.calls[0].awaited, sum);
+}
+
+TEST(FlightRecorders, ShowThatMembersBeginAndEndToShareMemory) {
+  comm::FlightRecorders recorders;
+  WatchedMember member(recorders);
+  Context ctx(Device::cpu);
+  Tensor value(Device::cpu, DType::f32, {1});
+  const comm::Ticket sum = member.all_reduce(ctx, value.view(), comm::ReduceOp::sum);
+  Arena arena("scratch", Device::cpu, 256);
+  const auto expect_seen = [&] {
+    EXPECT_TRUE(member.seen.calls[0].waits);
+    EXPECT_EQ(name_of(member.seen.calls[0].awaited_kind), "share");
+    EXPECT_EQ(member.seen.calls[0].awaited, sum) << "calls before it";
+    EXPECT_FALSE(Status::of(recorders).calls[0].waits);
+    member.seen = {};
+  };
+
+  EXPECT_EQ(member.share(arena), nullptr) << "as the member cannot";
+  expect_seen();
+  (void)arena.take(DType::f32, {1}, "x");
+  std::shared_ptr<void> shared = member.share(arena);
+  ASSERT_NE(shared, nullptr);
+  expect_seen();
+  shared.reset();
+  expect_seen();
 }
 
 TEST(Peer, MovesWithItsBeatsAlone) {

@@ -331,11 +331,12 @@ TEST_F(Nccl, LargeCallsOfGraphsAndBesideThem) {
 TEST_F(Nccl, PiecesGoRightToWhereTheyBelong) {
   if (size() == 1) GTEST_SKIP() << "a group of one moves nothing";
   const Dim part = Dim{1} << 19;
-  Tensor memory(Device::cuda, DType::bf16, {(size() + 1) * part});
-  const std::shared_ptr<void> shared = group().share(memory.view().raw(), memory.view().bytes());
+  const Dim elements = (size() + 1) * part;
+  Arena memory("shared", Device::cuda, static_cast<std::size_t>(elements) * size_of(DType::bf16));
+  const View full = memory.take(DType::bf16, {size() * part}, "full");
+  const View apart = memory.take(DType::bf16, {part}, "apart");
+  const std::shared_ptr<void> shared = group().share(memory);
   if (!shared) GTEST_SKIP() << "the GPUs do not map each other's memory";
-  const View full = memory.view().slice(0, size() * part);
-  const View apart = memory.view().slice(size() * part, part);
   const View own = full.slice(rank() * part, part);
   ASSERT_TRUE(group().is_shared(full));
   EXPECT_FALSE(group().is_shared(on_gpu(filled(DType::bf16, 64, 0).view()).view()));

@@ -221,5 +221,46 @@ TEST(MemoryPlan, SequenceParallelismCutsTheStream) {
   EXPECT_EQ(before.activations - after.activations, blocks + others);
 }
 
+/// What a rank takes from the scratch arena, in order.
+std::vector<std::string> scratch_of(const train::Config& config, int rank) {
+  std::vector<std::string> taken;
+  for (const auto& [arena, each] : plan::make_plan(config, {}, rank).allocations) {
+    if (arena != "scratch") continue;
+    taken.push_back(fmt::format("{} at {}: {}", each.bytes, each.offset_bytes, each.label));
+  }
+  return taken;
+}
+
+/// Tensor ranks write into each other's scratch arena.
+TEST(MemoryPlan, TensorRanksTakeTheSameFromTheScratchArena) {
+  const std::vector<std::vector<std::string>> layouts = {
+      {},
+      {"parallel.sequence=true"},
+      {"model.family=llama", "model.kv_heads=1"},
+      {"model.family=llama", "model.tie_embeddings=true", "memory.recompute=selective"},
+      {"memory.recompute=full", "parallel.zero=2", "optimizer.ema_decay=0.9"},
+      {"parallel.pipeline=2", "parallel.schedule=zero_bubble", "parallel.sequence=true"},
+      {"parallel.pipeline=2", "model.tie_embeddings=true", "parallel.zero=1"},
+      {"adapter.rank=2", "model.frozen_format=int8"},
+      {"quantization.weights=int8", "parallel.zero=1"},
+      {"optimizer.name=muon"}};
+  for (const int tensor : {2, 4}) {
+    for (std::vector<std::string> overrides : layouts) {
+      overrides.push_back(fmt::format("parallel.tensor={}", tensor));
+      SCOPED_TRACE(fmt::format("{}", fmt::join(overrides, " ")));
+      const bool is_cut = std::ranges::count(overrides, "parallel.pipeline=2") > 0;
+      const int ranks = tensor * (is_cut ? 2 : 1);
+      const train::Config config = test::small_config(overrides, ranks);
+      for (int first = 0; first < ranks; first += tensor) {  // of a tensor group
+        const std::vector<std::string> expected = scratch_of(config, first);
+        EXPECT_FALSE(expected.empty());
+        for (int rank = first + 1; rank < first + tensor; ++rank) {
+          EXPECT_EQ(scratch_of(config, rank), expected) << "rank " << rank;
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace hyperslab

@@ -17,7 +17,7 @@ namespace hyperslab::comm {
 
 enum class ReduceOp : std::uint8_t { sum, max };
 
-/// Kinds of calls, for counting.
+/// Kinds of calls. The first kCalls are counted; the watchdog tells the others, too.
 enum class Call : std::uint8_t {
   all_reduce,
   reduce_scatter,
@@ -26,6 +26,7 @@ enum class Call : std::uint8_t {
   send,
   recv,
   barrier,
+  share,
 };
 inline constexpr int kCalls = 7;
 [[nodiscard]] std::string_view name_of(Call call);
@@ -165,13 +166,11 @@ class Communicator : public Background {
   /// Blocks the host until every member has arrived.
   void barrier();
 
-  /// Lets members write into each other's memory from `memory` on, `bytes` long, where a view of
-  /// one lies as far from the start as the same view of the others: until what is returned is
-  /// destroyed, which is collective, too, and comes before the memory is freed. Null where members
-  /// cannot.
-  [[nodiscard]] virtual std::shared_ptr<void> share(void* /*memory*/, std::size_t /*bytes*/) {
-    return nullptr;
-  }
+  /// Lets members write into each other's memory of `arena`, from which all of them have taken the
+  /// same views; if not, throws an internal Error that names the first one that differs. Ends when
+  /// what is returned is destroyed: on all members, before the arena and this communicator. Null
+  /// where members cannot. Collective.
+  [[nodiscard]] std::shared_ptr<void> share(const Arena& arena);
   /// Whether calls with this view write right where it lies on the other members, beside
   /// computation: then products are worth cutting into pieces. Alike on all members.
   [[nodiscard]] virtual bool is_shared(CView /*view*/) const { return false; }
@@ -240,6 +239,7 @@ class Communicator : public Background {
   /// host does not see its end (CUDA).
   virtual double do_wait(Stream& before, Ticket ticket) = 0;
   virtual void do_barrier() = 0;
+  [[nodiscard]] virtual std::shared_ptr<void> do_share(const Arena& /*arena*/) { return nullptr; }
   /// Whether do_arrive is implemented.
   [[nodiscard]] virtual bool announces_arrivals() const { return false; }
   virtual void do_arrive(Ticket /*ticket*/) {}
@@ -254,6 +254,8 @@ class Communicator : public Background {
   void check_message(Device device, Call call, CView buffer, int peer) const;
   void count(Call call, std::size_t bytes);
   void await(Stream& after);
+  template <class Work>
+  void meet(Call call, Work&& work);
   void record(Stream& after, Call call, std::size_t bytes) const;
   Ticket open(Stream& after, Call call, std::size_t bytes);
   void trace(Recorder& recorder, const Open& operation, Ticket ticket, double wait_seconds,
