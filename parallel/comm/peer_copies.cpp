@@ -2,6 +2,7 @@
 #include "peer_copies.hpp"
 
 #include <cuda.h>
+#include <fmt/format.h>
 
 #include <cstdlib>
 #include <string_view>
@@ -9,6 +10,7 @@
 #include "hyperslab/core/cuda_check.hpp"
 #include "hyperslab/core/driver_function.hpp"
 #include "hyperslab/core/error.hpp"
+#include "hyperslab/core/log.hpp"
 #include "mpi_check.hpp"
 #include "nccl_check.hpp"
 #include "same_layout.hpp"
@@ -43,6 +45,15 @@ void set(cudaStream_t stream, const std::uint32_t* flag, std::uint32_t value,
                "cuStreamWriteValue32", communicator);
 }
 
+/// Between hosts no one expects anything but NCCL.
+void tell_refusal(const PeerMemory& memory, const std::string& communicator) {
+  const std::string text = fmt::format(
+      "communicator {}: NCCL moves everything between its two ranks, as they cannot write into "
+      "each other's memory: {}",
+      communicator, memory.refusal());
+  memory.is_on_one_host() ? log::info(text) : log::debug(text);
+}
+
 std::byte* bytes_of(View view) { return static_cast<std::byte*>(view.raw()); }
 
 }  // namespace
@@ -54,7 +65,7 @@ std::unique_ptr<PeerCopies> PeerCopies::make(MPI_Comm group, const std::string& 
   HS_MPI(communicator, MPI_Allreduce(MPI_IN_PLACE, &wanted, 1, MPI_INT, MPI_LAND, group));
   if (wanted == 0) return nullptr;
   auto copies = std::unique_ptr<PeerCopies>(new PeerCopies(group, communicator));
-  if (!copies->mapped_->is_mapped()) return nullptr;
+  if (!copies->maps(*copies->mapped_)) return nullptr;
   copies->make_lanes();
   return copies;
 }
@@ -104,12 +115,17 @@ PeerCopies::~PeerCopies() {
   }
 }
 
+bool PeerCopies::maps(const PeerMemory& memory) const {
+  if (!memory.is_mapped() && rank_ == 0) tell_refusal(memory, communicator_);
+  return memory.is_mapped();
+}
+
 std::shared_ptr<void> PeerCopies::share(const Arena& arena) {
   std::erase_if(shared_, [](const auto& each) { return each.expired(); });
   require_same_layout(group_, communicator_, arena);
   const Buffer& memory = arena.buffer();
   auto mapped = std::make_shared<PeerMemory>(group_, communicator_, memory.data(), memory.bytes());
-  if (!mapped->is_mapped()) return nullptr;
+  if (!maps(*mapped)) return nullptr;
   shared_.push_back(mapped);
   return mapped;
 }

@@ -80,6 +80,8 @@ class PeerCopies {
 
   PeerCopies(MPI_Comm group, const std::string& communicator);
   void make_lanes();
+  /// Whether the memory is mapped; if not, the first member logs why.
+  [[nodiscard]] bool maps(const PeerMemory& memory) const;
   [[nodiscard]] std::shared_ptr<const PeerMemory> holder_of(CView view) const;
   /// Sends `from` to `to`, an address on the other member as this one maps it, and waits for what
   /// the other sends.

@@ -2,9 +2,11 @@
 #include "peer_memory.hpp"
 
 #include <cuda.h>
+#include <fmt/format.h>
 
 #include <array>
 #include <cstdint>
+#include <string_view>
 
 #include "hyperslab/core/cuda_check.hpp"
 #include "hyperslab/core/driver_function.hpp"
@@ -23,44 +25,93 @@ struct Offer {
   std::size_t bytes;
 };
 
-bool all_agree(MPI_Comm group, const std::string& communicator, bool mine) {
-  int all = static_cast<int>(mine);
-  HS_MPI(communicator, MPI_Allreduce(MPI_IN_PLACE, &all, 1, MPI_INT, MPI_LAND, group));
-  return all != 0;
+// A reason is empty if there is none: what was tried is done.
+
+/// The first member's reason, else the second's, on both.
+std::string agreed(MPI_Comm group, const std::string& communicator, const std::string& mine) {
+  using Text = std::array<char, 256>;
+  Text text{};
+  mine.copy(text.data(), text.size() - 1);
+  std::array<Text, 2> all{};
+  HS_MPI(communicator, MPI_Allgather(text.data(), sizeof text, MPI_BYTE, all.data(), sizeof text,
+                                     MPI_BYTE, group));
+  return all[0][0] != '\0' ? all[0].data() : all[1].data();
 }
 
-bool is_one_host(MPI_Comm group, const std::string& communicator) {
+bool are_on_one_host(MPI_Comm group, const std::string& communicator) {
   MPI_Comm host = MPI_COMM_NULL;
   HS_MPI(communicator, MPI_Comm_split_type(group, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host));
   const bool all = size_of_group(host, communicator) == size_of_group(group, communicator);
   HS_MPI(communicator, MPI_Comm_free(&host));
-  return all_agree(group, communicator, all);
+  return agreed(group, communicator, all ? "" : "apart").empty();
 }
 
-bool make_offer(const std::string& communicator, void* memory, std::size_t bytes, Offer& offer) {
+/// The reason that a call gives. CUDA's last error is cleared, so that the next check does not see
+/// it.
+std::string reason_of(cudaError_t status, std::string_view call) {
+  if (status == cudaSuccess) return {};
+  (void)cudaGetLastError();
+  return fmt::format("{} failed ({})", call, cudaGetErrorName(status));
+}
+
+/// Returns the reason why there is none.
+std::string make_offer(const std::string& communicator, void* memory, std::size_t bytes,
+                       Offer& offer) {
   static const auto range = driver_function<decltype(&cuMemGetAddressRange)>(
       "communicator " + communicator, "cuMemGetAddressRange");
-  CUdeviceptr start = 0;
-  int device = 0;
   offer.bytes = bytes;
+  if (bytes == 0) return "there is no memory to share";
+  CUdeviceptr start = 0;
   const auto address = reinterpret_cast<CUdeviceptr>(memory);
-  if (range(&start, nullptr, address) != CUDA_SUCCESS) return false;
+  if (range(&start, nullptr, address) != CUDA_SUCCESS) return "cuMemGetAddressRange failed";
   offer.offset = address - start;
-  return cudaGetDevice(&device) == cudaSuccess &&
-         cudaDeviceGetPCIBusId(offer.bus_id.data(), kBusIdBytes, device) == cudaSuccess &&
-         cudaIpcGetMemHandle(&offer.allocation, memory) == cudaSuccess;
+  int device = 0;
+  std::string reason = reason_of(cudaGetDevice(&device), "cudaGetDevice");
+  if (reason.empty()) {
+    reason = reason_of(cudaDeviceGetPCIBusId(offer.bus_id.data(), kBusIdBytes, device),
+                       "cudaDeviceGetPCIBusId");
+  }
+  if (reason.empty()) {
+    reason = reason_of(cudaIpcGetMemHandle(&offer.allocation, memory), "cudaIpcGetMemHandle");
+  }
+  return reason;
 }
 
-/// GPUs that NVLink connects carry out each other's atomic operations.
-bool is_linked(const Offer& other) {
-  int mine = 0;
+/// Returns the reason why the other GPU's memory cannot be reached. GPUs that NVLink connects carry
+/// out each other's atomic operations.
+std::string find_link(const Offer& mine, const Offer& theirs) {
   int device = 0;
+  int other = 0;
   int linked = 0;
-  return cudaGetDevice(&mine) == cudaSuccess &&
-         cudaDeviceGetByPCIBusId(&device, other.bus_id.data()) == cudaSuccess &&
-         cudaDeviceGetP2PAttribute(&linked, cudaDevP2PAttrNativeAtomicSupported, mine, device) ==
-             cudaSuccess &&
-         linked != 0;
+  if (cudaDeviceGetByPCIBusId(&other, theirs.bus_id.data()) != cudaSuccess) {
+    (void)cudaGetLastError();
+    return fmt::format(
+        "the rank of GPU {} does not see GPU {} (CUDA_VISIBLE_DEVICES, or a "
+        "launcher that shows each rank one GPU)",
+        mine.bus_id.data(), theirs.bus_id.data());
+  }
+  std::string reason = reason_of(cudaGetDevice(&device), "cudaGetDevice");
+  if (reason.empty()) {
+    reason = reason_of(
+        cudaDeviceGetP2PAttribute(&linked, cudaDevP2PAttrNativeAtomicSupported, device, other),
+        "cudaDeviceGetP2PAttribute");
+  }
+  if (!reason.empty() || linked != 0) return reason;
+  return fmt::format("no NVLink connects GPUs {} and {}", mine.bus_id.data(), theirs.bus_id.data());
+}
+
+/// Returns the reason why `mapped` is null.
+std::string map(const Offer& mine, const Offer& theirs, void*& mapped) {
+  if (theirs.bytes != mine.bytes) {
+    return fmt::format("one has {} bytes, the other {}", mine.bytes, theirs.bytes);
+  }
+  std::string reason = find_link(mine, theirs);
+  if (!reason.empty()) return reason;
+  reason =
+      reason_of(cudaIpcOpenMemHandle(&mapped, theirs.allocation, cudaIpcMemLazyEnablePeerAccess),
+                "cudaIpcOpenMemHandle");
+  if (!reason.empty()) mapped = nullptr;
+  return reason;
 }
 
 }  // namespace
@@ -70,24 +121,21 @@ PeerMemory::PeerMemory(MPI_Comm group, const std::string& communicator, void* me
     : group_(group),
       communicator_(communicator),
       own_(static_cast<std::byte*>(memory)),
-      bytes_(bytes) {
-  if (!is_one_host(group, communicator)) return;
-  Offer offer = {};
-  const bool offers = bytes > 0 && make_offer(communicator, memory, bytes, offer);
-  (void)cudaGetLastError();  // not to be seen by the next check
-  std::array<Offer, 2> offered;
-  HS_MPI(communicator, MPI_Allgather(&offer, sizeof offer, MPI_BYTE, offered.data(), sizeof offer,
-                                     MPI_BYTE, group));
-  if (!all_agree(group, communicator, offers)) return;
-  const Offer& theirs = offered.at(rank_in(group, communicator) == 0 ? 1 : 0);
-  const bool maps = theirs.bytes == bytes && is_linked(theirs) &&
-                    cudaIpcOpenMemHandle(&mapped_, theirs.allocation,
-                                         cudaIpcMemLazyEnablePeerAccess) == cudaSuccess;
-  (void)cudaGetLastError();
-  if (!maps) mapped_ = nullptr;
-  if (all_agree(group, communicator, maps)) {
-    theirs_ = static_cast<std::byte*>(mapped_) + theirs.offset;
+      bytes_(bytes),
+      one_host_(are_on_one_host(group, communicator)) {
+  if (!one_host_) {
+    refusal_ = "the ranks are on two hosts";
+    return;
   }
+  Offer mine = {};
+  refusal_ = agreed(group, communicator, make_offer(communicator, memory, bytes, mine));
+  if (!refusal_.empty()) return;
+  std::array<Offer, 2> offered;
+  HS_MPI(communicator,
+         MPI_Allgather(&mine, sizeof mine, MPI_BYTE, offered.data(), sizeof mine, MPI_BYTE, group));
+  const Offer& theirs = offered.at(rank_in(group, communicator) == 0 ? 1 : 0);
+  refusal_ = agreed(group, communicator, map(mine, theirs, mapped_));
+  if (refusal_.empty()) theirs_ = static_cast<std::byte*>(mapped_) + theirs.offset;
 }
 
 PeerMemory::~PeerMemory() {

@@ -14,7 +14,7 @@ class PeerMemory {
  public:
   /// Collective over `group`, which must outlive it: `memory` of each member, the GPU's of this
   /// process. Maps nothing, alike on both members, if sizes differ, if the GPUs are not of one host
-  /// or no NVLink connects them, or if the driver refuses; then is_mapped() is false.
+  /// or no NVLink connects them, or if the driver refuses: refusal() says why.
   PeerMemory(MPI_Comm group, const std::string& communicator, void* memory, std::size_t bytes);
   /// Before either member frees its memory: collective.
   ~PeerMemory();
@@ -24,6 +24,9 @@ class PeerMemory {
   PeerMemory& operator=(PeerMemory&&) = delete;
 
   [[nodiscard]] bool is_mapped() const { return theirs_ != nullptr; }
+  /// Why nothing is mapped, the same on both members; empty if the memory is.
+  [[nodiscard]] const std::string& refusal() const { return refusal_; }
+  [[nodiscard]] bool is_on_one_host() const { return one_host_; }
   [[nodiscard]] bool holds(const void* address, std::size_t bytes) const;
   /// Where this member maps what has `address`, which the memory holds, on the other one.
   [[nodiscard]] std::byte* there(const void* address) const {
@@ -35,6 +38,8 @@ class PeerMemory {
   std::string communicator_;
   std::byte* own_;
   std::size_t bytes_;
+  bool one_host_;
+  std::string refusal_;
   std::byte* theirs_ = nullptr;  ///< null if not mapped
   void* mapped_ = nullptr;       ///< what is to be closed
 };
