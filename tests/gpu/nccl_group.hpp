@@ -33,12 +33,16 @@ class NcclGroup : public testing::Test {
 
   void SetUp() override {
     if (has_gpus) return;
-    const char* required = std::getenv("HYPERSLAB_REQUIRE_GPU");
-    if (required != nullptr && std::string(required) == "1") {
+    if (requires_gpu()) {
       FAIL() << "HYPERSLAB_REQUIRE_GPU=1, and there are " << cuda_device_count() << " GPUs for "
              << world().local_size() << " ranks of a host";
     }
     GTEST_SKIP() << "fewer GPUs than ranks here";
+  }
+
+  static bool requires_gpu() {
+    const char* required = std::getenv("HYPERSLAB_REQUIRE_GPU");
+    return required != nullptr && std::string(required) == "1";
   }
 
   static Context& ctx() { return *the_context; }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <array>
 #include <cstring>
 
 #include "hyperslab/core/graph.hpp"
@@ -285,95 +284,6 @@ TEST_F(Nccl, WorksInGraphs) {
     EXPECT_EQ(numbers(x.view()), std::vector<double>(n, sum)) << run;
     EXPECT_EQ(numbers(neighbour.view()), std::vector<double>(n, sum * size())) << run;
     EXPECT_EQ(numbers(outside.view()), std::vector<double>(n, run * size())) << run;
-  }
-}
-
-// In turns eager and in two graphs, several under way.
-TEST_F(Nccl, LargeCallsOfGraphsAndBesideThem) {
-  constexpr int kPieces = 6;
-  const Dim n = (Dim{5} << 20) + 64 * size();
-  std::vector<Tensor> pieces;
-  for (int i = 0; i < kPieces; ++i) pieces.push_back(filled(DType::bf16, n, 0));
-  Tensor gathered = filled(DType::bf16, n * size(), 0);
-  Tensor scattered = filled(DType::bf16, n, 0);
-  std::array<GraphSegment, 2> segments;
-  const auto work = [&] {
-    std::vector<Ticket> tickets;
-    for (Tensor& piece : pieces) {
-      tickets.push_back(group().all_reduce(ctx(), piece.view(), ReduceOp::sum));
-    }
-    for (const Ticket ticket : tickets) group().wait(ctx(), ticket);
-    group().wait(ctx(), group().all_gather(ctx(), pieces[1].view(), gathered.view()));
-    group().wait(ctx(), group().reduce_scatter(ctx(), gathered.view(), scattered.view()));
-  };
-
-  for (int run = 0; run < 12; ++run) {
-    for (int i = 0; i < kPieces; ++i) {
-      copy(ctx(), filled(DType::bf16, n, rank() + run + i).view(), pieces[std::size_t(i)].view());
-    }
-    if (run % 3 == 0) {
-      work();
-    } else {
-      segments.at(std::size_t(run % 2)).run(ctx(), true, work);
-    }
-
-    for (int i = 0; i < kPieces; ++i) {
-      const auto found = numbers(pieces[std::size_t(i)].view());
-      EXPECT_EQ(std::ranges::count(found, sum_of_ranks() + (run + i) * size()), n) << run << i;
-    }
-    const double sum = (sum_of_ranks() + (run + 1) * size()) * size();
-    EXPECT_EQ(std::ranges::count(numbers(scattered.view()), sum), n) << run;
-  }
-}
-
-// What a row-parallel product does: others' parts, then this member's, in pieces, in turns eager
-// and in a graph; the shard is in place or not.
-TEST_F(Nccl, PiecesGoRightToWhereTheyBelong) {
-  if (size() == 1) GTEST_SKIP() << "a group of one moves nothing";
-  const Dim part = Dim{1} << 19;
-  const Dim elements = (size() + 1) * part;
-  Arena memory("shared", Device::cuda, static_cast<std::size_t>(elements) * size_of(DType::bf16));
-  const View full = memory.take(DType::bf16, {size() * part}, "full");
-  const View apart = memory.take(DType::bf16, {part}, "apart");
-  const std::shared_ptr<void> shared = group().share(memory);
-  if (!shared) GTEST_SKIP() << "the GPUs do not map each other's memory";
-  const View own = full.slice(rank() * part, part);
-  ASSERT_TRUE(group().is_shared(full));
-  EXPECT_FALSE(group().is_shared(on_gpu(filled(DType::bf16, 64, 0).view()).view()));
-  constexpr int kPieces = 3;  // which do not divide the part
-  const auto in_pieces = [&](auto&& work) {
-    for (int i = 0; i < kPieces; ++i) {
-      const auto begin_of = [&](int piece) { return part * piece / kPieces / 8 * 8; };
-      group().wait(ctx(), work(begin_of(i), begin_of(i + 1) - begin_of(i)));
-    }
-  };
-  GraphSegment segment;
-  const auto work = [&] {
-    in_pieces([&](Dim begin, Dim count) {
-      return group().reduce_scatter_others(ctx(), full, apart, begin, count);
-    });
-    in_pieces([&](Dim begin, Dim count) {
-      return group().reduce_scatter_others(ctx(), full, own, begin, count);
-    });
-    in_pieces(
-        [&](Dim begin, Dim count) { return group().all_gather_piece(ctx(), full, begin, count); });
-  };
-
-  for (int run = 0; run < 6; ++run) {
-    copy(ctx(), filled(DType::bf16, size() * part, rank() + run).view(), full);
-    if (run % 3 == 0) {
-      work();
-    } else {
-      segment.run(ctx(), true, work);
-    }
-
-    const double others = sum_of_ranks() - rank() + run * (size() - 1);
-    EXPECT_EQ(std::ranges::count(numbers(apart), others), part) << run;
-    for (int member = 0; member < size(); ++member) {
-      const double theirs = sum_of_ranks() - member + run * (size() - 1);
-      EXPECT_EQ(std::ranges::count(numbers(full.slice(member * part, part)), theirs), part)
-          << run << " " << member;
-    }
   }
 }
 

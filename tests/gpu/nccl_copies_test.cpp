@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the members of a group of two write into each other's memory by copies.
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <string_view>
+
+#include "hyperslab/core/graph.hpp"
+#include "hyperslab/core/profiler.hpp"
+#include "nccl_group.hpp"
+
+namespace hyperslab::test {
+namespace {
+
+using comm::Ticket;
+
+/// Has memory that both members share. Skips if they cannot; with HYPERSLAB_REQUIRE_GPU=1 that is a
+/// failure where CUDA says that they can, unless HYPERSLAB_PEER_COPIES=0 forbids it.
+class NcclCopies : public NcclGroup {
+ protected:
+  void SetUp() override {
+    NcclGroup::SetUp();
+    if (IsSkipped() || HasFailure()) return;
+    if (size() != 2) GTEST_SKIP() << "copies are for groups of two";
+    memory_ = std::make_unique<Arena>("shared", Device::cuda, std::size_t{64} << 20);
+    shared_ = group().share(*memory_);
+    if (shared_) return;
+    const bool linked = are_linked();
+    ASSERT_FALSE(world().all(linked && requires_gpu() && wants_copies()))
+        << "GPUs that NVLink connects do not share memory";
+    GTEST_SKIP() << "the GPUs do not share memory";
+  }
+  void TearDown() override {
+    shared_.reset();
+    memory_.reset();
+  }
+
+  /// Shared memory, the same on both members.
+  View take(Dim elements) { return memory_->take(DType::bf16, {elements}, "view"); }
+  static View part_of(View full, int member) {
+    const Dim part = full.numel() / 2;
+    return full.slice(member * part, part);
+  }
+  static int other() { return 1 - rank(); }
+
+  /// Elements of the view on the GPU that are not expected(i).
+  template <class Expected>
+  static Dim wrong(CView view, Expected&& expected) {
+    const std::vector<double> found = numbers(view);
+    Dim count = 0;
+    for (Dim i = 0; i < view.numel(); ++i) {
+      if (found[static_cast<std::size_t>(i)] != expected(i)) ++count;
+    }
+    return count;
+  }
+
+ private:
+  static bool wants_copies() {
+    const char* wish = std::getenv("HYPERSLAB_PEER_COPIES");
+    return wish == nullptr || std::string_view(wish) != "0";
+  }
+  /// Whether CUDA says that each GPU reaches the other's memory over NVLink.
+  static bool are_linked() {
+    const std::string theirs = world().all_gather(device_bus_id()).at(std::size_t(other()));
+    int mine = 0;
+    int peer = 0;
+    int reaches = 0;
+    int linked = 0;
+    const bool known = world().local_size() == 2 && cudaGetDevice(&mine) == cudaSuccess &&
+                       cudaDeviceGetByPCIBusId(&peer, theirs.c_str()) == cudaSuccess &&
+                       cudaDeviceCanAccessPeer(&reaches, mine, peer) == cudaSuccess &&
+                       cudaDeviceGetP2PAttribute(&linked, cudaDevP2PAttrNativeAtomicSupported, mine,
+                                                 peer) == cudaSuccess;
+    (void)cudaGetLastError();
+    return world().all(known && reaches != 0 && linked != 0);
+  }
+
+  std::unique_ptr<Arena> memory_;
+  std::shared_ptr<void> shared_;
+};
+
+TEST_F(NcclCopies, TellWhatIsShared) {
+  const View inside = take(64);
+  const Tensor outside = filled(DType::bf16, 64, 0);
+
+  EXPECT_TRUE(group().is_shared(inside));
+  EXPECT_FALSE(group().is_shared(outside.view()));
+}
+
+// In turns eager and in a graph; the shard is apart or in place.
+TEST_F(NcclCopies, PiecesGoRightToWhereTheyBelong) {
+  const Dim part = Dim{1} << 19;
+  const View full = take(2 * part);
+  const View apart = take(part);
+  constexpr int kPieces = 3;  // which do not divide the part
+  const auto in_pieces = [&](auto&& start) {
+    for (int i = 0; i < kPieces; ++i) {
+      const auto begin_of = [&](int piece) { return part * piece / kPieces / 8 * 8; };
+      group().wait(ctx(), start(begin_of(i), begin_of(i + 1) - begin_of(i)));
+    }
+  };
+  GraphSegment segment;
+  const auto work = [&] {
+    in_pieces([&](Dim begin, Dim count) {
+      return group().reduce_scatter_others(ctx(), full, apart, begin, count);
+    });
+    in_pieces([&](Dim begin, Dim count) {
+      return group().reduce_scatter_others(ctx(), full, part_of(full, rank()), begin, count);
+    });
+    in_pieces(
+        [&](Dim begin, Dim count) { return group().all_gather_piece(ctx(), full, begin, count); });
+  };
+
+  for (int run = 0; run < 6; ++run) {
+    copy(ctx(), filled(DType::bf16, 2 * part, rank() + run).view(), full);
+    if (run % 3 == 0) {
+      work();
+    } else {
+      segment.run(ctx(), true, work);
+    }
+
+    EXPECT_EQ(wrong(apart, [&](Dim) { return other() + run; }), 0) << run;
+    for (const int member : {0, 1}) {
+      EXPECT_EQ(wrong(part_of(full, member), [&](Dim) { return 1 - member + run; }), 0)
+          << run << " " << member;
+    }
+  }
+}
+
+// In turns eager and in two graphs, with an eager call under way beside all of it. There are more
+// pieces than messages that PeerCopies has under way, so that later ones reuse the places of
+// earlier ones.
+TEST_F(NcclCopies, LargeCallsOfGraphsAndBesideThem) {
+  constexpr int kPieces = 6;
+  const Dim part = (Dim{3} << 20) + 64;
+  const View full = take(2 * part);
+  const View apart = take(part);
+  const View beside = take(1 << 20);
+  const auto wait_for_pieces = [&](auto&& start) {
+    std::array<Ticket, kPieces> tickets{};
+    for (int i = 0; i < kPieces; ++i) {
+      const Dim begin = part * i / kPieces;
+      tickets.at(std::size_t(i)) = start(begin, part * (i + 1) / kPieces - begin);
+    }
+    for (const Ticket ticket : tickets) group().wait(ctx(), ticket);
+  };
+  // A sum over two without the member's own term is the other's term. Each member receives it for
+  // its own part, puts it there, and gathers all parts.
+  const auto work = [&] {
+    wait_for_pieces([&](Dim begin, Dim count) {
+      return group().reduce_scatter_others(ctx(), full, apart, begin, count);
+    });
+    copy(ctx(), apart, part_of(full, rank()));
+    wait_for_pieces(
+        [&](Dim begin, Dim count) { return group().all_gather_piece(ctx(), full, begin, count); });
+  };
+  std::array<GraphSegment, 2> segments;
+
+  for (int run = 0; run < 11; ++run) {
+    // Element i of `full` and `beside` of a member. element() repeats after 23 seeds, so that no
+    // two terms of all runs and members are the same.
+    const auto term = [&](Dim i, int member) { return element(i, 2 * run + member); };
+    copy(ctx(), elements_of(DType::bf16, full.numel(), 2 * run + rank()).view(), full);
+    copy(ctx(), elements_of(DType::bf16, beside.numel(), 2 * run + rank()).view(), beside);
+    const Ticket eager = group().all_gather_piece(ctx(), beside, 0, beside.numel() / 2);
+    if (run % 3 == 0) {
+      work();
+    } else {
+      segments.at(std::size_t(run % 2)).run(ctx(), true, work);
+    }
+    group().wait(ctx(), eager);
+
+    EXPECT_EQ(wrong(apart, [&](Dim i) { return term(rank() * part + i, other()); }), 0) << run;
+    EXPECT_EQ(wrong(full, [&](Dim i) { return term(i, i < part ? 1 : 0); }), 0) << run;
+    EXPECT_EQ(wrong(beside, [&](Dim i) { return term(i, i < beside.numel() / 2 ? 0 : 1); }), 0)
+        << run;
+  }
+}
+
+// From outside and from its own part. Gathers below 256 KiB, and into memory that is not shared,
+// are NCCL's, with the same result.
+TEST_F(NcclCopies, GathersIntoSharedMemory) {
+  Tensor unshared = filled(DType::bf16, Dim{1} << 20, 99);
+  for (const View full : {take(Dim{1} << 20), take(1 << 18), take(2 * 1021), unshared.view()}) {
+    const Dim part = full.numel() / 2;
+    const View own = part_of(full, rank());
+    GraphSegment segment;
+    for (const bool in_place : {false, true}) {
+      for (int run = 0; run < 4; ++run) {
+        const int seed = 4 * static_cast<int>(in_place) + run;
+        copy(ctx(), filled(DType::bf16, full.numel(), 99).view(), full);
+        const Tensor shard = elements_of(DType::bf16, part, 2 * seed + rank());
+        if (in_place) copy(ctx(), shard.view(), own);
+        const auto gather = [&] {
+          group().wait(ctx(), group().all_gather(ctx(), in_place ? own : shard.view(), full));
+        };
+
+        // A graph keeps addresses, and the shard outside has others in each run.
+        in_place ? segment.run(ctx(), true, gather) : gather();
+
+        EXPECT_EQ(
+            wrong(full, [&](Dim i) { return element(i % part, 2 * seed + (i < part ? 0 : 1)); }), 0)
+            << full.numel() << " " << in_place << " " << run;
+      }
+    }
+  }
+}
+
+TEST_F(NcclCopies, GathersIntoSharedMemoryTakeNoKernelOfNccl) {
+  if (!Profiler::unavailable().empty()) GTEST_SKIP() << Profiler::unavailable();
+  const Tensor shard = elements_of(DType::bf16, Dim{1} << 19, rank());
+  const View shared = take(Dim{1} << 20);
+  Tensor unshared = filled(DType::bf16, Dim{1} << 20, 0);
+  const auto kernels_of_nccl = [&](View full) {
+    Profiler profiler(ctx().recorder(), Profiler::Watch::calls_and_kernels);
+    profiler.start();
+    group().wait(ctx(), group().all_gather(ctx(), shard.view(), full));
+    synchronize(ctx());
+    profiler.stop();
+    return std::ranges::count_if(profiler.kernels(), [](const KernelTime& kernel) {
+      return kernel.name.starts_with("ncclDev");
+    });
+  };
+
+  EXPECT_EQ(kernels_of_nccl(shared), 0);
+  EXPECT_GT(kernels_of_nccl(unshared.view()), 0);
+}
+
+}  // namespace
+}  // namespace hyperslab::test
