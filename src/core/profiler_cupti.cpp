@@ -406,7 +406,8 @@ void Watcher::keep_event(const Record& record, std::uint64_t begin_ns, std::stri
   added.end_ns = record.end;
 }
 
-/// CUPTI has some copies between devices among those on one.
+/// CUPTI reports copies between devices in two kinds of records: some in those of all copies. The
+/// kind of a copy tells them apart.
 template <class Record>
 void Watcher::add_copy(const Record& record) {
   if (record.end < record.start) return;  // it has not ended
