@@ -105,7 +105,7 @@ void Linear::forward_summed(Context& ctx, const TensorGroup& group, CView x, Vie
                             const LinearPass& pass) const {
   const Dim width = y.shape().back();
   const Dim rows = term.numel() / std::max<Dim>(1, width);
-  if (is_plain(rows) && group.writes_at_members(y) && group.writes_at_members(term)) {
+  if (is_plain(rows) && group.sums_at_members(term, y)) {
     const CView x_all = x.as_matrix();
     return group.wait(
         ctx,
@@ -162,7 +162,7 @@ void Linear::forward_gated(Context& ctx, CView x, ops::Activation activation, Vi
 
 Linear::SummedPass Linear::backward_input_summed(Context& ctx, const TensorGroup& group, CView dy,
                                                  View term, View dx, LinearPass pass) const {
-  if (!is_plain(rows_of(dy)) || !group.writes_at_members(dx) || !group.writes_at_members(term)) {
+  if (!is_plain(rows_of(dy)) || !group.sums_at_members(term, dx)) {
     SummedPass out = {backward_input(ctx, dy, term, pass), {}};
     out.sums.tickets[0] = group.start_sum(ctx, term, dx);
     return out;
@@ -178,7 +178,7 @@ Linear::SummedPass Linear::backward_input_summed(Context& ctx, const TensorGroup
 
 void Linear::forward_gathered(Context& ctx, const TensorGroup& group, CView x, View full, View y,
                               const LinearPass& pass) const {
-  if (!group.cuts_rows() || !is_plain(rows_of(y)) || !group.writes_at_members(full)) {
+  if (!is_plain(rows_of(y)) || !group.gathers_at_members(full)) {
     return forward(ctx, group.gather(ctx, x, full), y, pass);
   }
   group.of_gathered(ctx, x, full, [&](CView rows, Dim begin, Dim count) {
@@ -189,7 +189,7 @@ void Linear::forward_gathered(Context& ctx, const TensorGroup& group, CView x, V
 
 LinearPass Linear::backward_input_gathered(Context& ctx, const TensorGroup& group, CView dy,
                                            View full, View dx, LinearPass pass) const {
-  if (!group.cuts_rows() || !is_plain(rows_of(dx)) || !group.writes_at_members(full)) {
+  if (!is_plain(rows_of(dx)) || !group.gathers_at_members(full)) {
     return backward_input(ctx, group.gather(ctx, dy, full), dx, pass);
   }
   group.of_gathered(ctx, dy, full, [&](CView rows, Dim begin, Dim count) {

@@ -51,14 +51,15 @@ double sum_of(Dim row, Dim column) { return term_of(0, row, column) + term_of(1,
 /// arrives is there when it is waited for, and not before.
 class OneOfTwo final : public comm::Communicator {
  public:
-  explicit OneOfTwo(int rank, bool shares = true)
-      : Communicator(comm::GroupRole::tensor, rank, 2, Device::cpu), shares_(shares) {}
+  /// `unshared`: a view that members do not share.
+  explicit OneOfTwo(int rank, CView unshared = {})
+      : Communicator(comm::GroupRole::tensor, rank, 2, Device::cpu), unshared_(unshared) {}
 
   void progress() override {}
   [[nodiscard]] std::unique_ptr<Communicator> split(int, int, comm::GroupRole) override {
     return nullptr;
   }
-  [[nodiscard]] bool is_shared(CView) const override { return shares_; }
+  [[nodiscard]] bool is_shared(CView view) const override { return view.raw() != unshared_.raw(); }
 
   std::vector<double> sent;      ///< rows for the other member, as they were when they left
   std::vector<double> gathered;  ///< rows of this member that went there
@@ -120,7 +121,7 @@ class OneOfTwo final : public comm::Communicator {
     arrivals_.push_back({ticket, to, values});
   }
 
-  bool shares_;
+  CView unshared_;
   std::vector<Arrival> arrivals_;
 };
 
@@ -225,19 +226,40 @@ TEST(TensorGroup, BeginsWithItsOwnRowsOfWhatItGathers) {
   }
 }
 
-TEST(TensorGroup, WritesAtMembersWhereManySharedRowsDivide) {
-  const auto writes = [](Dim rows, bool shares) {
-    OneOfTwo member(0, shares);
-    const Tensor x(Device::cpu, DType::f32, {1, rows, kWidth});
-    return TensorGroup(&member, false).writes_at_members(x.view());
-  };
-  EXPECT_TRUE(writes(512, true));
-  EXPECT_TRUE(writes(514, true));
-  EXPECT_FALSE(writes(510, true));
-  EXPECT_FALSE(writes(513, true));
-  EXPECT_FALSE(writes(512, false));
+// Whether rows are cut or not, the rows of the whole sum count.
+TEST(TensorGroup, SumsAtMembersWhereManySharedRowsDivide) {
+  for (const bool sequence : {false, true}) {
+    const auto sums = [&](Dim rows, bool shares_term = true, bool shares_out = true) {
+      const Tensor scratch(Device::cpu, DType::f32, {1, rows, kWidth});
+      const Tensor shard(Device::cpu, DType::f32, {1, rows / 2, kWidth});
+      const CView out = sequence ? shard.view() : scratch.view();
+      const CView unshared = !shares_term ? scratch.view() : !shares_out ? out : CView();
+      OneOfTwo member(0, unshared);
+      return TensorGroup(&member, sequence).sums_at_members(scratch.view(), out);
+    };
+
+    EXPECT_TRUE(sums(512)) << sequence;
+    EXPECT_TRUE(sums(514)) << sequence << ", whose halves are odd";
+    EXPECT_FALSE(sums(510)) << sequence;
+    EXPECT_FALSE(sums(513)) << sequence;
+    EXPECT_FALSE(sums(512, false)) << sequence;
+    EXPECT_FALSE(sums(512, true, false)) << sequence;
+  }
   const Tensor x(Device::cpu, DType::f32, {1, 512, kWidth});
-  EXPECT_FALSE(TensorGroup().writes_at_members(x.view())) << "alone";
+  EXPECT_FALSE(TensorGroup().sums_at_members(x.view(), x.view())) << "alone";
+}
+
+TEST(TensorGroup, GathersAtMembersIfRowsAreCut) {
+  const Tensor few(Device::cpu, DType::f32, {1, 510, kWidth});
+  const Tensor many(Device::cpu, DType::f32, {1, 512, kWidth});
+  OneOfTwo member(0);
+  OneOfTwo without(0, many.view());
+
+  EXPECT_TRUE(TensorGroup(&member, true).gathers_at_members(many.view()));
+  EXPECT_FALSE(TensorGroup(&member, true).gathers_at_members(few.view()));
+  EXPECT_FALSE(TensorGroup(&member, false).gathers_at_members(many.view()));
+  EXPECT_FALSE(TensorGroup(&without, true).gathers_at_members(many.view()));
+  EXPECT_FALSE(TensorGroup().gathers_at_members(many.view())) << "alone";
 }
 
 }  // namespace

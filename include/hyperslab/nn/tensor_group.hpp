@@ -10,13 +10,14 @@
 
 namespace hyperslab::nn {
 
-/// The ranks that share every layer (Shoeybi et al. 2019), as the layers see them. A group of one
-/// is the trivial case: sums are what they are, and nothing is sent.
+/// The ranks that share every layer (Shoeybi et al. 2019), as the layers see them. In a group of
+/// one every sum is what it is, and nothing is sent.
 ///
-/// With sequence parallelism (Korthikanti et al. 2022, section 4.2.2) the residual stream is cut by
-/// rows: of the N = B T rows of a microbatch, in order of (b, t), rank r of t holds rows
-/// [r N / t, (r + 1) N / t) as (1, N / t, C). A column-parallel product begins with an all-gather
-/// of rows, a row-parallel one ends with a reduce-scatter, in place of one all-reduce.
+/// Sequence parallelism (Korthikanti et al. 2022, section 4.2.2) cuts the residual stream by rows:
+/// of the N = B T rows of a microbatch, in order of (b, t), rank r of t holds rows
+/// [r N / t, (r + 1) N / t) as (1, N / t, C). A column-parallel product then begins with an
+/// all-gather of rows, and a row-parallel one ends with a reduce-scatter. They replace one
+/// all-reduce.
 class TensorGroup {
  public:
   TensorGroup() = default;
@@ -26,7 +27,7 @@ class TensorGroup {
         size_(group == nullptr ? 1 : group->size()),
         sequence_(sequence && size_ > 1) {}
 
-  /// The same ranks, as layers see them that work on whole rows on every rank.
+  /// The same ranks for layers that have all rows on every rank.
   [[nodiscard]] TensorGroup of_whole_rows() const { return {group_, false}; }
 
   [[nodiscard]] int rank() const { return rank_; }
@@ -43,44 +44,54 @@ class TensorGroup {
   [[nodiscard]] Hyperslab shard(const Shape& shape, int dim) const {
     return split(Hyperslab::whole(shape), dim, rank_, size_);
   }
-  /// The placement of a tensor that every rank of several holds whole; with one rank, a shard.
+  /// The placement of a tensor of which every rank holds all: `whole`. In a group of one: a shard.
   [[nodiscard]] param::Placement placement(param::Placement whole) const {
     return size_ == 1 ? param::shard(0) : whole;
   }
 
-  /// All rows: `x` itself, or gathered into `full` if rows are cut.
+  /// Returns all rows. If rows are cut, it gathers them into `full`; else they are `x`.
   CView gather(Context& ctx, CView x, View full) const;
-  /// The same in two halves, so that work can be enqueued in between.
+  /// Begins gather(); wait() ends it. Work that is enqueued in between runs beside it.
   [[nodiscard]] comm::Ticket start_gather(Context& ctx, CView x, View full) const;
-  /// Sums over the group what every rank has in `partial`: in place (`out` is `partial`), or this
-  /// rank's rows of the sum into `out` if rows are cut.
+  /// Begins to add up what all ranks have in `partial`; wait() ends it. If rows are cut, `out` gets
+  /// this rank's rows of the sum; else `out` is `partial`, and gets the whole sum.
   [[nodiscard]] comm::Ticket start_sum(Context& ctx, View partial, View out) const;
   void sum(Context& ctx, View partial, View out) const;
-  /// Pieces, by rows, of a row-parallel product whose sum overlaps it: the sum of one piece travels
-  /// while the next is computed (Wang et al. 2023, "Overlap communication with dependent
-  /// computation via decomposition"). `inner`: the length of the product's sums on this rank. One
-  /// on a CPU, if the sum cuts rows, and if a piece takes less time than the sum before it.
+  /// The most pieces into which a product is cut.
   static constexpr int kMostPieces = 4;
-  /// Rows of a piece: a product of fewer leaves processors idle.
+  /// The fewest rows of a piece: a product of fewer leaves processors idle.
   static constexpr Dim kLeastRows = 1024;
-  /// Rows of what members write into each other's: with fewer NCCL is as quick.
+  /// The fewest rows, of all ranks, that ranks write into each other's memory: NCCL moves fewer as
+  /// quickly.
   static constexpr Dim kLeastShared = 512;
+  /// Into how many pieces to cut the rows of a row-parallel product, so that the sum of one piece
+  /// travels while the next is computed (Wang et al. 2023, "Overlap communication with dependent
+  /// computation via decomposition"). `inner`: the length of the product's sums on this rank. It
+  /// is one on a CPU, if rows are cut, and if a piece takes less time than the sum before it.
   [[nodiscard]] int pieces(const Context& ctx, Dim rows, Dim inner) const;
-  /// Whether members write right into each other's `view` beside computation: then sum_products()
-  /// adds up better than start_sum() of a whole product, and of_gathered() than gather().
-  [[nodiscard]] bool writes_at_members(CView view) const {
-    return size_ > 1 && view.rows() % size_ == 0 && view.rows() >= kLeastShared &&
-           group_->is_shared(view);
+  /// Whether sum_products() replaces start_sum() of a whole product: ranks write right into each
+  /// other's `out`, and `term` has enough rows, those of the whole sum.
+  [[nodiscard]] bool sums_at_members(CView term, CView out) const {
+    return writes_at_members(term) && group_->is_shared(out);
   }
-  /// The sum over the group of products, of each of which product(begin, count, to, accumulate)
-  /// enqueues rows [begin, begin + count) of this member's term into `to`: into `out`, or, if rows
-  /// are cut, this member's rows of the sum (`term` as term() gives it). Every member owns the rows
-  /// that it has if rows are cut. It first computes the rows of the others, which travel while it
-  /// computes more; its own product then adds to what the others sent, so that no pass adds; and
-  /// its sums travel to the others. All in pieces. What is returned is to be waited for.
+  /// Whether of_gathered() replaces gather(): rows are cut, ranks write right into each other's
+  /// `full`, and it has enough rows.
+  [[nodiscard]] bool gathers_at_members(CView full) const {
+    return sequence_ && writes_at_members(full);
+  }
+  /// Operations to wait for.
   struct Sums {
     std::array<comm::Ticket, kMostPieces> tickets{};
   };
+  /// Adds up what all ranks' products give, while they compute. product(begin, count, to,
+  /// accumulate) enqueues rows [begin, begin + count) of this rank's product into `to`, or adds
+  /// them to it. `term` is what term() returns. `out` is complete after wait() of what is returned:
+  /// it has this rank's rows of the sum if rows are cut, else the whole sum.
+  ///
+  /// Each rank owns one of `size()` equal parts of the rows. First it computes the rows that others
+  /// own, and sends them to their owners. Then it computes its own rows, and adds them to what the
+  /// others sent, so that no kernel is needed to add. If rows are not cut, it sends these sums to
+  /// the others. It does so piece by piece: one piece travels while the next is computed.
   template <class Product>
   [[nodiscard]] Sums sum_products(Context& ctx, View term, View out, Product&& product) const {
     const View terms = term.as_matrix();
@@ -112,9 +123,10 @@ class TensorGroup {
     }
     return sums;
   }
-  /// If rows are cut: gathers `x` into `full` while work(x, begin, count) does what is to be done
-  /// with each row of all, rows [begin, begin + count) of all at a time, of which x has the values;
-  /// this member's own first, for which nothing need travel.
+  /// Gathers `x` into `full` beside work on its rows; only if rows are cut. work(rows, begin,
+  /// count) enqueues the work on rows [begin, begin + count) of `full`, whose values are in `rows`.
+  /// It is called for each part of the rows once: first for those of this rank, which are there
+  /// already.
   template <class Work>
   void of_gathered(Context& ctx, CView x, View full, Work&& work) const {
     const View all = full.as_matrix();
@@ -127,17 +139,25 @@ class TensorGroup {
     const Dim after = all.shape()[0] - own - part;
     if (after > 0) work(all.slice(own + part, after), own + part, after);
   }
+  /// What is enqueued afterwards sees the sums.
   void wait(Context& ctx, const Sums& sums) const {
     for (const comm::Ticket ticket : sums.tickets) wait(ctx, ticket);
   }
-  /// What a row-parallel product puts its term into: `scratch` if rows are cut, else `out` itself.
+  /// Where a row-parallel product puts this rank's term of the sum: `scratch` if rows are cut, else
+  /// `out`.
   [[nodiscard]] View term(View out, View scratch) const { return sequence_ ? scratch : out; }
-  /// The views of all ranks, one after the other.
+  /// Puts the views of all ranks into `all`, in order of rank, and waits for it.
   void all_gather(Context& ctx, CView mine, View all) const;
-  /// Ticket 0 stands for nothing to wait for.
+  /// What is enqueued afterwards runs after the operation; ticket 0 stands for none.
   void wait(Context& ctx, comm::Ticket ticket) const;
 
  private:
+  /// Whether ranks write right into each other's view of all rows, beside computation.
+  [[nodiscard]] bool writes_at_members(CView all) const {
+    return size_ > 1 && all.rows() % size_ == 0 && all.rows() >= kLeastShared &&
+           group_->is_shared(all);
+  }
+
   comm::Communicator* group_ = nullptr;
   int rank_ = 0;
   int size_ = 1;
