@@ -25,7 +25,7 @@ struct Offer {
   std::size_t bytes;
 };
 
-// A reason is empty if there is none: what was tried is done.
+// A reason says why something failed; an empty one, that it did not.
 
 /// The first member's reason, else the second's, on both.
 std::string agreed(MPI_Comm group, const std::string& communicator, const std::string& mine) {
@@ -54,7 +54,7 @@ std::string reason_of(cudaError_t status, std::string_view call) {
   return fmt::format("{} failed ({})", call, cudaGetErrorName(status));
 }
 
-/// Returns the reason why there is none.
+/// What the other member needs to map `memory`. Returns a reason.
 std::string make_offer(const std::string& communicator, void* memory, std::size_t bytes,
                        Offer& offer) {
   static const auto range = driver_function<decltype(&cuMemGetAddressRange)>(
@@ -77,8 +77,8 @@ std::string make_offer(const std::string& communicator, void* memory, std::size_
   return reason;
 }
 
-/// Returns the reason why the other GPU's memory cannot be reached. GPUs that NVLink connects carry
-/// out each other's atomic operations.
+/// Whether NVLink connects the GPUs: they carry out each other's atomic operations. Returns a
+/// reason.
 std::string find_link(const Offer& mine, const Offer& theirs) {
   int device = 0;
   int other = 0;
@@ -86,8 +86,8 @@ std::string find_link(const Offer& mine, const Offer& theirs) {
   if (cudaDeviceGetByPCIBusId(&other, theirs.bus_id.data()) != cudaSuccess) {
     (void)cudaGetLastError();
     return fmt::format(
-        "the rank of GPU {} does not see GPU {} (CUDA_VISIBLE_DEVICES, or a "
-        "launcher that shows each rank one GPU)",
+        "the rank of GPU {} does not see GPU {} (CUDA_VISIBLE_DEVICES, or a launcher that shows "
+        "each rank one GPU)",
         mine.bus_id.data(), theirs.bus_id.data());
   }
   std::string reason = reason_of(cudaGetDevice(&device), "cudaGetDevice");
@@ -100,7 +100,7 @@ std::string find_link(const Offer& mine, const Offer& theirs) {
   return fmt::format("no NVLink connects GPUs {} and {}", mine.bus_id.data(), theirs.bus_id.data());
 }
 
-/// Returns the reason why `mapped` is null.
+/// Maps what the other member offers. Returns a reason, then `mapped` is null.
 std::string map(const Offer& mine, const Offer& theirs, void*& mapped) {
   if (theirs.bytes != mine.bytes) {
     return fmt::format("one has {} bytes, the other {}", mine.bytes, theirs.bytes);

@@ -17,7 +17,7 @@ namespace hyperslab::comm {
 
 enum class ReduceOp : std::uint8_t { sum, max };
 
-/// Kinds of calls. The first kCalls are counted; the watchdog tells the others, too.
+/// Kinds of calls. The first kCalls are counted; the watchdog names all.
 enum class Call : std::uint8_t {
   all_reduce,
   reduce_scatter,

@@ -13,7 +13,7 @@ namespace hyperslab {
 [[nodiscard]] void* driver_address(std::string_view who, const char* name,
                                    std::source_location where = std::source_location::current());
 
-/// The same as a function: driver_function<decltype(&cuStreamWriteValue32)>(who, "...").
+/// What lies there, as a function: driver_function<decltype(&cuStreamWriteValue32)>(who, "...").
 template <class Function>
 [[nodiscard]] Function driver_function(
     std::string_view who, const char* name,

@@ -66,8 +66,8 @@ class TensorGroup {
   static constexpr Dim kLeastShared = 512;
   /// Into how many pieces to cut the rows of a row-parallel product, so that the sum of one piece
   /// travels while the next is computed (Wang et al. 2023, "Overlap communication with dependent
-  /// computation via decomposition"). `inner`: the length of the product's sums on this rank. It
-  /// is one on a CPU, if rows are cut, and if a piece takes less time than the sum before it.
+  /// computation via decomposition"). `inner`: the length of the product's sums on this rank. One
+  /// piece on a CPU, if rows are cut, and if a piece takes less time than the sum before it.
   [[nodiscard]] int pieces(const Context& ctx, Dim rows, Dim inner) const;
   /// Whether sum_products() replaces start_sum() of a whole product: ranks write right into each
   /// other's `out`, and `term` has enough rows, those of the whole sum.
