@@ -45,15 +45,6 @@ void set(cudaStream_t stream, const std::uint32_t* flag, std::uint32_t value,
                "cuStreamWriteValue32", communicator);
 }
 
-/// Between hosts no one expects anything but NCCL.
-void tell_refusal(const PeerMemory& memory, const std::string& communicator) {
-  const std::string text = fmt::format(
-      "communicator {}: NCCL moves everything between its two ranks, as they cannot write into "
-      "each other's memory: {}",
-      communicator, memory.refusal());
-  memory.is_on_one_host() ? log::info(text) : log::debug(text);
-}
-
 std::byte* bytes_of(View view) { return static_cast<std::byte*>(view.raw()); }
 
 }  // namespace
@@ -115,14 +106,27 @@ PeerCopies::~PeerCopies() {
   }
 }
 
+std::string PeerCopies::refusal_text(const std::string& reason) const {
+  return fmt::format(
+      "communicator {}: NCCL moves everything between its two ranks, as they cannot write into "
+      "each other's memory: {}",
+      communicator_, reason);
+}
+
 bool PeerCopies::maps(const PeerMemory& memory) const {
-  if (!memory.is_mapped() && rank_ == 0) tell_refusal(memory, communicator_);
-  return memory.is_mapped();
+  if (memory.is_mapped() || rank_ != 0) return memory.is_mapped();
+  const std::string text = refusal_text(memory.refusal());
+  memory.is_on_one_host() ? log::info(text) : log::debug(text);  // between hosts, no surprise
+  return false;
 }
 
 std::shared_ptr<void> PeerCopies::share(const Arena& arena) {
   std::erase_if(shared_, [](const auto& each) { return each.expired(); });
-  require_same_layout(group_, communicator_, arena);
+  const std::string difference = layout_difference(group_, communicator_, arena);
+  if (!difference.empty()) {
+    if (rank_ == 0) log::warn(refusal_text(difference));
+    return nullptr;
+  }
   const Buffer& memory = arena.buffer();
   auto mapped = std::make_shared<PeerMemory>(group_, communicator_, memory.data(), memory.bytes());
   if (!maps(*mapped)) return nullptr;

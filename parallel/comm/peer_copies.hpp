@@ -80,6 +80,7 @@ class PeerCopies {
 
   PeerCopies(MPI_Comm group, const std::string& communicator);
   void make_lanes();
+  [[nodiscard]] std::string refusal_text(const std::string& reason) const;
   /// Whether the memory is mapped; if not, the first member logs why.
   [[nodiscard]] bool maps(const PeerMemory& memory) const;
   [[nodiscard]] std::shared_ptr<const PeerMemory> holder_of(CView view) const;

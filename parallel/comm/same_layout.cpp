@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "hyperslab/core/error.hpp"
 #include "hyperslab/core/philox.hpp"
 #include "mpi_check.hpp"
 
@@ -48,7 +47,7 @@ std::vector<Text> gathered(const std::string& mine, MPI_Comm group,
 
 }  // namespace
 
-void require_same_layout(MPI_Comm group, const std::string& communicator, const Arena& arena) {
+std::string layout_difference(MPI_Comm group, const std::string& communicator, const Arena& arena) {
   std::vector<std::string> texts = texts_of(arena);
   texts.resize(reduced({texts.size()}, MPI_MAX, group, communicator).front());
   Hashes hashes(texts.size());
@@ -56,17 +55,14 @@ void require_same_layout(MPI_Comm group, const std::string& communicator, const 
   const Hashes least = reduced(hashes, MPI_MIN, group, communicator);
   const Hashes most = reduced(hashes, MPI_MAX, group, communicator);
   const auto first = std::ranges::mismatch(least, most).in1 - least.begin();
-  if (first == std::ssize(least)) return;
+  if (first == std::ssize(least)) return {};
   std::string told;
   int member = 0;
   for (const Text& text : gathered(texts[static_cast<std::size_t>(first)], group, communicator)) {
     told += fmt::format("{} member {} has {}", member == 0 ? "" : ",", member, text.data());
     ++member;
   }
-  throw Error(ExitCode::internal,
-              fmt::format("communicator {}: members would write to wrong places of each other's "
-                          "arena {}, as these differ:{}",
-                          communicator, arena.name(), told));
+  return fmt::format("their arenas {} differ:{}", arena.name(), told);
 }
 
 }  // namespace hyperslab::comm

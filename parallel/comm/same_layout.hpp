@@ -9,9 +9,10 @@
 
 namespace hyperslab::comm {
 
-/// Throws an internal Error on every member of `group` unless their arenas have the same size and
-/// have handed out the same so far, by name, offset and bytes. It names the first allocation that
-/// differs. Collective over the group.
-void require_same_layout(MPI_Comm group, const std::string& communicator, const Arena& arena);
+/// What differs between the arenas of the members of `group`: the first allocation that has another
+/// name, offset or size on one of them, and how all have it. Empty if they have handed out the same
+/// so far and have the same size. The same text on all members; collective over the group.
+[[nodiscard]] std::string layout_difference(MPI_Comm group, const std::string& communicator,
+                                            const Arena& arena);
 
 }  // namespace hyperslab::comm

@@ -167,9 +167,8 @@ class Communicator : public Background {
   void barrier();
 
   /// Lets members write into each other's memory of `arena`, from which all of them have taken the
-  /// same views; if not, throws an internal Error that names the first one that differs. Ends when
-  /// what is returned is destroyed: on all members, before the arena and this communicator. Null
-  /// where members cannot. Collective.
+  /// same views. Ends when what is returned is destroyed: on all members, before the arena and this
+  /// communicator. Null where members cannot, or took other views. Collective.
   [[nodiscard]] std::shared_ptr<void> share(const Arena& arena);
   /// Whether calls with this view write right where it lies on the other members, beside
   /// computation: then products are worth cutting into pieces. Alike on all members.
