@@ -95,6 +95,7 @@ NcclCommunicator::NcclCommunicator(MPI_Comm own, GroupRole role,
   recorder->wait_begins(Call::barrier, 0);
   initialize_nccl();
   if (role == GroupRole::tensor) peer_copies_ = PeerCopies::make(comm_, name());
+  if (peer_copies_) peer_sums_ = PeerSums::make(comm_, name());
   recorder->wait_ends();
 }
 
@@ -122,6 +123,7 @@ NcclCommunicator::~NcclCommunicator() {
     (void)events_.release();
     (void)clock_.release();
     (void)peer_copies_.release();
+    (void)peer_sums_.release();
     return;
   }
   if (under_way() > 0) {
@@ -130,6 +132,7 @@ NcclCommunicator::~NcclCommunicator() {
   }
   const std::string who = "communicator " + name();
   log_if_cuda_failed(cudaStreamSynchronize(stream_), who, "cudaStreamSynchronize");
+  peer_sums_.reset();
   peer_copies_.reset();
   const ncclResult_t destroyed = ncclCommDestroy(nccl_);
   if (destroyed != ncclSuccess) {
@@ -189,6 +192,12 @@ void NcclCommunicator::run_copies(Stream& after, Call call, Ticket ticket, Issue
 }
 
 void NcclCommunicator::do_all_reduce(Stream& after, View buffer, ReduceOp op, Ticket ticket) {
+  if (peer_sums_ != nullptr && op == ReduceOp::sum && PeerSums::takes(buffer)) {
+    return run(after, Call::all_reduce, ticket, [&] {
+      const bool captured = operation(ticket).capture != 0;
+      HS_COMM_CUDA(name(), peer_sums_->all_reduce(stream_, buffer, captured));
+    });
+  }
   run(after, Call::all_reduce, ticket, [&] {
     HS_NCCL(name(), nccl_,
             ncclAllReduce(buffer.raw(), buffer.raw(), count_of(buffer), type_of(buffer.dtype()),

@@ -13,6 +13,7 @@
 #include "flight_recorder.hpp"
 #include "hyperslab/comm/communicator.hpp"
 #include "peer_copies.hpp"
+#include "peer_sums.hpp"
 
 namespace hyperslab::comm {
 
@@ -22,7 +23,7 @@ namespace hyperslab::comm {
 /// then joins the capture. Members meet over MPI alone: in barriers, and with a new unique id for
 /// every group, so that a split asks nothing of the operations under way. Never aborted: a lost
 /// member is found by the watchdog. Pieces, and gathers into shared memory, of a tensor group of
-/// two go by PeerCopies.
+/// two go by PeerCopies, its small sums by PeerSums.
 class NcclCommunicator final : public Communicator {
  public:
   /// Takes over `own`, which has at least two members and no one else may use; collective.
@@ -80,6 +81,7 @@ class NcclCommunicator final : public Communicator {
   std::unique_ptr<EventPool> events_;
   std::unique_ptr<BusyClock> clock_;
   std::unique_ptr<PeerCopies> peer_copies_;  ///< null if there are none
+  std::unique_ptr<PeerSums> peer_sums_;      ///< likewise
   double collected_seconds_ = 0;
   std::vector<Operation> operations_;  ///< by ticket
 };

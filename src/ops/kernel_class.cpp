@@ -15,6 +15,7 @@ struct Pattern {
 // the sources; each_kernel applies the operation that is its template argument.
 constexpr std::array kPatterns = {
     Pattern{"nccl", KernelClass::communication},
+    Pattern{"peer_sum_kernel", KernelClass::communication},
     Pattern{"cudnn", KernelClass::attention},
     Pattern{"sdpa", KernelClass::attention},
     Pattern{"flash", KernelClass::attention},

@@ -178,9 +178,8 @@ Tensor copied_to(Device device, CView from) {
 
 double most_of(CView stored) {
   const Tensor host = copied_to(Device::cpu, stored);
-  const Tensor wide = converted(host.view(), DType::f64);
   double most = 0;
-  for (const double value : wide.view().span<double>()) most = std::max(most, std::abs(value));
+  for (const double value : to_doubles(host.view())) most = std::max(most, std::abs(value));
   return most;
 }
 

@@ -23,6 +23,7 @@ TEST(KernelClass, GoesByTheName) {
        KernelClass::matmul},
       {"cudnn_generated_fort_native_sdpa_sm90_flash_fprop", KernelClass::attention},
       {"ncclDevKernel_AllReduce_Sum_f32_RING_LL", KernelClass::communication},
+      {"peer_sum_kernel<float>", KernelClass::communication},
       {"masked_softmax_backward_kernel<8, true>", KernelClass::softmax},
       {"loss_kernel<float>", KernelClass::softmax},
       {"vocabulary_loss_kernel<__nv_bfloat16>", KernelClass::softmax},

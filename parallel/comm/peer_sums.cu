@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "nccl_check.hpp"
+#include "peer_sums.hpp"
+
+namespace hyperslab::comm {
+namespace {
+
+constexpr int kThreads = 512;
+constexpr int kMostBlocks = 16;
+constexpr int kPlaces = 2;
+constexpr int kLanes = 2;  // of eager calls, and of those in graphs
+constexpr int kVectorBytes = 16;
+
+/// Of one block of the kernels of a lane, which sends and receives a part of each message. On a
+/// cache line of its own.
+struct alignas(128) Mail {
+  std::uint32_t received;  ///< messages, as the other member counts those that it sent
+  std::uint32_t sent;      ///< this member's own count
+};
+struct Lane {
+  alignas(128) std::byte places[kPlaces][PeerSums::kMostBytes];  ///< what the other member sent
+  Mail mail[kMostBlocks];
+};
+
+__device__ float widened(float value) { return value; }
+__device__ float widened(__nv_bfloat16 value) { return __bfloat162float(value); }
+__device__ float widened(__half value) { return __half2float(value); }
+__device__ void round_to(float value, float& out) { out = value; }
+__device__ void round_to(float value, __nv_bfloat16& out) { out = __float2bfloat16_rn(value); }
+__device__ void round_to(float value, __half& out) { out = __float2half_rn(value); }
+
+/// Of what is moved at once: one element, or a vector of them.
+template <class T>
+__device__ T sum_of(T a, T b) {
+  T sum;
+  round_to(widened(a) + widened(b), sum);
+  return sum;
+}
+template <class T>
+struct alignas(16) Vector {
+  static constexpr int kCount = 16 / static_cast<int>(sizeof(T));
+  T each[kCount];
+};
+template <class T>
+__device__ Vector<T> sum_of(const Vector<T>& a, const Vector<T>& b) {
+  Vector<T> sum;
+#pragma unroll
+  for (int i = 0; i < Vector<T>::kCount; ++i) sum.each[i] = sum_of(a.each[i], b.each[i]);
+  return sum;
+}
+
+/// All GPUs that see the value see what the block wrote before its last barrier, too.
+__device__ void publish(std::uint32_t* flag, std::uint32_t value) {
+  asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(flag), "r"(value) : "memory");
+}
+
+template <class T>
+__device__ T load_past_l1(const T* from) {
+  return __ldcg(from);
+}
+template <class T>
+__device__ Vector<T> load_past_l1(const Vector<T>* from) {
+  const uint4 raw = __ldcg(reinterpret_cast<const uint4*>(from));
+  return *reinterpret_cast<const Vector<T>*>(&raw);
+}
+
+__device__ std::uint32_t seen(const std::uint32_t* flag) {
+  std::uint32_t value = 0;
+  asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(flag) : "memory");
+  return value;
+}
+
+/// `buffer`: of Units, which are elements or vectors of them. Every block takes the same bytes of
+/// the message on both members, whatever their units are.
+template <class Unit>
+__global__ void __launch_bounds__(kThreads)
+    peer_sum_kernel(Unit* buffer, int bytes, Lane* mine, Lane* theirs) {
+  __shared__ std::uint32_t shared_turn;
+  Mail& mail = mine->mail[blockIdx.x];
+  if (threadIdx.x == 0) shared_turn = mail.sent + 1;
+  __syncthreads();
+  const std::uint32_t turn = shared_turn;
+  const int place = static_cast<int>(turn % kPlaces);
+  auto* const sent = reinterpret_cast<Unit*>(theirs->places[place]);
+  const auto* const received = reinterpret_cast<const Unit*>(mine->places[place]);
+  const int vectors = (bytes + kVectorBytes - 1) / kVectorBytes;
+  const int of_block = (vectors + kMostBlocks - 1) / kMostBlocks * kVectorBytes;
+  const int first = static_cast<int>(blockIdx.x) * of_block;
+  const int begin = first / static_cast<int>(sizeof(Unit)) + static_cast<int>(threadIdx.x);
+  const int end = min(first + of_block, bytes) / static_cast<int>(sizeof(Unit));
+  for (int i = begin; i < end; i += kThreads) sent[i] = buffer[i];
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    publish(&theirs->mail[blockIdx.x].received, turn);
+    mail.sent = turn;
+    // The other member may be one message ahead, in the other place.
+    while (static_cast<std::int32_t>(seen(&mail.received) - turn) < 0) {
+    }
+  }
+  __syncthreads();
+  // Past L1, which may hold what was there before.
+  for (int i = begin; i < end; i += kThreads)
+    buffer[i] = sum_of(buffer[i], load_past_l1(received + i));
+}
+
+template <class Unit>
+cudaError_t launch(cudaStream_t stream, View buffer, Lane* mine, Lane* theirs) {
+  // All blocks take part in every message, so that their counts agree.
+  peer_sum_kernel<Unit><<<kMostBlocks, kThreads, 0, stream>>>(
+      static_cast<Unit*>(buffer.raw()), static_cast<int>(buffer.bytes()), mine, theirs);
+  return cudaGetLastError();
+}
+
+template <class T>
+cudaError_t launch_of(cudaStream_t stream, View buffer, Lane* mine, Lane* theirs) {
+  const bool vectors = buffer.bytes() % kVectorBytes == 0 &&
+                       reinterpret_cast<std::uintptr_t>(buffer.raw()) % kVectorBytes == 0;
+  return vectors ? launch<Vector<T>>(stream, buffer, mine, theirs)
+                 : launch<T>(stream, buffer, mine, theirs);
+}
+
+}  // namespace
+
+std::unique_ptr<PeerSums> PeerSums::make(MPI_Comm group, const std::string& communicator) {
+  auto sums = std::unique_ptr<PeerSums>(new PeerSums(group, communicator));
+  return sums->mapped_->is_mapped() ? std::move(sums) : nullptr;
+}
+
+PeerSums::PeerSums(MPI_Comm group, const std::string& communicator)
+    : memory_(Device::cuda, kLanes * sizeof(Lane)) {
+  HS_COMM_CUDA(communicator, cudaMemset(memory_.data(), 0, memory_.bytes()));
+  HS_COMM_CUDA(communicator, cudaDeviceSynchronize());  // before the other member writes there
+  mapped_ = std::make_unique<PeerMemory>(group, communicator, memory_.data(), memory_.bytes());
+}
+
+bool PeerSums::takes(CView buffer) {
+  const bool adds =
+      buffer.dtype() == DType::f32 || buffer.dtype() == DType::bf16 || buffer.dtype() == DType::f16;
+  return adds && buffer.bytes() > 0 && buffer.bytes() <= kMostBytes;
+}
+
+cudaError_t PeerSums::all_reduce(cudaStream_t stream, View buffer, bool captured) {
+  Lane* const mine = static_cast<Lane*>(memory_.data()) + (captured ? 1 : 0);
+  auto* const theirs = reinterpret_cast<Lane*>(mapped_->there(mine));
+  switch (buffer.dtype()) {
+    case DType::bf16: return launch_of<__nv_bfloat16>(stream, buffer, mine, theirs);
+    case DType::f16: return launch_of<__half>(stream, buffer, mine, theirs);
+    default: return launch_of<float>(stream, buffer, mine, theirs);
+  }
+}
+
+}  // namespace hyperslab::comm
