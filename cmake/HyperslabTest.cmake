@@ -8,7 +8,7 @@ set(HYPERSLAB_TEST_ENVIRONMENT
   HYPERSLAB_MATRIX_GFLOPS=50)
 # Threads of two tests at once outnumber the cores: at each end of a loop one would spin for milliseconds, in which
 # the thread that it waits for cannot run.
-set(HYPERSLAB_TEST_SPINS GOMP_SPINCOUNT=1000)
+set(HYPERSLAB_TEST_SPINS GOMP_SPINCOUNT=set:1000)
 
 # hyperslab_time_limit(VARIABLE seconds): what a test may take; a sanitizer slows it down.
 function(hyperslab_time_limit variable seconds)
@@ -45,7 +45,9 @@ function(hyperslab_add_test name)
   else()
     target_link_libraries(${name} PRIVATE ${ARG_LINK} hyperslab_test_support GTest::gtest_main
                                           GTest::gmock hyperslab_flags)
+    # Two variables in one property would be a list, of which CTest gets the first element only.
     gtest_discover_tests(${name} DISCOVERY_TIMEOUT 30
-      PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT "OMP_NUM_THREADS=2;${HYPERSLAB_TEST_SPINS}")
+      PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT OMP_NUM_THREADS=2
+                 ENVIRONMENT_MODIFICATION ${HYPERSLAB_TEST_SPINS})
   endif()
 endfunction()
