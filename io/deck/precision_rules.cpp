@@ -89,7 +89,7 @@ constexpr std::array kPrecisionRules = {
          },
          [](const Config&, const Surroundings&) -> std::string {
            return "no weights are rounded to 8-bit floats: set precision.gemm to fp8_tensor, "
-                  "fp8_row or fp8_block, or leave precision.fp8_cache_weights out";
+                  "fp8_row or fp8_block, or precision.fp8_cache_weights to false";
          }},
 };
 
