@@ -21,11 +21,20 @@ namespace {
 /// The section `quantization` that the command line asks for, as overrides of the stored deck; what
 /// is not given is the deck's.
 std::vector<std::string> overrides_of(const Arguments& args) {
-  // One rank: the training layout says nothing about the checkpoint.
-  std::vector<std::string> overrides = {"parallel.data=1",          "parallel.tensor=1",
-                                        "parallel.pipeline=1",      "parallel.zero=0",
-                                        "parallel.sequence=false",  "parallel.schedule=1f1b",
-                                        "parallel.stage_layers=[]", "parallel.virtual_stages=1"};
+  // One rank: the training layout says nothing about the checkpoint. Weights of few bits have
+  // products of their own in place of those in 8-bit floats.
+  std::vector<std::string> overrides = {"parallel.data=1",
+                                        "parallel.tensor=1",
+                                        "parallel.pipeline=1",
+                                        "parallel.zero=0",
+                                        "parallel.sequence=false",
+                                        "parallel.schedule=1f1b",
+                                        "parallel.stage_layers=[]",
+                                        "parallel.virtual_stages=1",
+                                        "precision.gemm=compute",
+                                        "precision.fp8_cache_weights=false",
+                                        "precision.fp8_keep_first=0",
+                                        "precision.fp8_keep_last=0"};
   for (const char* key : {"weights", "group", "activations"}) {
     if (!args.has(key)) continue;
     overrides.push_back(fmt::format("quantization.{}={}", key, args.get<std::string>(key)));

@@ -104,7 +104,9 @@ std::string not_found_in(const std::vector<fs::path>& folders,
 }  // namespace
 
 train::Config as_stored(const StoredDeck& stored, const std::vector<std::string>& overrides) {
-  return deck::read_deck(stored.text, name_of(stored), overrides, anywhere_but_in_training(false));
+  deck::Surroundings anywhere = anywhere_but_in_training(false);
+  anywhere.unused.emplace_back("precision.gemm");  // a CPU takes it with fp32, a GPU does not
+  return deck::read_deck(stored.text, name_of(stored), overrides, anywhere);
 }
 
 train::Config read_stored_deck(const StoredDeck& stored, const std::vector<std::string>& overrides,

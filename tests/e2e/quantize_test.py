@@ -170,6 +170,21 @@ class Quantize(support.Case):
         text = self.run_program("generate", "--checkpoint", "untied--embeddings--head", "--prompt", "a", "--max-tokens", 3)
         self.assertEqual(text.code, 0, text.err)
 
+    def test_a_model_that_was_trained_in_8_bit_floats(self):
+        """On the CPU in fp32, which no GPU takes, with all that goes with these products."""
+        eight = ("precision.gemm=fp8_tensor", "precision.fp8_min_width=32", "precision.fp8_cache_weights=true",
+                 "precision.fp8_keep_last=1")
+        result = self.run_program("train", "base.yaml", *support.overrides("run.name=eight", *eight))
+        self.assertEqual(result.code, 0, result.err)
+
+        self.quantize("eight", "q_eight", "--weights", "int8")
+
+        at_load = self.loss("runs/eight", *support.overrides(
+            "quantization.weights=int8", "precision.gemm=compute", "precision.fp8_cache_weights=false",
+            "precision.fp8_keep_last=0"))
+        self.assertEqual(self.loss("q_eight"), at_load)
+        self.assertNotEqual(at_load, self.loss("runs/eight"))
+
     def test_bad_input_is_refused_and_writes_nothing(self):
         self.quantize("base", "done", "--weights", "int8")
         cases = (
