@@ -5,6 +5,17 @@
 #include "transformer_units.hpp"
 
 namespace hyperslab::model {
+namespace {
+
+/// Weights change before the first microbatch of a step, or between passes that are not of
+/// training. The first one overwrites gradients; where others do so too (parallel.zero 2), they
+/// round the same weights again.
+nn::Fp8Weights weights_of(const UnitCall& call) {
+  if (call.mode != Mode::train) return nn::Fp8Weights::rounded;
+  return call.accumulate == Accumulate::no ? nn::Fp8Weights::renewed : nn::Fp8Weights::kept;
+}
+
+}  // namespace
 
 TransformerBlock::TransformerBlock(param::ParamStore& params, TransformerParts& parts, int layer)
     : parts_(parts),
@@ -36,13 +47,6 @@ CView TransformerBlock::plan(Arena& activations, CView in) {
     slot.sum = activations.take(parts_.options.compute, parts_.stream(), name_ + ".input");
   }
   return {};
-}
-
-/// Weights change before the first microbatch of a step, which alone overwrites gradients, or
-/// between passes that are not of training.
-nn::Fp8Weights weights_of(const UnitCall& call) {
-  if (call.mode != Mode::train) return nn::Fp8Weights::rounded;
-  return call.accumulate == Accumulate::no ? nn::Fp8Weights::renewed : nn::Fp8Weights::kept;
 }
 
 /// A stream that is to outlive the pass: the sum of its two terms, in the slot.

@@ -47,10 +47,9 @@ Linear::Linear(param::ParamStore& params, const TensorGroup& group,
   }
   weight_ = params.declare(weights);
   if (options.bias) bias_ = params.declare(biases);
-  fp8_ = Fp8Product(options.fp8, outputs_in_all, options.input_width, rank_outputs,
-                    weights.front().part.count[1]);
   const Dim rank_inputs = weights.front().part.count[1];
-  if (fp8_.takes(1 << 20) && options.fp8.caches_weights) {
+  fp8_ = Fp8Product(options.fp8, outputs_in_all, options.input_width, rank_outputs, rank_inputs);
+  if (fp8_ && options.fp8.caches_weights) {
     fp8_.keep_weights_in(
         params.reserve(weights.front().name + " in 8 bits",
                        Fp8Product::weight_bytes(options.fp8, rank_outputs, rank_inputs)));

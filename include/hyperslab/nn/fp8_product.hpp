@@ -20,6 +20,8 @@ class Fp8Product {
   /// Error(usage) if this rank's are not multiples of ops::kFp8Multiple.
   Fp8Product(const Fp8Config& config, Dim outputs, Dim inputs, Dim rank_outputs, Dim rank_inputs);
 
+  /// Whether products of the layer are computed so if they have rows enough.
+  [[nodiscard]] explicit operator bool() const { return is_used_; }
   /// Whether products of so many rows are computed so. Fewer read each weight for next to no work,
   /// as generation does, and rounding the weights would take longer than the product.
   [[nodiscard]] bool takes(Dim rows) const { return is_used_ && rows >= kFewestRows; }
@@ -29,8 +31,8 @@ class Fp8Product {
     /// kept_bytes(): dy^T in 8-bit floats, which backward_input leaves for backward_weight; or
     /// absent.
     View gradient{};
-    /// (kLargest) f32: the largest magnitudes of x and of the weights, which forward leaves for
-    /// both, and of dy; absent: they are found again.
+    /// (kLargest) f32: the largest magnitudes of x and, unless their codes are kept, of the
+    /// weights, which forward leaves for both, and of dy; absent: they are found again.
     View largest{};
     /// Whether those of x and of dy lie there already: whoever wrote the values found them.
     ops::Fp8Largest input = ops::Fp8Largest::found;
