@@ -22,6 +22,8 @@ POINTS = {
     "8-bit products by blocks, rows that are filled up": (1, ("precision.gemm=fp8_block", "precision.fp8_min_width=64",
                                                               "precision.compute=bf16", "train.microbatch=3",
                                                               "model.context=31")),
+    "8-bit weights that are kept": (1, ("precision.gemm=fp8_tensor", "precision.fp8_min_width=64",
+                                        "precision.fp8_cache_weights=true", "train.microbatch=3")),
     "selective recomputation": (1, ("memory.recompute=selective",)),
     "full recomputation": (1, ("memory.recompute=full",)),
     "muon": (1, ("optimizer.name=muon",)),

@@ -41,12 +41,13 @@ class NcclSums : public NcclGroup {
 };
 
 // From one vector to more than what a kernel takes, whose sum is NCCL's; with and without whole
-// vectors; from the begin of a buffer and from within.
+// vectors; from the begin of a buffer and from within, and from other places on each member, of
+// which one then adds vectors and the other elements.
 TEST_F(NcclSums, OfEverySize) {
   int round = 0;
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     for (const Dim n : {1, 4, 8, 13, 1024, 4096, 8200, 65536, 131072, 131080}) {
-      for (const Dim offset : {0, 8, 1}) {
+      for (const Dim offset : {0, 8, 1, rank()}) {
         Tensor x = filled(dtype, n + offset, 0);
         const View part = x.view().slice(offset, n);
         fill_own(part, ++round);
