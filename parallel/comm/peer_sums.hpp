@@ -16,7 +16,7 @@ namespace hyperslab::comm {
 
 /// Sums of small buffers of two members in one kernel of each: it writes the buffer to the other
 /// GPU, sets a flag there, waits for its own and adds ("one-shot"). A message of a few thousand
-/// elements is all latency, of which NCCL has more steps. Both members get the same bits.
+/// elements is all latency, and NCCL has more of it. Both members get the same bits.
 ///
 /// Messages alternate between two places: a member writes to one again only after the other's next
 /// message has come, which the other sends once it has read the one before. Calls in graphs have
