@@ -18,6 +18,11 @@
 namespace hyperslab::comm {
 namespace {
 
+// What NCCL moves if members do not map each other's memory: flags, without which they have no
+// PeerSums either, or an arena.
+constexpr std::string_view kEverything = "everything";
+constexpr std::string_view kAllButSmallSums = "all but small sums";
+
 using StreamValue = decltype(&cuStreamWaitValue32);
 
 void check_driver(CUresult result, const char* call, const std::string& communicator) {
@@ -56,7 +61,7 @@ std::unique_ptr<PeerCopies> PeerCopies::make(MPI_Comm group, const std::string& 
   HS_MPI(communicator, MPI_Allreduce(MPI_IN_PLACE, &wanted, 1, MPI_INT, MPI_LAND, group));
   if (wanted == 0) return nullptr;
   auto copies = std::unique_ptr<PeerCopies>(new PeerCopies(group, communicator));
-  if (!copies->maps(*copies->mapped_)) return nullptr;
+  if (!copies->maps(*copies->mapped_, kEverything)) return nullptr;
   copies->make_lanes();
   return copies;
 }
@@ -106,16 +111,16 @@ PeerCopies::~PeerCopies() {
   }
 }
 
-std::string PeerCopies::refusal_text(const std::string& reason) const {
+std::string PeerCopies::refusal_text(std::string_view moved, const std::string& reason) const {
   return fmt::format(
-      "communicator {}: NCCL moves everything between its two ranks, as they cannot write into "
-      "each other's memory: {}",
-      communicator_, reason);
+      "communicator {}: NCCL moves {} between its two ranks, as they cannot write into each "
+      "other's memory: {}",
+      communicator_, moved, reason);
 }
 
-bool PeerCopies::maps(const PeerMemory& memory) const {
+bool PeerCopies::maps(const PeerMemory& memory, std::string_view moved) const {
   if (memory.is_mapped() || rank_ != 0) return memory.is_mapped();
-  const std::string text = refusal_text(memory.refusal());
+  const std::string text = refusal_text(moved, memory.refusal());
   memory.is_on_one_host() ? log::info(text) : log::debug(text);  // between hosts, no surprise
   return false;
 }
@@ -124,12 +129,12 @@ std::shared_ptr<void> PeerCopies::share(const Arena& arena) {
   std::erase_if(shared_, [](const auto& each) { return each.expired(); });
   const std::string difference = layout_difference(group_, communicator_, arena);
   if (!difference.empty()) {
-    if (rank_ == 0) log::warn(refusal_text(difference));
+    if (rank_ == 0) log::warn(refusal_text(kAllButSmallSums, difference));
     return nullptr;
   }
   const Buffer& memory = arena.buffer();
   auto mapped = std::make_shared<PeerMemory>(group_, communicator_, memory.data(), memory.bytes());
-  if (!maps(*mapped)) return nullptr;
+  if (!maps(*mapped, kAllButSmallSums)) return nullptr;
   shared_.push_back(mapped);
   return mapped;
 }

@@ -7,6 +7,7 @@
 #include <array>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "hyperslab/comm/communicator.hpp"
@@ -80,9 +81,10 @@ class PeerCopies {
 
   PeerCopies(MPI_Comm group, const std::string& communicator);
   void make_lanes();
-  [[nodiscard]] std::string refusal_text(const std::string& reason) const;
+  /// `moved`: what NCCL moves in place of this.
+  [[nodiscard]] std::string refusal_text(std::string_view moved, const std::string& reason) const;
   /// Whether the memory is mapped; if not, the first member logs why.
-  [[nodiscard]] bool maps(const PeerMemory& memory) const;
+  [[nodiscard]] bool maps(const PeerMemory& memory, std::string_view moved) const;
   [[nodiscard]] std::shared_ptr<const PeerMemory> holder_of(CView view) const;
   /// Sends `from` to `to`, an address on the other member as this one maps it, and waits for what
   /// the other sends.
