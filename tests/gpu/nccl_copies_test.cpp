@@ -56,6 +56,19 @@ class NcclCopies : public NcclGroup {
     return count;
   }
 
+  /// How many kernels of NCCL `work` takes, by name.
+  template <class Work>
+  static std::ptrdiff_t kernels_of_nccl(Work&& work) {
+    Profiler profiler(ctx().recorder(), Profiler::Watch::calls_and_kernels);
+    profiler.start();
+    work();
+    synchronize(ctx());
+    profiler.stop();
+    return std::ranges::count_if(profiler.kernels(), [](const KernelTime& kernel) {
+      return kernel.name.starts_with("ncclDev");
+    });
+  }
+
  private:
   static bool wants_copies() {
     const char* wish = std::getenv("HYPERSLAB_PEER_COPIES");
@@ -213,19 +226,26 @@ TEST_F(NcclCopies, GathersIntoSharedMemoryTakeNoKernelOfNccl) {
   const Tensor shard = elements_of(DType::bf16, Dim{1} << 19, rank());
   const View shared = take(Dim{1} << 20);
   Tensor unshared = filled(DType::bf16, Dim{1} << 20, 0);
-  const auto kernels_of_nccl = [&](View full) {
-    Profiler profiler(ctx().recorder(), Profiler::Watch::calls_and_kernels);
-    profiler.start();
-    group().wait(ctx(), group().all_gather(ctx(), shard.view(), full));
-    synchronize(ctx());
-    profiler.stop();
-    return std::ranges::count_if(profiler.kernels(), [](const KernelTime& kernel) {
-      return kernel.name.starts_with("ncclDev");
-    });
+  const auto kernels_of_gather = [&](View full) {
+    return kernels_of_nccl(
+        [&] { group().wait(ctx(), group().all_gather(ctx(), shard.view(), full)); });
   };
 
-  EXPECT_EQ(kernels_of_nccl(shared), 0);
-  EXPECT_GT(kernels_of_nccl(unshared.view()), 0);
+  EXPECT_EQ(kernels_of_gather(shared), 0);
+  EXPECT_GT(kernels_of_gather(unshared.view()), 0);
+}
+
+// Members that share memory have PeerSums, too.
+TEST_F(NcclCopies, SmallSumsTakeNoKernelOfNccl) {
+  if (!Profiler::unavailable().empty()) GTEST_SKIP() << Profiler::unavailable();
+  const auto kernels_of_reduction = [](Dim elements, comm::ReduceOp op) {
+    Tensor x = filled(DType::f32, elements, 1);
+    return kernels_of_nccl([&] { group().wait(ctx(), group().all_reduce(ctx(), x.view(), op)); });
+  };
+
+  EXPECT_EQ(kernels_of_reduction(65536, comm::ReduceOp::sum), 0);
+  EXPECT_GT(kernels_of_reduction(65537, comm::ReduceOp::sum), 0) << "more than 256 KiB";
+  EXPECT_GT(kernels_of_reduction(64, comm::ReduceOp::max), 0);
 }
 
 }  // namespace

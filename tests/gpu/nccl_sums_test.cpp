@@ -4,7 +4,6 @@
 #include <array>
 
 #include "hyperslab/core/graph.hpp"
-#include "hyperslab/core/profiler.hpp"
 #include "nccl_group.hpp"
 
 namespace hyperslab::test {
