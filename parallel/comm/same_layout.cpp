@@ -29,7 +29,8 @@ std::vector<std::string> texts_of(const Arena& arena) {
 }
 
 Hashes reduced(Hashes mine, MPI_Op op, MPI_Comm group, const std::string& communicator) {
-  HS_MPI(communicator, MPI_Allreduce(MPI_IN_PLACE, mine.data(), static_cast<int>(mine.size()),
+  std::uint64_t* const values = mine.data();
+  HS_MPI(communicator, MPI_Allreduce(MPI_IN_PLACE, values, static_cast<int>(mine.size()),
                                      MPI_UINT64_T, op, group));
   return mine;
 }

@@ -211,7 +211,8 @@ void Fp8Product::forward(Context& ctx, CView x, CView weight, CView bias, const 
 }
 
 std::size_t Fp8Product::weight_bytes(const Fp8Config& config, Dim M, Dim K) {
-  const Rounding to = rounding_of(config.recipe.value());
+  if (!config.recipe) return 0;
+  const Rounding to = rounding_of(*config.recipe);
   const MatrixSpec straight = {Fp8Format::e4m3, to.weights, {M, K}};
   return straight.bytes() + along_columns(Fp8Format::e4m3, to.weights, M, K).bytes();
 }

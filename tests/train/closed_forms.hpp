@@ -102,7 +102,8 @@ inline PipelineRank pipeline_rank_of(const Numbers& n, int index) {
   rank.first = index == 0;
   rank.last = index == n.pipeline - 1;
   for (int chunk = 0; chunk < n.virtual_stages(); ++chunk) {
-    rank.blocks.push_back(n.layers[static_cast<std::size_t>(chunk * n.pipeline + index)]);
+    const auto stage = static_cast<std::size_t>(chunk) * static_cast<std::size_t>(n.pipeline);
+    rank.blocks.push_back(n.layers[stage + static_cast<std::size_t>(index)]);
   }
   return rank;
 }
