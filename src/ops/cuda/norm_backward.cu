@@ -166,11 +166,9 @@ int launch_ring(Context& ctx, const NormBackwardCall<T>& call, const NormBackwar
   return ring.blocks;
 }
 
-/// Whether rows come through a ring: they have vectors, and all of a row's warps find room.
-template <int N, class T>
-bool suits_ring(const NormBackwardCall<T>& call, const NormBackwardShape& shape) {
-  return N > 1 && sizeof(T) == 2 && call.rows > 0 && shape.threads <= NormRing::most_threads(2) &&
-         compute_capability() >= 90;
+/// Whether vectors of 16-bit rows come through a ring: all of a row's warps find room.
+bool suits_ring(Dim rows, const NormBackwardShape& shape) {
+  return rows > 0 && shape.threads <= NormRing::most_threads(2) && compute_capability() >= 90;
 }
 
 /// Returns how many partial sums there are.
@@ -178,7 +176,7 @@ template <int N, bool kCentered, NormSums kSums, class T>
 int launch_rows(Context& ctx, const NormBackwardCall<T>& call) {
   const auto shape = norm_backward_shape(call.rows, call.C, kSums == NormSums::weights_and_stream);
   if constexpr (N > 1 && sizeof(T) == 2) {
-    if (suits_ring<N>(call, shape)) return launch_ring<kCentered, kSums>(ctx, call, shape);
+    if (suits_ring(call.rows, shape)) return launch_ring<kCentered, kSums>(ctx, call, shape);
   }
   if constexpr (kSums == NormSums::none) {
     launch_frozen<N, kCentered>(ctx, call, shape);
