@@ -178,16 +178,6 @@ void ParamStore::take_expansions(Arena& arena, DType compute, bool expands) {
   }
 }
 
-const View* ParamStore::reserve(const std::string& label, std::size_t bytes) {
-  return &reserved_.emplace_back(label, static_cast<Dim>(bytes)).view;
-}
-
-void ParamStore::take_reserved(Arena& arena) {
-  for (Reserved& reserved : reserved_) {
-    reserved.view = arena.take(DType::u8, {reserved.bytes}, reserved.label);
-  }
-}
-
 bool ParamStore::expands(int unit) const {
   return std::ranges::any_of(expansions_,
                              [&](const Expansion& e) { return e.unit == unit && e.expanded; });

@@ -158,6 +158,16 @@ const Expansion* ParamStore::add_expansion(const std::vector<Param*>& members, b
   return &expansion;
 }
 
+const View* ParamStore::reserve(const std::string& label, std::size_t bytes) {
+  return &reserved_.emplace_back(label, static_cast<Dim>(bytes)).view;
+}
+
+void ParamStore::take_reserved(Arena& arena) {
+  for (Reserved& reserved : reserved_) {
+    reserved.view = arena.take(DType::u8, {reserved.bytes}, reserved.label);
+  }
+}
+
 void ParamStore::share(const FusedParam& shared) {
   for (Fused& fused : fused_) {
     if (&params_[fused.first] == shared.members().front()) fused.last_unit = unit_;
