@@ -70,7 +70,7 @@ nn::ResidualStream TransformerBlock::forward(Context& ctx, const UnitCall& call,
   slot.input = in.residual;
   return block_.forward(
       ctx, in,
-      {.rope = rope(), .batch = info, .scratch = parts_.scratch, .weights = weights_of(call)},
+      {.rope = rope(), .batch = info, .scratch = parts_.scratch, .fp8_weights = weights_of(call)},
       memory(slot));
 }
 
@@ -103,10 +103,12 @@ void TransformerBlock::backward(Context& ctx, const UnitCall& call) {
   nn::Block::Slot& saved = memory(slot);
   const nn::BatchInfo info = parts_.info(call);
   if (parts_.shares_slot()) {  // Recompute::full
-    (void)block_.forward(
-        ctx, {slot.input, {}},
-        {.rope = rope(), .batch = info, .scratch = parts_.scratch, .weights = nn::Fp8Weights::kept},
-        saved);
+    (void)block_.forward(ctx, {slot.input, {}},
+                         {.rope = rope(),
+                          .batch = info,
+                          .scratch = parts_.scratch,
+                          .fp8_weights = nn::Fp8Weights::kept},
+                         saved);
   }
   block_.backward(ctx, {rope(), info, parts_.scratch, call.accumulate, call.part}, saved,
                   slot.input, call.d);

@@ -145,7 +145,7 @@ void Attention::forward(Context& ctx, CView x, const ForwardPass& pass, const Sl
   const TensorGroup& group = config_.group;
   qkv_.forward_gathered(
       ctx, group, x, pass.scratch.gathered, slot.qkv,
-      pass.with_weights(linear_pass(AdaptedLinear::qkv, pass.batch, pass.scratch, slot)));
+      pass.with_fp8_weights(linear_pass(AdaptedLinear::qkv, pass.batch, pass.scratch, slot)));
   qk_norm_.forward(ctx, heads_, slot.qkv, slot.qk_norm, slot.out);  // out is not written yet
   if (config_.rope && !pass.cache) {
     ops::rope(ctx, heads_, pass.rope.cosines, pass.rope.sines, 0, ops::Rotation::forward, slot.qkv);
@@ -153,7 +153,7 @@ void Attention::forward(Context& ctx, CView x, const ForwardPass& pass, const Sl
   core_forward(ctx, pass, slot);
   output_.forward_summed(
       ctx, group, slot.out, group.term(y, pass.scratch.partial), y,
-      pass.with_weights(linear_pass(AdaptedLinear::output, pass.batch, pass.scratch, slot)));
+      pass.with_fp8_weights(linear_pass(AdaptedLinear::output, pass.batch, pass.scratch, slot)));
 }
 
 bool Attention::describe(const ForwardPass& pass, ops::DecodeBlock& block) const {

@@ -62,7 +62,7 @@ void Linear::multiply(Context& ctx, CView x, const LinearPass& pass, View y) con
   if (fp8_.takes(rows_of(x))) {
     return fp8_.forward(
         ctx, x, weight_.value(), bias_value(),
-        {.largest = pass.largest, .input = pass.input_largest, .weights = pass.weights}, y);
+        {.largest = pass.largest, .input = pass.input_largest, .weights = pass.fp8_weights}, y);
   }
   if (expansion == nullptr || !expansion->multiplies_codes()) {
     return ops::linear_forward(ctx, x, weight_.value(), bias_value(), y);
@@ -127,7 +127,7 @@ void Linear::forward_summed(Context& ctx, const TensorGroup& group, CView x, Vie
     const Dim count = rows * (i + 1) / pieces - begin;
     const View part = y_rows.slice(begin, count);
     LinearPass of_part = pass.rows(x, begin, count);
-    if (i > 0 && of_part.weights == Fp8Weights::renewed) of_part.weights = Fp8Weights::kept;
+    if (i > 0 && of_part.fp8_weights == Fp8Weights::renewed) of_part.fp8_weights = Fp8Weights::kept;
     forward(ctx, x_rows.slice(begin, count), part, of_part);
     sums[static_cast<std::size_t>(i)] = group.start_sum(ctx, part, part);
   }
@@ -211,7 +211,7 @@ LinearPass Linear::backward_input(Context& ctx, CView dy, View dx, LinearPass pa
                         {.gradient = pass.rounded_gradient,
                          .largest = pass.largest,
                          .output_gradient = pass.gradient_largest,
-                         .weights = pass.weights},
+                         .weights = pass.fp8_weights},
                         dx);
     if (adapter_) adapter_.backward_input(ctx, pass, dy, Accumulate::yes, dx);
   } else {

@@ -78,7 +78,7 @@ void Mlp::forward(Context& ctx, CView x, const ForwardPass& pass, const Slot& sl
   const TensorGroup& group = config_.group;
   const View gathered = pass.scratch.gathered;
   const LinearPass of_up =
-      pass.with_weights(linear_pass(AdaptedLinear::up, pass.batch, pass.scratch, slot));
+      pass.with_fp8_weights(linear_pass(AdaptedLinear::up, pass.batch, pass.scratch, slot));
   if (ops::is_gated(config_.activation) && pass.cache) {
     up_.forward_gated(ctx, group.gather(ctx, x, gathered), config_.activation, slot.pre,
                       slot.activated, of_up);
@@ -90,7 +90,7 @@ void Mlp::forward(Context& ctx, CView x, const ForwardPass& pass, const Slot& sl
                           slot.activated, of_up);
   }
   LinearPass of_down =
-      pass.with_weights(linear_pass(AdaptedLinear::down, pass.batch, pass.scratch, slot));
+      pass.with_fp8_weights(linear_pass(AdaptedLinear::down, pass.batch, pass.scratch, slot));
   if (!pass.cache) of_down.input_largest = activated_largest();
   down_.forward_summed(ctx, group, slot.activated, group.term(y, pass.scratch.partial), y, of_down);
 }

@@ -27,7 +27,7 @@ struct LinearPass {
   /// backward_input.
   ops::Fp8Largest input_largest = ops::Fp8Largest::found;
   ops::Fp8Largest gradient_largest = ops::Fp8Largest::found;
-  Fp8Weights weights = Fp8Weights::rounded;
+  Fp8Weights fp8_weights = Fp8Weights::rounded;
   /// How backward_weight will accumulate if it follows backward_input: what one reading of dy gives
   /// both, backward_input then computes. Absent: it does not follow.
   std::optional<ops::Accumulate> weights_follow = {};

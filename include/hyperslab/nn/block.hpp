@@ -103,14 +103,15 @@ struct ForwardPass {
   const Scratch& scratch;
   /// Generation: the tokens follow cache->past earlier ones, whose keys and values the cache holds.
   std::optional<ops::KeyValueCache> cache = std::nullopt;
-  Fp8Weights weights = Fp8Weights::rounded;
+  Fp8Weights fp8_weights = Fp8Weights::rounded;
 
   /// Position of the first token in its sample.
   [[nodiscard]] ops::TokenPosition first_position() const {
     return cache ? cache->past : ops::TokenPosition();
   }
-  [[nodiscard]] LinearPass with_weights(LinearPass linear) const {
-    linear.weights = weights;
+  /// The pass of a linear layer's forward, which learns whether to round its weights.
+  [[nodiscard]] LinearPass with_fp8_weights(LinearPass linear) const {
+    linear.fp8_weights = fp8_weights;
     return linear;
   }
 };
@@ -127,7 +128,8 @@ struct BackwardPass {
   /// The pass of a linear layer's backward_input, which learns whether backward_weight follows.
   [[nodiscard]] LinearPass before_weights(LinearPass linear) const {
     if (part == BackwardPart::both) linear.weights_follow = accumulate;
-    linear.weights = Fp8Weights::kept;  // by this microbatch's forward pass, or an earlier one's
+    // By this microbatch's forward pass, or an earlier one's.
+    linear.fp8_weights = Fp8Weights::kept;
     return linear;
   }
 };
