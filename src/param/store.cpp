@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <utility>
 
 #include "hyperslab/core/error.hpp"
@@ -139,11 +140,13 @@ FusedParam ParamStore::declare(std::span<const ParamSpec> specs) {
 }
 
 const Expansion* ParamStore::add_expansion(const std::vector<Param*>& members, bool trained) {
+  const std::optional<QuantizationSpec>& spec = trained ? storage_.trained : storage_.frozen;
+  if (!spec) throw Error(ExitCode::internal, "a matrix is expanded whose storage is not known");
   Expansion& expansion = expansions_.emplace_back();
   expansion.members = members;
   expansion.unit = unit_;
   expansion.frozen = !trained;
-  expansion.spec = trained ? *storage_.trained : *storage_.frozen;
+  expansion.spec = *spec;
   Dim rows = 0;
   for (const Param* member : members) rows += member->stored_rows;
   const Param& first = *members.front();
