@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gemm.hpp"
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <limits>
@@ -15,10 +16,14 @@
 namespace hyperslab::ops::cuda {
 namespace {
 
-constexpr int kCandidates = 12;          // algorithms that are timed
-constexpr int kRepetitions = 3;          // timed runs of an algorithm that may win
-constexpr float kHopeless = 1.3F;        // times the best: not run again
-constexpr float kWorthChanging = 0.98F;  // times the heuristic's own order
+constexpr int kCandidates = 12;              // algorithms that are timed
+constexpr int kRepetitions = 3;              // timed runs of an algorithm that may win, at least
+constexpr int kMostRepetitions = 32;         // of a short one
+constexpr float kTimedMilliseconds = 0.2F;   // that all runs of a round take, if they are so many
+constexpr int kRounds = 3;                   // of short ones, of which the best counts
+constexpr float kHopeless = 1.3F;            // times the best: not run again,
+constexpr float kShortMilliseconds = 0.05F;  // unless a run is so short that its launch counts
+constexpr float kWorthChanging = 0.98F;      // times the heuristic's own order
 
 using Preference =
     std::unique_ptr<cublasLtMatmulPreferenceOpaque_t, Closer<&cublasLtMatmulPreferenceDestroy>>;
@@ -205,10 +210,12 @@ std::vector<cublasLtMatmulHeuristicResult_t> candidates_of(Context& ctx, const B
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, bytes(p.a.data));
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, bytes(p.c));
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, bytes(p.c));
-  // Split sums may be added in a changing order.
-  if (ctx.deterministic()) {
+  // Split sums may be added in a changing order; results of 16 bits are rounded once, at the end.
+  const bool narrow = size_of(p.out) == 2;
+  if (ctx.deterministic() || narrow) {
     set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-        std::uint32_t{CUBLASLT_REDUCTION_SCHEME_NONE});
+        std::uint32_t{ctx.deterministic() ? CUBLASLT_REDUCTION_SCHEME_NONE
+                                          : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
   }
   std::vector<cublasLtMatmulHeuristicResult_t> found(kCandidates);
   int count = 0;
@@ -266,8 +273,15 @@ class Stopwatch {
     // The first run loads the kernel.
     if (!run(algorithm, 1)) return kNever;
     const std::optional<float> once = run(algorithm, 1);
-    if (!once || *once > kHopeless * best) return kNever;
-    return run(algorithm, kRepetitions).value_or(kNever);
+    if (!once || (*once > kHopeless * best && *once > kShortMilliseconds)) return kNever;
+    const auto repetitions = static_cast<int>(
+        std::clamp<float>(kTimedMilliseconds / *once, kRepetitions, kMostRepetitions));
+    const int rounds = repetitions > kRepetitions ? kRounds : 1;
+    float least = kNever;
+    for (int round = 0; round < rounds; ++round) {
+      least = std::min(least, run(algorithm, repetitions).value_or(kNever));
+    }
+    return least;
   }
 
  private:
