@@ -34,6 +34,8 @@ MOST_LOSS = 0.04  # of the best ratio on record
 KERNEL_VARIABLES = ("OPENBLAS_CORETYPE", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY")
 EIGHT_LAYERS = ("model.layers=8", "model.vocabulary=32000", "train.global_batch=2", "train.microbatch=2")
 FP8 = (*EIGHT_LAYERS, "precision.gemm=fp8_tensor")
+# As autocast rounds the gradients of products; PyTorch then keeps and sums them in fp32. Our own bf16 beside has it too.
+BF16_GRADIENTS = "precision.gradients=bf16"
 
 
 @dataclass(frozen=True)
@@ -62,10 +64,14 @@ ROWS = {
     "gpt2-1558m-b16": Row("gpt2-1558m", batch(16), steps=9),
     "gpt2-124m-b4": Row("gpt2-124m", batch(4), mode="reduce-overhead", steps=60),
     "small": Row("small", (*batch(4), "precision.compute=bf16"), mode="reduce-overhead", steps=100),
+    "small-bf16-gradients": Row("small", (*batch(4), "precision.compute=bf16", BF16_GRADIENTS), mode="reduce-overhead", steps=100),
     "llama-1b-data2": Row("llama-1b", (*batch(8, 4), "parallel.data=2", "parallel.zero=1"), 2, peer=("--shards",)),
     "gpt2-124m-65k-data2": Row("gpt2-124m", (*batch(64, 32), "parallel.data=2"), 2),
+    "gpt2-124m-65k-data2-bf16-gradients": Row("gpt2-124m", (*batch(64, 32), "parallel.data=2", BF16_GRADIENTS), 2),
     "llama-8b-8-layers": Row("llama-8b", EIGHT_LAYERS, steps=9),
     "llama-8b-fp8": Row("llama-8b", FP8, peer=("--fp8",), steps=9),
+    "llama-8b-fp8-bf16-gradients": Row("llama-8b", (*FP8, BF16_GRADIENTS), peer=("--fp8",), steps=9),
+    "llama-8b-fp8-vs-bf16-bf16-gradients": Row("llama-8b", (*FP8, BF16_GRADIENTS), peer=BF16, steps=9),
     "llama-8b-fp8-vs-bf16": Row("llama-8b", FP8, peer=BF16, steps=9),
     "llama-8b-fp8-row-vs-bf16": Row("llama-8b", (*EIGHT_LAYERS, "precision.gemm=fp8_row"), peer=BF16, steps=9),
     "llama-8b-fp8-block-vs-bf16": Row("llama-8b", (*EIGHT_LAYERS, "precision.gemm=fp8_block"), peer=BF16, steps=9),
@@ -180,7 +186,7 @@ def losses(lines: list[dict[str, Any]]) -> list[str]:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.list:
         for name, row in ROWS.items():
-            print(f"{name:26} {row.ranks} {row.device}  {row.deck}.yaml {' '.join(row.settings)}")
+            print(f"{name:36} {row.ranks} {row.device}  {row.deck}.yaml {' '.join(row.settings)}")
         return 0
     if arguments.check:
         found = losses(read_lines(arguments.output))

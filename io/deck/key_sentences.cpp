@@ -257,6 +257,9 @@ constexpr auto kSentences = std::to_array<KeySentence>({
     {"precision.compute",
      "Type of activations and matrix products; masters stay "
      "fp32."},
+    {"precision.gradients",
+     "Type in which gradients of parameters are stored and summed over ranks; products round to it "
+     "once, from fp32 (that of the head once a chunk of logits)."},
     {"precision.gemm",
      "In what the blocks' linear layers multiply: as the rest, or in 8-bit floats "
      "with one scale for a tensor, a row or a block (docs/fp8.md)."},

@@ -28,6 +28,36 @@ constexpr std::array kPrecisionRules = {
                "or look at it without a GPU with plan --device cuda or train --dry-run",
                name_of(c.precision.compute));
          }},
+    Rule{"precision.gradients", "precision.compute", "fp32 unless precision.compute is bf16",
+         [](const Config& c, const Surroundings&) {
+           return c.precision.gradients == Precision::fp32 ||
+                  c.precision.compute == Precision::bf16;
+         },
+         [](const Config& c, const Surroundings&) {
+           return fmt::format(
+               "products in {} have gradients in fp32: set precision.compute to bf16, or "
+               "precision.gradients to fp32",
+               name_of(c.precision.compute));
+         }},
+    Rule{"precision.gradients", "adapter.rank", "fp32 with adapter.rank",
+         [](const Config& c, const Surroundings&) {
+           return c.precision.gradients == Precision::fp32 || !c.adapter;
+         },
+         [](const Config&, const Surroundings&) -> std::string {
+           return "gradients of adapters are in fp32: leave precision.gradients or adapter.rank "
+                  "out";
+         }},
+    Rule{"precision.gradients", "train.global_batch train.microbatch parallel.data",
+         "fp32 if a step has several microbatches",
+         [](const Config& c, const Surroundings&) {
+           return c.precision.gradients == Precision::fp32 || c.train.microbatch <= 0 ||
+                  c.microbatches() <= 1;
+         },
+         [](const Config&, const Surroundings&) -> std::string {
+           return "a step of several microbatches adds their gradients up, which loses bits in "
+                  "bf16: set train.microbatch to train.global_batch / parallel.data, or "
+                  "precision.gradients to fp32";
+         }},
     Rule{"precision.gemm", "precision.compute run.device",
          "compute unless precision.compute is bf16, or fp32 on the CPU",
          [](const Config& c, const Surroundings& s) {

@@ -161,6 +161,8 @@ inline constexpr auto kFamilies =
     names_by_module(std::array{model::Family::gpt2, model::Family::llama, model::Family::vit});
 inline constexpr auto kPrecisions =
     names_by_module(std::array{Precision::fp32, Precision::tf32, Precision::bf16, Precision::fp16});
+inline constexpr auto kGradientPrecisions =
+    names_by_module(std::array{Precision::fp32, Precision::bf16});
 inline constexpr auto kGemmPrecisions =
     names_by_module(std::array{train::GemmPrecision::compute, train::GemmPrecision::fp8_tensor,
                                train::GemmPrecision::fp8_row, train::GemmPrecision::fp8_block});
@@ -392,6 +394,7 @@ void visit_layout(Visitor& v, Config& config) {
   v.real("bucket_mib", parallel.bucket_mib, kPositive);
   v.section("precision");
   v.named("compute", config.precision.compute, kPrecisions);
+  v.named("gradients", config.precision.gradients, kGradientPrecisions);
   v.named("gemm", config.precision.gemm, kGemmPrecisions);
   v.integer("fp8_min_width", config.precision.fp8_min_width, kSize);
   v.integer("fp8_keep_first", config.precision.fp8_keep_first, IntegerRange{0, kMostLayers});

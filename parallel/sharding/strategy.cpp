@@ -23,7 +23,8 @@ std::unique_ptr<ShardStrategy> make_strategy(int zero) {
 }
 
 void ShardStrategy::allocate(param::ParamStore& store, Arena& parameters, Arena* gradients,
-                             DType master, DType compute) {
+                             const DTypes& dtypes) {
+  const auto& [master, compute, gradient] = dtypes;
   group_ = &store.trained();
   ranges_ = find_ranges();
   const bool own_values = compute != master;
@@ -36,7 +37,7 @@ void ShardStrategy::allocate(param::ParamStore& store, Arena& parameters, Arena*
     memory.value = {parameters.take(compute, {group_->flat_size()}, "values"), false};
   }
   if (gradients != nullptr) {
-    GradientMemory taken = take_gradients(*gradients, master);
+    GradientMemory taken = take_gradients(*gradients, gradient);
     gradients_ = taken.reduced;
     memory.gradients = std::move(taken.by_bucket);
   }

@@ -422,6 +422,9 @@ ExitCode run_bench(comm::World& world, const std::vector<std::string>& arguments
   source.path = args.list("DECK").front();
   source.overrides = args.list("set");
   source.unused = keys_beside_the_step(mode == "data");
+  if (mode == "forward" || mode == "decode" || mode == "data") {
+    source.unused.emplace_back("precision.gradients");
+  }
   const train::Config config = read_config(world, source);
   if (mode == "data") {
     run_bench_of_data(world, args, config, args.get<int>("warmup"), args.get<int>("steps"));

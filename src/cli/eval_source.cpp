@@ -232,7 +232,9 @@ EvalSource eval_source(const Arguments& args) {
 eval::EvalDeck eval_deck(comm::World& world, const EvalSource& source) {
   eval::EvalDeck out;
   if (!source.deck.empty()) {
-    out.config = read_config(world, {source.deck, source.overrides, false, false});
+    out.config = read_config(
+        world,
+        {.path = source.deck, .overrides = source.overrides, .unused = {"precision.gradients"}});
     out.validation_batch = out.config.train.global_batch;
   }
   const StoredDeck stored = stored_in(world, source.checkpoints.front());

@@ -227,6 +227,8 @@ train::Config planned_config(comm::World& world, const Arguments& args) {
     throw Error(ExitCode::usage, fmt::format("--device is {}, expected cpu or cuda", device))
         .on_all_ranks();
   }
+  std::vector<std::string_view> unused = keys_beside_the_step();
+  if (!is_training(args)) unused.emplace_back("precision.gradients");
   return read_planned_config(world, {.path = args.list("DECK").front(),
                                      .overrides = args.list("set"),
                                      .for_training = true,
@@ -234,7 +236,7 @@ train::Config planned_config(comm::World& world, const Arguments& args) {
                                      .ranks = args.has("search") ? 0 : ranks,
                                      .device = device,
                                      .is_plan = true,
-                                     .unused = keys_beside_the_step()});
+                                     .unused = unused});
 }
 
 /// Looks for the fastest layout of --ranks ranks, or of as many as the deck's layout has.

@@ -48,6 +48,7 @@ deck::Surroundings anywhere_but_in_training(bool reads_data) {
   anywhere.has_cuda_build = true;
   anywhere.unused = keys_beside_the_step(reads_data);
   anywhere.unused.emplace_back("train.global_batch");
+  anywhere.unused.emplace_back("precision.gradients");
   return anywhere;
 }
 

@@ -26,14 +26,33 @@ Stream& Context::copy_stream() {
   return *copy_stream_;
 }
 
+namespace {
+
+/// Sizes and places of partial sums in the workspace, and what lies before them, are multiples.
+constexpr std::size_t kAlignment = 256;
+constexpr std::size_t aligned(std::size_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+}  // namespace
+
 void* Context::workspace(std::string_view op, std::size_t bytes) {
-  workspace_high_water_ = std::max(workspace_high_water_, bytes);
-  if (device_ != Device::meta && bytes > workspace_.bytes()) {
+  const std::size_t needed = partial_bytes_ == 0 ? bytes : aligned(bytes) + partial_bytes_;
+  workspace_high_water_ = std::max(workspace_high_water_, needed);
+  if (device_ != Device::meta && needed > workspace_.bytes()) {
     throw Error(ExitCode::internal, std::string(op) + " needs a workspace of " +
-                                        std::to_string(bytes) + " bytes, planned were " +
+                                        std::to_string(needed) + " bytes, planned were " +
                                         std::to_string(workspace_.bytes()));
   }
   return workspace_.data();
+}
+
+void* Context::partials(std::string_view op, std::size_t bytes) {
+  partial_bytes_ += aligned(bytes);
+  workspace(op, 0);
+  if (device_ == Device::meta) return nullptr;
+  const std::size_t end = workspace_.bytes() / kAlignment * kAlignment;
+  return static_cast<std::byte*>(workspace_.data()) + (end - partial_bytes_);
 }
 
 void Context::add_work(std::string_view op, double flops, double bytes, std::string_view path) {

@@ -7,6 +7,7 @@
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/model/vision_transformer.hpp"
 #include "hyperslab/ops/elementwise.hpp"
+#include "hyperslab/ops/late_sums.hpp"
 
 namespace hyperslab::model {
 namespace {
@@ -36,7 +37,7 @@ Stage::Stage(std::unique_ptr<Architecture> architecture, const StageOptions& opt
   make_units();
   params_.lay_out(options_.bucket_bytes);
   strategy.allocate(params_, arenas.parameters, options_.training ? &arenas.gradients : nullptr,
-                    options_.statistics(), options_.compute);
+                    {options_.statistics(), options_.compute, options_.gradients()});
   architecture_->plan_shared(arenas);
   for (const Held& held : units_) held.unit->plan_shared(arenas);
   cache_bytes_ = static_cast<std::int64_t>(arenas.activations.used_bytes());
@@ -141,12 +142,14 @@ void Stage::backward(Context& ctx, SlotId id, int unit, const StepViews& step,
                      Accumulate accumulate, nn::BackwardPart part) {
   require(options_.training, "this stage was planned without gradients");
   const Slot& slot = this->slot(id);
-  at(unit).unit->backward(ctx, {.slot = id.slot,
-                                .batch = slot.batch,
-                                .step = step,
-                                .accumulate = accumulate,
-                                .part = part,
-                                .d = slot.d});
+  ops::with_late_sums(ctx, [&] {
+    at(unit).unit->backward(ctx, {.slot = id.slot,
+                                  .batch = slot.batch,
+                                  .step = step,
+                                  .accumulate = accumulate,
+                                  .part = part,
+                                  .d = slot.d});
+  });
 }
 
 void Stage::decode(Context& ctx, View tokens, const ops::TokenPosition& past, View logits) {

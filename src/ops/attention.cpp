@@ -195,19 +195,19 @@ void attention_backward(Context& ctx, const HeadLayout& layout, const AttentionS
                   "attention_backward log_sum_exp");
   require_operand(ctx, dqkv, qkv.shape(), qkv.dtype(), "attention_backward dqkv");
   const Dim width = layout.packed_width();
-  if (dbias) {
-    require_operand(ctx, dbias, {width}, statistic_dtype(qkv.dtype()), "attention_backward dbias");
-  }
+  if (dbias) require_gradient(ctx, dbias, {width}, qkv.dtype(), "attention_backward dbias");
   const double bias_flops = dbias ? static_cast<double>(dqkv.numel()) : 0;
-  const std::size_t on_gpu =
-      std::max(cuda::attention_backward_workspace(layout, B, T, ctx.deterministic()),
-               dbias ? cuda::column_sums_workspace(B * T, width) : 0);
+  if (dbias) {
+    plan_partials(ctx, "attention_backward",
+                  std::max(cuda::column_sums_partials(B * T, width),
+                           cuda::attention_bias_partials(layout, B, T)));
+  }
   if (on_meta(ctx, "attention_backward",
               5 * seen_share(scores.mask, T) * square_flops(layout, B, T) + bias_flops,
               {dout, qkv, out, log_sum_exp, dqkv, dbias},
               workspace_for(
                   ctx, cpu::attention_backward_workspace(ctx.threads(), layout, T, qkv.dtype()),
-                  on_gpu))) {
+                  cuda::attention_backward_workspace(layout, B, T, ctx.deterministic())))) {
     return;
   }
   dispatch<cuda::attention_backward, cpu::attention_backward>(ctx, layout, scores, dout, saved,
@@ -223,7 +223,7 @@ void attention_sinks_backward(Context& ctx, const HeadLayout& layout, CView dout
   require_operand(ctx, dout, out.shape(), out.dtype(), "attention_sinks_backward dout");
   require_operand(ctx, weights, {B, layout.heads, T}, statistic,
                   "attention_sinks_backward weights");
-  require_operand(ctx, dlogits, {layout.heads}, statistic, "attention_sinks_backward dlogits");
+  require_gradient(ctx, dlogits, {layout.heads}, out.dtype(), "attention_sinks_backward dlogits");
   if (on_meta(ctx, "attention_sinks_backward", 2.0 * static_cast<double>(out.numel()),
               {dout, out, weights, dlogits},
               workspace_for(ctx, 0, cuda::attention_sinks_workspace(layout)))) {

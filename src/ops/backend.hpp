@@ -19,6 +19,7 @@
 #include "hyperslab/ops/fp8.hpp"
 #include "hyperslab/ops/head_norm.hpp"
 #include "hyperslab/ops/image.hpp"
+#include "hyperslab/ops/late_sums.hpp"
 #include "hyperslab/ops/loss.hpp"
 #include "hyperslab/ops/matmul.hpp"
 #include "hyperslab/ops/muon.hpp"
@@ -134,6 +135,8 @@ template <>
 inline constexpr bool kTakesBf16<adamw> = true;
 template <>
 inline constexpr bool kTakesBf16<sgd> = true;
+template <>
+inline constexpr bool kTakesBf16<add_norm_squared> = true;
 template <>
 inline constexpr bool kTakesBf16<average_weights> = true;
 template <>
@@ -265,6 +268,7 @@ decltype(ops::normalize_matrices) normalize_matrices;
 decltype(ops::matmul_gram) matmul_gram;
 decltype(ops::matmul_add) matmul_add;
 decltype(ops::add_norm_squared) add_norm_squared;
+decltype(ops::finish_sums) finish_sums;
 decltype(ops::begin_step) begin_step;
 decltype(ops::finalize_step) finalize_step;
 decltype(ops::fp8_quantize) fp8_quantize;

@@ -50,6 +50,13 @@ void require_operand(const Context& ctx, CView view, const Shape& expected, DTyp
   require_shape(view, expected, what, where);
 }
 
+void require_gradient(const Context& ctx, CView view, const Shape& expected, DType dtype,
+                      std::string_view what, std::source_location where) {
+  require_here(ctx, view, what, where);
+  const bool narrow = view.dtype() == DType::bf16 && dtype == DType::bf16;
+  require_operand(ctx, view, expected, narrow ? dtype : statistic_dtype(dtype), what, where);
+}
+
 void require_rows(const Context& ctx, CView view, Dim rows, Dim last, DType dtype,
                   std::string_view what, std::source_location where) {
   require_dtype(ctx, view, dtype, what, where);
@@ -127,6 +134,11 @@ void add_work(Context& ctx, std::string_view op, const Accounted& work,
   }
 }
 
+void plan_partials(Context& ctx, std::string_view op, std::size_t cuda_bytes) {
+  if (ctx.device() != Device::meta || ctx.planned() != Device::cuda || cuda_bytes == 0) return;
+  ctx.partials(op, cuda_bytes);
+}
+
 bool on_meta(Context& ctx, std::string_view op, double flops, std::initializer_list<CView> operands,
              std::size_t workspace_bytes, std::string_view path) {
   if (ctx.device() != Device::meta) {
@@ -138,6 +150,7 @@ bool on_meta(Context& ctx, std::string_view op, double flops, std::initializer_l
   for (const CView& operand : operands) bytes += static_cast<double>(operand.bytes());
   add_work(ctx, op, {flops, bytes, path}, operands);
   if (workspace_bytes > 0) ctx.workspace(op, workspace_bytes);
+  if (!ctx.late_sums()) ctx.free_partials();
   return true;
 }
 

@@ -16,7 +16,8 @@ namespace hyperslab::ops {
 /// The last size; throws an internal Error naming `what` if there is none.
 [[nodiscard]] Dim last(CView view, std::string_view what,
                        std::source_location where = std::source_location::current());
-/// f64 for f64, else f32: what statistics and parameter gradients are kept in.
+/// f64 for f64, else f32: what statistics are kept in, and parameter gradients unless they are in
+/// bf16.
 [[nodiscard]] DType statistic_dtype(DType dtype);
 
 /// Throws an internal Error naming `what` if the view is absent or on another device.
@@ -29,6 +30,11 @@ void require_dtype(const Context& ctx, CView view, DType dtype, std::string_view
 void require_operand(const Context& ctx, CView view, const Shape& expected, DType dtype,
                      std::string_view what,
                      std::source_location where = std::source_location::current());
+/// The view has exactly this shape and is in what gradients of parameters may be in, where
+/// activations are in `dtype`: statistic_dtype(dtype), or bf16 as the activations.
+void require_gradient(const Context& ctx, CView view, const Shape& expected, DType dtype,
+                      std::string_view what,
+                      std::source_location where = std::source_location::current());
 /// require_dtype, and the view is (..., last) with `rows` rows, however these are divided.
 void require_rows(const Context& ctx, CView view, Dim rows, Dim last, DType dtype,
                   std::string_view what,
@@ -53,6 +59,10 @@ void require_shard(const VocabularyShard& shard, Dim size, std::string_view what
                                                std::size_t cuda_bytes) {
   return ctx.planned() == Device::cuda ? cuda_bytes : cpu_bytes;
 }
+
+/// On `meta`, before on_meta(), which frees it unless sums are late: plans for the memory of
+/// partial sums on a GPU.
+void plan_partials(Context& ctx, std::string_view op, std::size_t cuda_bytes);
 
 /// Tells the recorder's observer of ops, if there is one, that an op begins now; dispatch() tells
 /// it the end.

@@ -48,13 +48,12 @@ void patch_tokens_backward(Context& ctx, CView dy, Accumulate accumulate, View d
   const Dim N = dpatches.dims<3>("patch_tokens_backward dpatches")[1];
   require(N == T || N + 1 == T, "patch_tokens_backward dpatches: expected T or T - 1 patches");
   require_operand(ctx, dpatches, {B, N, C}, dy.dtype(), "patch_tokens_backward dpatches");
-  const DType dtype = statistic_dtype(dy.dtype());
   if (dclass_token) {
     require(N + 1 == T, "patch_tokens_backward dclass_token: there is no class token");
-    require_operand(ctx, dclass_token, {C}, dtype, "patch_tokens_backward dclass_token");
+    require_gradient(ctx, dclass_token, {C}, dy.dtype(), "patch_tokens_backward dclass_token");
   }
   if (dpositions) {
-    require_operand(ctx, dpositions, {T, C}, dtype, "patch_tokens_backward dpositions");
+    require_gradient(ctx, dpositions, {T, C}, dy.dtype(), "patch_tokens_backward dpositions");
   }
   if (on_meta(ctx, "patch_tokens_backward", elements(dy),
               {dy, dpatches, dclass_token, dpositions})) {

@@ -78,8 +78,9 @@ void embedding_backward(Context& ctx, const SortedTokens& sorted, CView dy,
   const auto [B, T] = tokens.dims<2>("embedding_backward tokens");
   require_operand(ctx, sort_index, {B * T}, DType::i32, "embedding_backward sort_index");
   require_here(ctx, dy, "embedding_backward dy");
-  require_dtype(ctx, dtable, statistic_dtype(dy.dtype()), "embedding_backward dtable");
+  require_here(ctx, dtable, "embedding_backward dtable");
   const auto [table_rows, C] = dtable.dims<2>("embedding_backward dtable");
+  require_gradient(ctx, dtable, {table_rows, C}, dy.dtype(), "embedding_backward dtable");
   require_shard(shard, table_rows, "embedding_backward");
   require_shape(dy, {B, T, C}, "embedding_backward dy");
   const View rows =
@@ -96,10 +97,11 @@ void position_backward(Context& ctx, CView dy, CView first_keys, Accumulate accu
                        View dpositions) {
   require_here(ctx, dy, "position_backward dy");
   const auto [B, T, C] = dy.dims<3>("position_backward dy");
-  require_dtype(ctx, dpositions, statistic_dtype(dy.dtype()), "position_backward dpositions");
   require_first_keys(ctx, first_keys, B, T, "position_backward first_keys");
+  require_here(ctx, dpositions, "position_backward dpositions");
   const Dim T_max = dpositions.dims<2>("position_backward dpositions")[0];
-  require_shape(dpositions, {std::max(T, T_max), C}, "position_backward dpositions");
+  require_gradient(ctx, dpositions, {std::max(T, T_max), C}, dy.dtype(),
+                   "position_backward dpositions");
   if (on_meta(ctx, "position_backward", static_cast<double>(dy.numel()),
               {dy, dpositions, first_keys})) {
     return;

@@ -44,18 +44,18 @@ void head_norm_backward(Context& ctx, const HeadLayout& layout, const HeadNormWe
                         const HeadNormSaved& saved, View dqkv, const HeadNormGradients& gradients) {
   require_operands(ctx, layout, weights, dqkv, saved);
   require(static_cast<bool>(saved.heads), "head_norm_backward: forward has saved nothing");
-  const DType statistic = statistic_dtype(dqkv.dtype());
   if (gradients.query) {
-    require_operand(ctx, gradients.query, {layout.head_width}, statistic, "head_norm dquery");
-    require_operand(ctx, gradients.key, {layout.head_width}, statistic, "head_norm dkey");
+    const Shape width = {layout.head_width};
+    require_gradient(ctx, gradients.query, width, dqkv.dtype(), "head_norm dquery");
+    require_gradient(ctx, gradients.key, width, dqkv.dtype(), "head_norm dkey");
   }
-  const Dim rows = leading(dqkv.shape());
-  if (on_meta(ctx, "head_norm_backward", 10 * elements(layout, dqkv),
-              {dqkv, weights.query, weights.key, saved.heads, saved.rstd, gradients.query,
-               gradients.key},
-              workspace_for(
-                  ctx, cpu::head_norm_workspace(ctx.threads(), layout.head_width, dqkv.dtype()),
-                  cuda::head_norm_workspace(layout, rows)))) {
+  plan_partials(ctx, "head_norm_backward", cuda::head_norm_partials(layout, leading(dqkv.shape())));
+  if (on_meta(
+          ctx, "head_norm_backward", 10 * elements(layout, dqkv),
+          {dqkv, weights.query, weights.key, saved.heads, saved.rstd, gradients.query,
+           gradients.key},
+          workspace_for(
+              ctx, cpu::head_norm_workspace(ctx.threads(), layout.head_width, dqkv.dtype()), 0))) {
     return;
   }
   dispatch<cuda::head_norm_backward, cpu::head_norm_backward>(ctx, layout, weights, saved, dqkv,

@@ -186,22 +186,22 @@ void linear_activation_backward_input(Context& ctx, CView dy, CView weight, CVie
   require_rows(ctx, pre, rows, K, dy.dtype(), "linear_activation_backward_input pre");
   require_rows(ctx, dpre, rows, K, dy.dtype(), "linear_activation_backward_input dpre");
   if (dbias) {
-    require_operand(ctx, dbias, {K}, statistic_dtype(dy.dtype()),
-                    "linear_activation_backward_input dbias");
+    require_gradient(ctx, dbias, {K}, dy.dtype(), "linear_activation_backward_input dbias");
   }
   const double flops =
       gemm_flops(rows, M, K) + (dbias ? 16.0 : 15.0) * static_cast<double>(rows * K);
-  const std::size_t on_gpu =
-      std::max(cuda::linear_activation_backward_input_workspace(rows, K, dy.dtype()),
-               dbias ? std::max(cuda::column_sums_workspace(rows, K),
-                                cuda::activation_product_workspace(rows, K))
-                     : 0);
+  constexpr const char* kName = "linear_activation_backward_input";
+  if (dbias) {
+    plan_partials(
+        ctx, kName,
+        std::max(cuda::column_sums_partials(rows, K), cuda::activation_product_partials(rows, K)));
+  }
   const bool fuses =
       ctx.planned() == Device::cuda && cuda::fuses_activation_backward(activation, pre, dpre, K);
   if (on_meta(
-          ctx, "linear_activation_backward_input", flops, {dy, weight, pre, dpre, dbias},
+          ctx, kName, flops, {dy, weight, pre, dpre, dbias},
           workspace_for(ctx, cpu::linear_activation_backward_input_workspace(rows, K, dy.dtype()),
-                        on_gpu),
+                        cuda::linear_activation_backward_input_workspace(rows, K, dy.dtype())),
           fuses ? cuda::kFused : cuda::kSeparate)) {
     return;
   }
@@ -213,22 +213,21 @@ void linear_backward_weight(Context& ctx, CView dy, CView x, Accumulate accumula
                             View dbias) {
   require_here(ctx, dy, "linear_backward_weight dy");
   require(dweight || dbias, "linear_backward_weight: neither dweight nor dbias is asked for");
-  const DType statistic = statistic_dtype(dy.dtype());
   const Dim rows = leading(dy.shape());
   const auto [M, K] = dweight ? dweight.dims<2>("linear_backward_weight dweight")
                               : std::array{last(dy, "linear_backward_weight dy"), Dim{0}};
   require_rows(ctx, dy, rows, M, dy.dtype(), "linear_backward_weight dy");
   if (dweight) {
     require_rows(ctx, x, rows, K, dy.dtype(), "linear_backward_weight x");
-    require_operand(ctx, dweight, {M, K}, statistic, "linear_backward_weight dweight");
+    require_gradient(ctx, dweight, {M, K}, dy.dtype(), "linear_backward_weight dweight");
   } else {
     x = {};
   }
-  if (dbias) require_operand(ctx, dbias, {M}, statistic, "linear_backward_weight dbias");
+  if (dbias) require_gradient(ctx, dbias, {M}, dy.dtype(), "linear_backward_weight dbias");
   const double bias_flops = dbias ? static_cast<double>(rows * M) : 0;
+  if (dbias) plan_partials(ctx, "linear_backward_weight", cuda::column_sums_partials(rows, M));
   if (on_meta(ctx, "linear_backward_weight", gemm_flops(rows, M, K) + bias_flops,
-              {dy, x, dweight, dbias},
-              workspace_for(ctx, 0, dbias ? cuda::column_sums_workspace(rows, M) : 0))) {
+              {dy, x, dweight, dbias})) {
     return;
   }
   dispatch<cuda::linear_backward_weight, cpu::linear_backward_weight>(ctx, dy, x, accumulate,

@@ -23,7 +23,7 @@ void muon_direction(Context& ctx, float momentum, const StepState* state, CView 
   require_here(ctx, gradient, "muon gradient");
   const DType dtype = statistic_dtype(gradient.dtype());
   const Dim size = gradient.numel();
-  require_operand(ctx, gradient, {size}, dtype, "muon gradient");
+  require_gradient(ctx, gradient, {size}, gradient.dtype(), "muon gradient");
   require_operand(ctx, average, {size}, dtype, "muon average");
   require_operand(ctx, direction, {size}, dtype, "muon direction");
   if (on_meta(ctx, "muon_direction", 7.0 * static_cast<double>(size),

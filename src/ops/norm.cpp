@@ -49,25 +49,27 @@ void norm_backward(Context& ctx, NormKind kind, CView dy, const NormSaved& saved
     require_rows(ctx, sum, rows, C, dtype, "norm_backward sum");
     require_operand(ctx, weight, {C}, dtype, "norm_backward weight");
     require_count(ctx, rstd, rows, statistic, "norm_backward rstd");
-    if (dweight) require_operand(ctx, dweight, {C}, statistic, "norm_backward dweight");
+    if (dweight) require_gradient(ctx, dweight, {C}, dtype, "norm_backward dweight");
     require(dweight || !dbias, "norm_backward dbias: is given without dweight");
   }
   if (arriving || leaving) {
     require(dweight && accumulate_input == Accumulate::yes && kind != NormKind::none,
             "norm_backward arriving_sums: expected dweight and a residual path beside it");
-    require_operand(ctx, arriving, {C}, statistic, "norm_backward arriving_sums");
-    require_operand(ctx, leaving, {C}, statistic, "norm_backward leaving_sums");
+    require_gradient(ctx, arriving, {C}, dtype, "norm_backward arriving_sums");
+    require_gradient(ctx, leaving, {C}, dtype, "norm_backward leaving_sums");
   }
   if (kind == NormKind::layernorm) {
     require_count(ctx, mean, rows, statistic, "norm_backward mean");
-    if (dbias) require_operand(ctx, dbias, {C}, statistic, "norm_backward dbias");
+    if (dbias) require_gradient(ctx, dbias, {C}, dtype, "norm_backward dbias");
   }
   const double flops = 14.0 * static_cast<double>(dy.numel());
-  const auto with_stream = static_cast<bool>(arriving);
+  if (dweight) {
+    const auto with_stream = static_cast<bool>(arriving);
+    plan_partials(ctx, "norm_backward", cuda::norm_backward_partials(rows, C, with_stream));
+  }
   if (on_meta(ctx, "norm_backward", flops,
               {dy, sum, weight, mean, rstd, dsum, dweight, dbias, arriving, leaving},
-              workspace_for(ctx, cpu::norm_backward_workspace(ctx.threads(), C, dtype),
-                            dweight ? cuda::norm_backward_workspace(rows, C, with_stream) : 0))) {
+              workspace_for(ctx, cpu::norm_backward_workspace(ctx.threads(), C, dtype), 0))) {
     return;
   }
   dispatch<cuda::norm_backward, cpu::norm_backward>(ctx, kind, dy, saved, gradients);

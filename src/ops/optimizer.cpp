@@ -36,7 +36,8 @@ void check_update(Context& ctx, const UpdateOp& op, const StepState* state,
   const DType dtype = statistic_dtype(operands.master.dtype());
   const Dim size = operands.master.numel();
   require_operand(ctx, operands.master, {size}, dtype, op.master);
-  require_operand(ctx, operands.gradient, {size}, dtype, op.gradient);
+  const bool narrow = operands.gradient && operands.gradient.dtype() == DType::bf16;
+  require_gradient(ctx, operands.gradient, {size}, narrow ? DType::bf16 : dtype, op.gradient);
   if (operands.value) {
     require_operand(ctx, operands.value, {size}, operands.value.dtype(), op.value);
   }
@@ -58,7 +59,8 @@ void add_update_work(Context& ctx, const UpdateOp& op, const UpdateOperands& ope
   const auto wide = static_cast<double>(size_of(operands.master.dtype()));
   const double value = operands.value ? static_cast<double>(size_of(operands.value.dtype())) : 0.0;
   const auto moment = static_cast<double>(size_of(moment_dtype));
-  const double bytes = 3.0 * wide + 2.0 * moments * moment + value;
+  const auto gradient = static_cast<double>(size_of(operands.gradient.dtype()));
+  const double bytes = 2.0 * wide + gradient + 2.0 * moments * moment + value;
   add_work(ctx, op.name,
            {op.flops_per_element * size,
             bytes * size + static_cast<double>(operands.decay.bytes() + operands.rate.bytes())},
@@ -93,8 +95,8 @@ void sgd(Context& ctx, float momentum, const StepState* state, const UpdateOpera
 
 void add_norm_squared(Context& ctx, CView gradient, View sums) {
   require_here(ctx, gradient, "add_norm_squared gradient");
-  require_operand(ctx, gradient, {gradient.numel()}, statistic_dtype(gradient.dtype()),
-                  "add_norm_squared gradient");
+  require_gradient(ctx, gradient, {gradient.numel()}, gradient.dtype(),
+                   "add_norm_squared gradient");
   require_sums(ctx, sums, "add_norm_squared sums");
   if (on_meta(ctx, "add_norm_squared", 3.0 * static_cast<double>(gradient.numel()),
               {gradient, sums},

@@ -72,6 +72,12 @@ void add_state(const train::Config& config, std::vector<Change>& to) {
   change.config.optimizer.state = optim::StateKind::bf16;
 }
 
+void add_gradients(const train::Config& config, std::vector<Change>& to) {
+  if (config.precision.gradients == Precision::bf16) return;
+  Change& change = to.emplace_back(Change{"precision.gradients: bf16", config});
+  change.config.precision.gradients = Precision::bf16;
+}
+
 void add_tensor(const train::Config& config, std::vector<Change>& to) {
   const int tensor = 2 * config.parallel.tensor;
   Change& change = to.emplace_back(
@@ -88,6 +94,7 @@ std::vector<Change> changes_of(const train::Config& config, const train::Trainer
     add_recompute(config, changes);
     add_zero(config, changes);
     add_state(config, changes);
+    add_gradients(config, changes);
   }
   if (options.generation == model::Generation::none) add_tensor(config, changes);
   return changes;

@@ -71,6 +71,7 @@ model::StageOptions stage_options(const Config& config, const mesh::Mesh& mesh,
   stage.split_backward = options.training && program.schedule == pipeline::Schedule::zero_bubble;
   stage.recompute = config.memory.recompute;
   stage.compute = options.compute;
+  stage.bf16_gradients = config.precision.gradients == Precision::bf16;
   stage.documents = config.data.documents == io::Documents::masked;
   stage.fused_attention =
       options.device != Device::cuda ||

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+#include <cstddef>
 #include <cstring>
 
 #include "hyperslab/core/context.hpp"
@@ -98,6 +100,27 @@ TEST(Context, WorkspaceIsPlannedOnMetaAndEnforced) {
   Context cpu(Device::cpu, meta.workspace_high_water());
   EXPECT_NE(cpu.workspace("attention", 300), nullptr);
   EXPECT_THROW(cpu.workspace("attention", 301), Error);
+}
+
+TEST(Context, PartialsLieBesideTheWorkspaceUntilTheyAreFreed) {
+  const auto ask = [](Context& ctx) {
+    const auto* first = static_cast<std::byte*>(ctx.partials("a", 100));
+    const auto* second = static_cast<std::byte*>(ctx.partials("b", 300));
+    const auto* scratch = static_cast<std::byte*>(ctx.workspace("c", 1000));
+    return std::array{scratch, second, first};
+  };
+  Context meta(Device::meta);
+  ask(meta);
+  Context cpu(Device::cpu, meta.workspace_high_water());
+
+  const auto [scratch, second, first] = ask(cpu);
+
+  EXPECT_GE(second, scratch + 1000);
+  EXPECT_GE(first, second + 300);
+  EXPECT_LE(first + 100, scratch + meta.workspace_high_water());
+  EXPECT_THROW(cpu.workspace("c", 1100), Error);
+  cpu.free_partials();
+  EXPECT_EQ(cpu.workspace("c", 1100), scratch);
 }
 
 TEST(Context, LedgerKeepsWorkByComponent) {

@@ -185,6 +185,18 @@ class Quantize(support.Case):
         self.assertEqual(self.loss("q_eight"), at_load)
         self.assertNotEqual(at_load, self.loss("runs/eight"))
 
+    def test_a_model_whose_gradients_were_in_bf16(self):
+        """A CPU reads it in fp32, beside which a run has no such gradients."""
+        half = ("precision.compute=bf16", "precision.gradients=bf16", "train.microbatch=12", "train.global_batch=12")
+        result = self.run_program("train", "base.yaml", *support.overrides("run.name=half", *half))
+        self.assertEqual(result.code, 0, result.err)
+
+        self.quantize("half", "q_half", "--weights", "int8")
+
+        self.assertEqual(self.loss("q_half"), self.loss("runs/half", *support.overrides("quantization.weights=int8")))
+        text = self.run_program("generate", "--checkpoint", "runs/half", "--prompt", "a", "--max-tokens", 3)
+        self.assertEqual(text.code, 0, text.err)
+
     def test_bad_input_is_refused_and_writes_nothing(self):
         self.quantize("base", "done", "--weights", "int8")
         cases = (

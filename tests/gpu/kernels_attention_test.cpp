@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gpu/gpu_test.hpp"
 #include "hyperslab/ops/attention.hpp"
+#include "hyperslab/ops/elementwise.hpp"
 #include "hyperslab/ops/embedding.hpp"
 #include "hyperslab/ops/matmul.hpp"
 #include "support/rope_frequencies.hpp"
@@ -183,6 +184,50 @@ TEST_F(GpuAttentionKernels, BiasGradients) {
             "linear_backward_weight");
       }
     }
+  }
+}
+
+/// The kernels of Hopper's backward pass run beside each other; more blocks than fit at once, and
+/// other kernels in between.
+TEST_F(GpuAttentionKernels, BackwardHasTheSameBitsInEveryRun) {
+  const HeadLayout layout = {12, 12, 64};
+  const Shape packed = {8, 1024, layout.packed_width()};
+  const Shape wide = {8, 1024, Dim{12} * 64};
+  const Tensor sources[] = {random_tensor(DType::bf16, packed, 1),
+                            random_tensor(DType::bf16, wide, 2)};
+  Context meta(Device::meta, 0, Device::cuda);
+  const auto backward = [&](Context& ctx, std::vector<Tensor>& at) {
+    attention_backward(ctx, layout, {}, at[1].view(), {at[0].view(), at[2].view(), at[3].view()},
+                       {at[4].view(), at[5].view()});
+  };
+  const auto operands = [&](Device device) {
+    std::vector<Tensor> at;
+    at.emplace_back(device, DType::bf16, packed);
+    at.emplace_back(device, DType::bf16, wide);
+    at.emplace_back(device, DType::bf16, wide);
+    at.emplace_back(device, DType::f32, Shape{8, 12, 1024});
+    at.emplace_back(device, DType::bf16, packed);
+    at.emplace_back(device, DType::f32, Shape{layout.packed_width()});
+    return at;
+  };
+  std::vector<Tensor> planned = operands(Device::meta);
+  backward(meta, planned);
+  Context ctx(Device::cuda, meta.workspace_high_water());
+  std::vector<Tensor> at = operands(Device::cuda);
+  for (const std::size_t i : {0, 1}) copy(ctx, sources[i].view(), at[i].view());
+  attention_forward(ctx, layout, {}, at[0].view(), at[2].view(), at[3].view());
+  Tensor first;
+  for (int run = 0; run < 60; ++run) {
+    fill(ctx, 0, at[4].view());
+    backward(ctx, at);
+    Tensor found(Device::cpu, DType::bf16, packed);
+    copy(ctx, at[4].view(), found.view());
+    synchronize(ctx);
+    if (run == 0) {
+      first = std::move(found);
+      continue;
+    }
+    ASSERT_TRUE(same_bits(found.view(), first.view())) << "run " << run;
   }
 }
 

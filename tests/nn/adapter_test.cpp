@@ -35,7 +35,7 @@ class AdaptedLayer {
   explicit AdaptedLayer(const AdapterConfig& adapter)
       : linear(store_, {}, kOutputs, {kInputs, true, {.std = 0.5F}, Parallel::column, adapter}) {
     store_.lay_out(1 << 20);
-    strategy_->allocate(store_, parameters_, &gradients_, DType::f64, DType::f64);
+    strategy_->allocate(store_, parameters_, &gradients_, {DType::f64, DType::f64, DType::f64});
     std::uint64_t seed = 10;
     for (const param::Param& param : store_.params()) {
       const Tensor values = random_tensor(DType::f64, param.value.shape(), seed++);

@@ -25,7 +25,7 @@ class WidthNormTest : public OpsTest {
     store_.begin_unit();
     norm_.emplace(store_, "attention", kLayout, 1e-5F);
     store_.lay_out(1 << 20);
-    strategy_->allocate(store_, parameters_, &gradients_, DType::f64, DType::f64);
+    strategy_->allocate(store_, parameters_, &gradients_, {DType::f64, DType::f64, DType::f64});
     std::uint64_t seed = 10;
     for (const param::Param& param : store_.params()) {
       const Tensor values = random_tensor(DType::f64, param.value.shape(), seed++);

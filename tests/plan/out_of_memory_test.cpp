@@ -101,6 +101,25 @@ TEST(MemorySavings, MomentsInBf16SaveHalfOfThem) {
   EXPECT_FALSE(offered({"optimizer.name=sgd"}, {}));
 }
 
+TEST(MemorySavings, GradientsInBf16SaveHalfOfThem) {
+  const std::string bf16 = "precision.gradients: bf16";
+  train::TrainerOptions options;
+  options.compute = DType::bf16;
+  const std::vector<std::string> one_microbatch = {"precision.compute=bf16", "train.microbatch=12"};
+  const train::Config config = small_config(one_microbatch, 1);
+  const auto gradients = static_cast<double>(plan::make_plan(config, options, 0).memory.gradients);
+  const auto savings = savings_of(config, options);
+
+  const auto found = std::ranges::find(savings, bf16, &plan::MemorySaving::setting);
+  ASSERT_NE(found, savings.end());
+  EXPECT_NEAR(static_cast<double>(found->saved_bytes), gradients / 2, 512);
+  for (const std::vector<std::string>& other : std::vector<std::vector<std::string>>{
+           {"precision.compute=bf16"}, {"train.microbatch=12"}, {"optimizer.name=muon"}}) {
+    const auto offered = savings_of(small_config(other, 1), options);
+    EXPECT_EQ(std::ranges::count(offered, bf16, &plan::MemorySaving::setting), 0);
+  }
+}
+
 /// The advice names nothing that the rules of the deck forbid.
 TEST(MemorySavings, KeepToTheRules) {
   for (const std::vector<std::string>& overrides : std::vector<std::vector<std::string>>{

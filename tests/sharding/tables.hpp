@@ -127,13 +127,14 @@ class BoundTable {
   BoundTable(const TableCase& c, DType compute, int zero, int data_rank)
       : table_(make_table(c, data_rank)), strategy_(dp::make_strategy(zero)) {
     const DType master = compute == DType::f64 ? DType::f64 : DType::f32;
+    const dp::ShardStrategy::DTypes dtypes = {master, compute, master};
     Arena parameters("parameters");
     Arena gradients("gradients");
     param::ParamStore measured = make_table(c, data_rank);
-    dp::make_strategy(zero)->allocate(measured, parameters, &gradients, master, compute);
+    dp::make_strategy(zero)->allocate(measured, parameters, &gradients, dtypes);
     parameters_.emplace("parameters", Device::cpu, parameters.used_bytes());
     gradients_.emplace("gradients", Device::cpu, gradients.used_bytes());
-    strategy_->allocate(table_, *parameters_, &*gradients_, master, compute);
+    strategy_->allocate(table_, *parameters_, &*gradients_, dtypes);
     poison(group().master().data);
     poison(group().value().data);
     poison(strategy_->gradients().data);

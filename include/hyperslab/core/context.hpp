@@ -123,6 +123,15 @@ class Context {
   /// `workspace_high_water()`; on a device it throws an internal Error beyond the planned size.
   void* workspace(std::string_view op, std::size_t bytes);
   [[nodiscard]] std::size_t workspace_high_water() const { return workspace_high_water_; }
+  /// Scratch memory like workspace(), but valid until free_partials(): what several ops leave for
+  /// one kernel to add up. What is enqueued from now on may overwrite what workspace() gave before.
+  void* partials(std::string_view op, std::size_t bytes);
+  /// What is enqueued after this call may write to that memory.
+  void free_partials() { partial_bytes_ = 0; }
+  /// Whether gradients of parameters that ops sum in parts wait for finish_sums(): see
+  /// ops::with_late_sums.
+  void set_late_sums(bool late) { late_sums_ = late; }
+  [[nodiscard]] bool late_sums() const { return late_sums_; }
 
   /// Adds an op's work to the ledger under the recorder's component. Ops call it on `meta` only.
   /// `path`: which of its ways the op takes on the planned device, if it has several.
@@ -157,6 +166,8 @@ class Context {
   Ledger ledger_;
   Buffer workspace_;
   std::size_t workspace_high_water_ = 0;
+  std::size_t partial_bytes_ = 0;  ///< at the end of the workspace
+  bool late_sums_ = false;
   int threads_ = 1;
   Background* background_ = nullptr;
   ProductObserver* product_observer_ = nullptr;

@@ -33,6 +33,7 @@ struct StageOptions {
   bool split_backward = false;  ///< backward comes in two parts, for the input and for weights
   nn::Recompute recompute = nn::Recompute::none;
   DType compute = DType::f32;
+  bool bf16_gradients = false;  ///< of parameters, if computing in bf16
   bool documents = false;       ///< tokens attend to their own document alone: Batch::first_keys
   bool fused_attention = true;  ///< if the model leaves the choice: scores are not kept
   float z_loss = 0;             ///< of a training pass, see ops::LossRows
@@ -49,6 +50,10 @@ struct StageOptions {
 
   /// Of norms, attention and sums: f32, or f64 if computing in f64.
   [[nodiscard]] DType statistics() const { return compute == DType::f64 ? DType::f64 : DType::f32; }
+  /// Of parameters.
+  [[nodiscard]] DType gradients() const {
+    return bf16_gradients && compute == DType::bf16 ? DType::bf16 : statistics();
+  }
 };
 
 }  // namespace hyperslab::model

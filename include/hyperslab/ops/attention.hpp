@@ -94,7 +94,7 @@ struct AttentionSaved {
   CView out;
   CView log_sum_exp;
 };
-/// What backward writes. dqkv: (B, T, packed), overwritten. dbias: (packed) f32 (f64 for f64), (+)=
+/// What backward writes. dqkv: (B, T, packed), overwritten. dbias: (packed), (+)=
 /// column sums of dqkv, before or after it is rounded, the gradient of a bias that was added to
 /// qkv; absent: not asked for.
 struct AttentionGradients {
@@ -111,7 +111,7 @@ void attention_backward(Context& ctx, const HeadLayout& layout, const AttentionS
 /// ops for them, which need no more than what their forward pass kept:
 ///   dlogits[h] = -sum over samples and queries of weights x (dout . out)
 /// dout, out: (B, T, H * Dh), of the fused or the reference path; weights: AttentionSinks::weights;
-/// dlogits: (H) f32 (f64 for f64). The sum has one order.
+/// dlogits: (H). The sum has one order.
 void attention_sinks_backward(Context& ctx, const HeadLayout& layout, CView dout, CView out,
                               CView weights, Accumulate accumulate, View dlogits);
 

@@ -14,8 +14,8 @@ namespace hyperslab::ops {
 /// token. Not aliased. Sums in f32 or better.
 void patch_tokens_forward(Context& ctx, CView patches, CView class_token, CView positions, View y);
 
-/// dy: (B, T, C) -> dpatches: (B, N, C), overwritten; dclass_token: (C) and dpositions: (T, C), f32
-/// (f64 for f64), sums over the samples in ascending order, each absent or added to or overwritten.
+/// dy: (B, T, C) -> dpatches: (B, N, C), overwritten; dclass_token: (C) and dpositions: (T, C),
+/// sums over the samples in ascending order, each absent or added to or overwritten.
 /// The class token has a row of dy if T = N + 1.
 void patch_tokens_backward(Context& ctx, CView dy, Accumulate accumulate, View dpatches,
                            View dclass_token, View dpositions);

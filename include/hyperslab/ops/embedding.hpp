@@ -41,7 +41,7 @@ struct SortedTokens {
 
 /// dtable[v - shard.first] (+)= scale * sum of dy over the occurrences of token v, in ascending
 /// order of their index, so that the result is deterministic; tokens outside the shard are skipped.
-/// dy: (B, T, C); dtable: (rows, C) f32 (f64 for f64), rows >= shard.count; Accumulate::no also
+/// dy: (B, T, C); dtable: (rows, C), rows >= shard.count; Accumulate::no also
 /// clears the rows of absent tokens and of padding, Accumulate::yes leaves them as they are.
 void embedding_backward(Context& ctx, const SortedTokens& sorted, CView dy,
                         const VocabularyShard& shard, float scale, Accumulate accumulate,
@@ -49,7 +49,7 @@ void embedding_backward(Context& ctx, const SortedTokens& sorted, CView dy,
 
 /// dpositions[p] (+)= sum of dy[b, t] over the tokens at position p = t - first_keys[b, t], in a
 /// fixed order; with Accumulate::no rows of positions that no token has are cleared. dy: (B, T, C);
-/// first_keys: as in EmbeddingTables; dpositions: (T_max, C) f32 (f64 for f64).
+/// first_keys: as in EmbeddingTables; dpositions: (T_max, C).
 void position_backward(Context& ctx, CView dy, CView first_keys, Accumulate accumulate,
                        View dpositions);
 

@@ -24,7 +24,7 @@ struct HeadNormSaved {
 void head_norm_forward(Context& ctx, const HeadLayout& layout, const HeadNormWeights& weights,
                        View qkv, const HeadNormSaved& saved);
 
-/// (Dh) in f32 (f64 for f64), deterministic; both absent if they are frozen.
+/// (Dh), deterministic; both absent if they are frozen.
 struct HeadNormGradients {
   View query{};
   View key{};

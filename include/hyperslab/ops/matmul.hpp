@@ -8,7 +8,8 @@ namespace hyperslab::ops {
 
 enum class Trans : std::uint8_t { no, yes };
 /// Whether a result is added to what the output holds. Parameter gradients are overwritten by the
-/// first microbatch of a step and added to by later ones.
+/// first microbatch of a step and added to by later ones. They are in f32 (f64 for f64), or in bf16
+/// beside activations in bf16: an op then sums in f32 and rounds once.
 enum class Accumulate : std::uint8_t { no, yes };
 
 /// Whether products of bf16 on CPU ranks are those of the processor, AVX512_BF16: exact products of
@@ -64,9 +65,9 @@ void linear_gated_forward(Context& ctx, CView x, CView weight, CView bias, Activ
 /// dx = dy weight, or dx += with `accumulate`. dy: (..., M); weight: (M, K); dx: (..., K).
 void linear_backward_input(Context& ctx, CView dy, CView weight, Accumulate accumulate, View dx);
 
-/// What linear_activation_backward_input writes. dpre: (..., K), overwritten. dbias: (K) f32 (f64
-/// for f64), (+)= column sums of dpre, before or after it is rounded, the gradient of a bias that
-/// was added to pre; absent: not asked for.
+/// What linear_activation_backward_input writes. dpre: (..., K), overwritten. dbias: (K), (+)=
+/// column sums of dpre, before or after it is rounded, the gradient of a bias that was added to
+/// pre; absent: not asked for.
 struct ActivationGradients {
   View dpre;
   View dbias{};
@@ -80,8 +81,7 @@ void linear_activation_backward_input(Context& ctx, CView dy, CView weight, CVie
                                       Activation activation, const ActivationGradients& gradients);
 
 /// dweight (+)= dy^T x and dbias (+)= column sums of dy; one of the two may be absent. dy: (...,
-/// M); x: (..., K), not read if dweight is absent; dweight: (M, K) and dbias: (M) in f32 (f64 for
-/// f64).
+/// M); x: (..., K), not read if dweight is absent; dweight: (M, K); dbias: (M).
 void linear_backward_weight(Context& ctx, CView dy, CView x, Accumulate accumulate, View dweight,
                             View dbias);
 

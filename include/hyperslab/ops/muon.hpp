@@ -17,7 +17,8 @@ inline constexpr float kLeastNorm = 1e-7F;
 /// First half of a Muon update, of any elements, in the form of torch.optim.Muon with nesterov:
 ///   g = gradient * clip_scale; b = momentum * b + (1 - momentum) * g
 ///   direction = momentum * b + (1 - momentum) * g
-/// If state->skip is 1, the average stays and the direction is zero. All flat, f32 (f64 for f64).
+/// If state->skip is 1, the average stays and the direction is zero. All flat, f32 (f64 for f64);
+/// the gradient may be bf16.
 void muon_direction(Context& ctx, float momentum, const StepState* state, CView gradient,
                     View average, View direction);
 

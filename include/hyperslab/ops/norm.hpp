@@ -58,7 +58,7 @@ struct NormGradients {
 /// dsum (+)= gradient with respect to `sum`; dweight, dbias (+)= sums over rows, deterministic.
 /// dy, sum, dsum: (..., C); with accumulate_input::yes dsum holds the gradient that arrived over
 /// the residual path and is added to. dsum may alias dy if accumulate_input is no. dweight,
-/// dbias: (C) in f32 (f64 for f64); dbias is absent if there is no bias, both if they are frozen.
+/// dbias: (C); dbias is absent if there is no bias, both if they are frozen.
 /// arriving_sums, leaving_sums: as dweight, (+)= by accumulate_weight.
 void norm_backward(Context& ctx, NormKind kind, CView dy, const NormSaved& saved,
                    const NormGradients& gradients);

@@ -13,7 +13,7 @@ inline constexpr Dim kDecayGranule = 32;
 /// What every update reads and writes. All flat and of equal size, but for `decay` and `rate`.
 struct UpdateOperands {
   View master;     ///< f32 (f64 for f64)
-  CView gradient;  ///< likewise
+  CView gradient;  ///< likewise, or bf16
   View value;      ///< copy in the compute dtype; absent if ops read the masters
   CView decay;     ///< f32, one weight decay for every kDecayGranule elements
   /// f32, one factor of the learning rate for every kDecayGranule elements; absent: 1. Of adamw.

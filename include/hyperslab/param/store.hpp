@@ -36,7 +36,7 @@ struct Param {
   View master;         ///< f32 (f64 for f64); absent if frozen, or if masters are sharded
   View value;          ///< in the compute dtype; the master itself if that is f32; absent if the
                        ///< parameter is stored in few bits
-  View gradient;       ///< f32 (f64 for f64); absent if frozen, and in a forward-only run
+  View gradient;       ///< f32 (f64 for f64) or bf16; absent if frozen, and in a forward-only run
   [[nodiscard]] Dim numel() const { return part.numel(); }
   [[nodiscard]] Dim stored_numel() const;
 };

@@ -43,11 +43,18 @@ class ShardStrategy {
   ShardStrategy(ShardStrategy&&) = delete;
   ShardStrategy& operator=(ShardStrategy&&) = delete;
 
+  /// What parameters are stored in. master: f32, or f64 if computing in f64; gradient: likewise, or
+  /// bf16 if computing in that.
+  struct DTypes {
+    DType master;
+    DType compute;
+    DType gradient;
+  };
   /// Setup, first: takes memory for masters, values and, if `gradients` is given, gradients of the
-  /// trained parameters and for the values of frozen ones; binds all views. `master`: f32, or f64
-  /// if computing in f64. The store must outlive the strategy.
-  void allocate(param::ParamStore& store, Arena& parameters, Arena* gradients, DType master,
-                DType compute);
+  /// trained parameters and for the values of frozen ones; binds all views. The store must outlive
+  /// the strategy.
+  void allocate(param::ParamStore& store, Arena& parameters, Arena* gradients,
+                const DTypes& dtypes);
   /// Setup, second, if gradients were taken: the groups to sum over.
   void connect(const GradientGroups& groups);
 

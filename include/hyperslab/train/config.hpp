@@ -58,6 +58,7 @@ enum class GemmPrecision : std::uint8_t { compute, fp8_tensor, fp8_row, fp8_bloc
 /// Deck section `precision`.
 struct PrecisionConfig {
   Precision compute = Precision::fp32;
+  Precision gradients = Precision::fp32;  ///< of parameters: fp32 or bf16
   GemmPrecision gemm = GemmPrecision::compute;
   std::int64_t fp8_min_width = 2048;  ///< of the linear layers that multiply in 8-bit floats
   std::int64_t fp8_keep_first = 0;    ///< blocks that do not

@@ -10,6 +10,7 @@
 #include "gemm.hpp"
 #include "parallel.hpp"
 #include "row_gemm.hpp"
+#include "wide_operands.hpp"
 
 namespace hyperslab::ops::cpu {
 namespace {
@@ -191,8 +192,10 @@ void linear_backward_weight(Context& ctx, CView dy, CView x, Accumulate accumula
                   {all_columns(dweight), accumulate});
     }
     if (dbias) {
+      WideOperands wide(ctx.threads());
       column_sums(ctx.threads(), rows, M, dy.data<T>(), accumulate == Accumulate::yes,
-                  dbias.data<Sum>());
+                  wide(dbias).template data<Sum>());
+      wide.round_results();
     }
   });
 }

@@ -23,18 +23,26 @@ SquareSum sum_chunk(const T* x, Dim count) {
   double non_finite = 0;
 #pragma omp simd reduction(+ : squares, non_finite)
   for (Dim i = 0; i < count; ++i) {
-    const auto value = static_cast<double>(x[i]);
+    const Computed<T> element = widened(x[i]);
+    const auto value = static_cast<double>(element);
     squares += value * value;
-    non_finite += std::fabs(x[i]) <= std::numeric_limits<T>::max() ? 0.0 : 1.0;
+    non_finite += std::fabs(element) <= std::numeric_limits<Computed<T>>::max() ? 0.0 : 1.0;
   }
   return {squares, non_finite};
 }
 
-/// The flat spans that AdamW reads and writes; M is how moments are stored.
-template <class T, class M>
+/// Calls body with the type of the gradient's elements: T, as masters are, or bf16.
+template <class T, class Body>
+void with_gradient(CView gradient, Body&& body) {
+  if (gradient.dtype() == DType::bf16) return std::forward<Body>(body)(gradient.data<bf16>());
+  std::forward<Body>(body)(gradient.data<T>());
+}
+
+/// The flat spans that AdamW reads and writes; G is how gradients are stored, M how moments are.
+template <class T, class G, class M>
 struct Spans {
   T* master;
-  const T* gradient;
+  const G* gradient;
   M* exp_avg;
   M* exp_avg_sq;
 };
@@ -88,17 +96,17 @@ Scalars<T> scalars_of(const AdamWConstants& constants, const StepState& state) {
 }
 
 /// Elements [begin, end), which share one weight decay and rate.
-template <class T, class M>
-void update(const Spans<T, M>& spans, const Scalars<T>& s, T decay, Dim begin, Dim end) {
+template <class T, class G, class M>
+void update(const Spans<T, G, M>& spans, const Scalars<T>& s, T decay, Dim begin, Dim end) {
   T* master = spans.master;
-  const T* gradient = spans.gradient;
+  const G* gradient = spans.gradient;
   M* exp_avg = spans.exp_avg;
   M* exp_avg_sq = spans.exp_avg_sq;
   const Scalars<T> k = s;
 #pragma omp simd
   for (Dim i = begin; i < end; ++i) {
     const T x = master[i];
-    const T g = gradient[i] * k.clip_scale;
+    const T g = T(widened(gradient[i])) * k.clip_scale;
     const T m = k.beta1 * widened(exp_avg[i]) + (T(1) - k.beta1) * g;
     const T v = k.beta2 * widened(exp_avg_sq[i]) + (T(1) - k.beta2) * g * g;
     const T direction = m * k.inverse_correction1 / (std::sqrt(v * k.inverse_correction2) + k.eps);
@@ -120,13 +128,15 @@ template <class T, class M>
 void adamw_of(Context& ctx, const AdamWConstants& constants, const StepState& state,
               const UpdateOperands& operands, View exp_avg, View exp_avg_sq) {
   const View master = operands.master;
-  const Spans<T, M> spans = {master.data<T>(), operands.gradient.data<T>(), exp_avg.data<M>(),
-                             exp_avg_sq.data<M>()};
   const Scalars<T> all = scalars_of<T>(constants, state);
-  for_equal_granules(ctx, operands, [&](const Granule& granule, Dim begin, Dim end) {
-    Scalars<T> scalars = all;
-    scalars.learning_rate *= T(granule.rate);
-    update(spans, scalars, T(granule.decay), begin, end);
+  with_gradient<T>(operands.gradient, [&]<class G>(const G* gradient) {
+    const Spans<T, G, M> spans = {master.data<T>(), gradient, exp_avg.data<M>(),
+                                  exp_avg_sq.data<M>()};
+    for_equal_granules(ctx, operands, [&](const Granule& granule, Dim begin, Dim end) {
+      Scalars<T> scalars = all;
+      scalars.learning_rate *= T(granule.rate);
+      update(spans, scalars, T(granule.decay), begin, end);
+    });
   });
 }
 
@@ -140,14 +150,19 @@ SquareSum sum_of_squares(Context& ctx, const char* op, CView x) {
   const Dim count = x.numel();
   const Dim chunks = (count + kSumChunk - 1) / kSumChunk;
   auto* partial = static_cast<SquareSum*>(ctx.workspace(op, sum_of_squares_workspace(count)));
-  with_real(x.dtype(), op, [&]<class T>(T) {
+  const auto sum_chunks = [&]<class T>(T) {
     const T* data = x.data<T>();
     parallel_chunks(ctx.threads(), chunks, kSumChunk, [=](int, Dim begin, Dim end) {
       for (Dim i = begin; i < end; ++i) {
         partial[i] = sum_chunk(data + i * kSumChunk, std::min(kSumChunk, count - i * kSumChunk));
       }
     });
-  });
+  };
+  if (x.dtype() == DType::bf16) {
+    sum_chunks(bf16());
+  } else {
+    with_real(x.dtype(), op, sum_chunks);
+  }
   SquareSum total;
   for (Dim i = 0; i < chunks; ++i) {
     total.squares += partial[i].squares;
@@ -183,17 +198,18 @@ void sgd(Context& ctx, float momentum, const StepState* state, const UpdateOpera
   with_real(master.dtype(), "sgd", [&]<class T>(T) {
     T* x = master.data<T>();
     T* buffer = momentum_buffer.data<T>();
-    const T* gradient = operands.gradient.data<T>();
     const T clip_scale = T(state->clip_scale);
     const T learning_rate = T(state->input.learning_rate);
-    for_equal_granules(ctx, operands, [&](const Granule& granule, Dim begin, Dim end) {
-      const T decay = T(granule.decay);
+    with_gradient<T>(operands.gradient, [&]<class G>(const G* gradient) {
+      for_equal_granules(ctx, operands, [&](const Granule& granule, Dim begin, Dim end) {
+        const T decay = T(granule.decay);
 #pragma omp simd
-      for (Dim i = begin; i < end; ++i) {
-        const T g = gradient[i] * clip_scale + decay * x[i];
-        buffer[i] = T(momentum) * buffer[i] + g;
-        x[i] -= learning_rate * buffer[i];
-      }
+        for (Dim i = begin; i < end; ++i) {
+          const T g = T(widened(gradient[i])) * clip_scale + decay * x[i];
+          buffer[i] = T(momentum) * buffer[i] + g;
+          x[i] -= learning_rate * buffer[i];
+        }
+      });
     });
   });
   if (operands.value) cast(ctx, master, operands.value);

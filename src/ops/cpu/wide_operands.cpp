@@ -92,11 +92,22 @@ NormSaved WideOperands::operator()(const NormSaved& saved) {
 NormGradients WideOperands::operator()(const NormGradients& gradients) {
   NormGradients wide = gradients;
   wide.dsum = (*this)(gradients.dsum);
+  wide.dweight = (*this)(gradients.dweight);
+  wide.dbias = (*this)(gradients.dbias);
+  wide.arriving_sums = (*this)(gradients.arriving_sums);
+  wide.leaving_sums = (*this)(gradients.leaving_sums);
   return wide;
 }
 
 HeadNormWeights WideOperands::operator()(const HeadNormWeights& weights) {
   return {(*this)(weights.query), (*this)(weights.key), weights.eps};
+}
+
+HeadNormGradients WideOperands::operator()(const HeadNormGradients& gradients) {
+  HeadNormGradients wide = gradients;
+  wide.query = (*this)(gradients.query);
+  wide.key = (*this)(gradients.key);
+  return wide;
 }
 
 HeadNormSaved WideOperands::operator()(const HeadNormSaved& saved) {
@@ -114,11 +125,11 @@ AttentionSaved WideOperands::operator()(const AttentionSaved& saved) {
 }
 
 AttentionGradients WideOperands::operator()(const AttentionGradients& gradients) {
-  return {(*this)(gradients.dqkv), gradients.dbias, gradients.accumulate_bias};
+  return {(*this)(gradients.dqkv), (*this)(gradients.dbias), gradients.accumulate_bias};
 }
 
 ActivationGradients WideOperands::operator()(const ActivationGradients& gradients) {
-  return {(*this)(gradients.dpre), gradients.dbias, gradients.accumulate_bias};
+  return {(*this)(gradients.dpre), (*this)(gradients.dbias), gradients.accumulate_bias};
 }
 
 AttentionReferenceSaved WideOperands::operator()(const AttentionReferenceSaved& saved) {

@@ -34,6 +34,7 @@ class WideOperands {
   [[nodiscard]] NormGradients operator()(const NormGradients& gradients);
   [[nodiscard]] HeadNormWeights operator()(const HeadNormWeights& weights);
   [[nodiscard]] HeadNormSaved operator()(const HeadNormSaved& saved);
+  [[nodiscard]] HeadNormGradients operator()(const HeadNormGradients& gradients);
   [[nodiscard]] AttentionScores operator()(const AttentionScores& scores);
   [[nodiscard]] AttentionSaved operator()(const AttentionSaved& saved);
   [[nodiscard]] AttentionGradients operator()(const AttentionGradients& gradients);

@@ -21,8 +21,8 @@ inline constexpr Dim kDeepestActivationProduct = 1024;
 void warpgroup_activation_forward(Context& ctx, CView x, CView weight, CView bias,
                                   Activation activation, View pre, View y);
 
-/// linear_activation_backward_input by Hopper's warpgroups; dpre may have the memory of pre. Uses
-/// activation_product_workspace() bytes of the context's workspace if dbias is asked for.
+/// linear_activation_backward_input by Hopper's warpgroups; dpre may have the memory of pre. Takes
+/// activation_product_partials() bytes of the context's partials if dbias is asked for.
 void warpgroup_activation_backward(Context& ctx, CView dy, CView weight, CView pre,
                                    Activation activation, const ActivationGradients& gradients);
 

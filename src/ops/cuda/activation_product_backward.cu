@@ -145,7 +145,7 @@ void warpgroup_activation_backward(Context& ctx, CView dy, CView weight, CView p
   const Dim columns = weight.shape()[1];
   float* sums = nullptr;
   if (dbias) {
-    sums = static_cast<float*>(ctx.workspace(kName, activation_product_workspace(rows, columns)));
+    sums = static_cast<float*>(ctx.partials(kName, activation_product_partials(rows, columns)));
   }
   with_element(dy.dtype(), kName, [&, dpre = dpre]<class T>(T) {
     if constexpr (sizeof(T) == 2) {
@@ -170,7 +170,7 @@ void warpgroup_activation_backward(Context& ctx, CView dy, CView weight, CView p
                 .stride = columns,
                 .C = columns,
                 .accumulate = accumulate_bias == Accumulate::yes,
-                .out = {dbias.data<float>()}});
+                .out = {dbias}});
 }
 
 }  // namespace hyperslab::ops::cuda

@@ -89,14 +89,15 @@ __global__ void __launch_bounds__(32 * kWarps)
 
 /// A thread a head.
 __global__ void attend_sinks_sum_kernel(const float* partial, Dim heads, bool accumulates,
-                                        float* dlogits) {
+                                        ParamGradient dlogits) {
   const Dim head = static_cast<Dim>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (head >= heads) return;
   double sum = 0;
   for (int i = 0; i < kSinkSplits; ++i) {
     sum += static_cast<double>(partial[head * kSinkSplits + i]);
   }
-  dlogits[head] = (accumulates ? dlogits[head] : 0.0F) - static_cast<float>(sum);
+  float total[1] = {-static_cast<float>(sum)};
+  dlogits.put<1>(head, accumulates, total);
 }
 
 }  // namespace
@@ -140,7 +141,7 @@ void attention_sinks_backward(Context& ctx, const HeadLayout& layout, CView dout
   constexpr unsigned kThreads = 128;
   attend_sinks_sum_kernel<<<static_cast<unsigned>(ceil_divide(layout.heads, Dim{kThreads})),
                             kThreads, 0, ctx.stream().cuda()>>>(
-      partial, layout.heads, accumulate == Accumulate::yes, dlogits.data<float>());
+      partial, layout.heads, accumulate == Accumulate::yes, dlogits);
   check_launch(kName);
 }
 

@@ -37,6 +37,7 @@ __device__ void sum_dots(const TiledCall<T>& call, const QueryRows<T>& rows, flo
       call.dots[call.statistic_at(rows.sample, rows.head) + query] = dot;
     }
   }
+  __threadfence();  // the kernel of keys reads them while this one runs
 }
 
 /// The shared memory of a block of queries, and how many blocks a multiprocessor has.
@@ -97,7 +98,8 @@ __device__ void store_column_sums(const WarpgroupCall<T>& call, int sample, int 
   call.column_sums[tile * call.packed() + column + of_tile] = factor * sum;
 }
 
-/// dq, and the sums of dout * out. Block (tile of queries, head, sample).
+/// dq, and the sums of dout * out. Block (tile of queries, head, sample). The kernel of keys may
+/// start as soon as all blocks have these sums, which is all that it reads of this one.
 template <int kWidth, bool kCapped, class T>
 __global__ void __launch_bounds__(kTileThreads, QuerySharedLayout<kWidth>::kBlocks)
     attend_warpgroup_queries_kernel(const __grid_constant__ WarpgroupCall<T> call) {
@@ -110,7 +112,6 @@ __global__ void __launch_bounds__(kTileThreads, QuerySharedLayout<kWidth>::kBloc
   const TileRing<kWidth, Shared::kSlots> keys = {memory + row_tiles.kBytes, barriers + 2};
   const TileRing<kWidth, Shared::kSlots> values = {keys.memory + keys.kBytes,
                                                    keys.full + Shared::kSlots};
-  overlap();
   wait_for_earlier();
   const Lane at;
   const QueryRows<T> rows(call, at);
@@ -130,6 +131,7 @@ __global__ void __launch_bounds__(kTileThreads, QuerySharedLayout<kWidth>::kBloc
   }
   sum_dots<kWidth>(call, rows, dots);
   __syncthreads();
+  overlap();
 
   float log2_sum_exp[2];
   float dot[2];
@@ -259,8 +261,8 @@ struct KeySteps {
     const int query = (key_tile + tile) * kTileRows + thread;
     const bool there = query < call.tokens;
     const Dim index = call.statistic_at(sample, kv_head * group + head) + query;
-    to.log2_sum_exp[thread] = there ? kLog2E * call.log_sum_exp[index] : 0.0F;
-    to.dot[thread] = there ? call.dots[index] : 0.0F;
+    to.log2_sum_exp[thread] = there ? kLog2E * __ldcg(&call.log_sum_exp[index]) : 0.0F;
+    to.dot[thread] = there ? __ldcg(&call.dots[index]) : 0.0F;  // as the kernel before wrote it
     to.begin[thread] = there ? call.begin_of(sample, query) : call.tokens;  // sees nothing
   }
   /// All warps are done with the queries of a step.
@@ -318,7 +320,9 @@ __device__ void to_score_gradients(const ScoreRule<kCapped>& rule, const Lane& a
 }
 
 /// dk and dv. Block (tile of keys, key-value head, sample); the query heads of the group one after
-/// another, so that sums have one order. Products have keys as rows and queries as columns.
+/// another, so that sums have one order. Products have keys as rows and queries as columns. Runs
+/// beside the kernel of queries, which has waited for all that was before it, and waits for its end
+/// alone, with which it shares nothing but the sums that were there when this kernel started.
 template <int kWidth, bool kCapped, class T>
 __global__ void __launch_bounds__(kTileThreads, KeySharedLayout<kWidth>::kBlocks)
     attend_warpgroup_keys_kernel(const __grid_constant__ WarpgroupCall<T> call) {
@@ -333,7 +337,6 @@ __global__ void __launch_bounds__(kTileThreads, KeySharedLayout<kWidth>::kBlocks
                             {after + Shared::kSlots * Shared::kTile, barriers + 2 + Shared::kSlots},
                             reinterpret_cast<QueryStatistics*>(memory + Shared::kStatisticsAt)};
   overlap();
-  wait_for_earlier();
   of.find();
   if (of.thread == 0) {
     row_tiles.init();
@@ -402,12 +405,15 @@ __global__ void __launch_bounds__(kTileThreads, KeySharedLayout<kWidth>::kBlocks
   const float of_values[2] = {1, 1};
   store_rows<kWidth>(call.dqkv + call.value_at(of.sample, of.kv_head), call.packed(), of.first_key,
                      call.tokens, call.head_width, at, dv, of_values);
-  if (call.column_sums == nullptr) return;
-  const int column = (call.heads + of.kv_head) * call.head_width;
-  auto* scratch = reinterpret_cast<float*>(memory);
-  store_column_sums<kWidth>(call, of.sample, of.first_key, column, at, dk, call.scale, scratch);
-  store_column_sums<kWidth>(call, of.sample, of.first_key, column + call.kv_heads * call.head_width,
-                            at, dv, 1.0F, scratch + kTileWarps * kWidth);
+  if (call.column_sums != nullptr) {
+    const int column = (call.heads + of.kv_head) * call.head_width;
+    auto* scratch = reinterpret_cast<float*>(memory);
+    store_column_sums<kWidth>(call, of.sample, of.first_key, column, at, dk, call.scale, scratch);
+    store_column_sums<kWidth>(call, of.sample, of.first_key,
+                              column + call.kv_heads * call.head_width, at, dv, 1.0F,
+                              scratch + kTileWarps * kWidth);
+  }
+  wait_for_earlier();
 }
 
 }  // namespace
@@ -420,12 +426,13 @@ void warpgroup_attention_backward(Context& ctx, const HeadLayout& layout,
   const auto& [dqkv, dbias, accumulate_bias] = gradients;
   const Dim B = qkv.shape()[0];
   const Dim rows = leading(qkv.shape());
-  // All of it fits what attention_backward_workspace() plans for cuDNN's sums of dq.
-  const Dim tiles = B * ceil_divide(qkv.shape()[1], kTileRows);
-  const Dim sums = dbias ? tiles * layout.packed_width() : 0;
-  auto* dots = static_cast<float*>(
-      ctx.workspace(kName, static_cast<std::size_t>(log_sum_exp.numel() + sums) * sizeof(float)));
-  float* column_sums = dbias ? dots + log_sum_exp.numel() : nullptr;
+  static_assert(kTileRows == kAttentionTileRows);
+  const Dim T = qkv.shape()[1];
+  auto* column_sums =
+      dbias ? static_cast<float*>(ctx.partials(kName, attention_bias_partials(layout, B, T)))
+            : nullptr;
+  // Fits what attention_backward_workspace() plans for cuDNN's sums of dq.
+  auto* dots = static_cast<float*>(ctx.workspace(kName, log_sum_exp.bytes()));
   with_warpgroups(qkv.dtype(), layout, scores.softcap, kName,
                   [&, qkv = qkv, out = out, log_sum_exp = log_sum_exp,
                    dqkv = dqkv]<int kWidth, bool kCapped, class T>(Width<kWidth>,
@@ -450,11 +457,11 @@ void warpgroup_attention_backward(Context& ctx, const HeadLayout& layout,
   sum_partials(ctx, kName,
                {.rows = rows,
                 .partial = column_sums,
-                .parts = static_cast<int>(tiles),
+                .parts = static_cast<int>(B * ceil_divide(T, kTileRows)),
                 .stride = layout.packed_width(),
                 .C = layout.packed_width(),
                 .accumulate = accumulate_bias == Accumulate::yes,
-                .out = {dbias.data<float>()}});
+                .out = {dbias}});
 }
 
 }  // namespace hyperslab::ops::cuda

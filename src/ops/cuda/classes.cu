@@ -43,21 +43,13 @@ struct PatchTokenGradients {
   static constexpr int kWidth = kVector<T>;
   const T* dy;
   T* dpatches;
-  float* dclass_token;
-  float* dpositions;
+  ParamGradient dclass_token;
+  ParamGradient dpositions;
   Dim B;
   Dim tokens;
   Dim first;
   Dim C;
   bool accumulate;
-  template <int N>
-  __device__ void add(float* to, const float (&sum)[N]) const {
-    float total[N] = {};
-    if (accumulate) load<N>(to, total);
-#pragma unroll
-    for (int k = 0; k < N; ++k) total[k] += sum[k];
-    store<N>(to, total);
-  }
   template <int N>
   __device__ void at(Dim i) const {
     const Dim t = i / C;
@@ -72,8 +64,8 @@ struct PatchTokenGradients {
 #pragma unroll
       for (int k = 0; k < N; ++k) sum[k] += value[k];
     }
-    if (dpositions != nullptr) add<N>(dpositions + i, sum);
-    if (dclass_token != nullptr && t < first) add<N>(dclass_token + c, sum);
+    if (dclass_token.data != nullptr && t < first) dclass_token.put<N>(c, accumulate, sum);
+    if (dpositions.data != nullptr) dpositions.put<N>(i, accumulate, sum);
   }
 };
 
@@ -306,15 +298,15 @@ void patch_tokens_backward(Context& ctx, CView dy, Accumulate accumulate, View d
     const auto [B, tokens, C] = dy.dims<3>("patch_tokens_backward dy");
     const PatchTokenGradients<T> op = {dy.data<T>(),
                                        dpatches.data<T>(),
-                                       optional_data<float>(dclass_token),
-                                       optional_data<float>(dpositions),
+                                       dclass_token,
+                                       dpositions,
                                        B,
                                        tokens,
                                        tokens - dpatches.shape()[1],
                                        C,
                                        accumulate == Accumulate::yes};
-    const bool vectors =
-        C % kVector<T> == 0 && aligned(op.dy, op.dpatches, op.dclass_token, op.dpositions);
+    const bool vectors = C % kVector<T> == 0 &&
+                         aligned(op.dy, op.dpatches, op.dclass_token.data, op.dpositions.data);
     for_each(ctx, "patch_tokens_backward", B * tokens, tokens * C, vectors, op);
   });
 }

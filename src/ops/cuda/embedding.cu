@@ -56,7 +56,7 @@ struct TableGradient {
   const std::int32_t* tokens;
   const std::int32_t* sort_index;
   const T* dy;
-  float* dtable;
+  ParamGradient dtable;
   Dim entries;
   VocabularyShard shard;
   Dim C;
@@ -98,14 +98,7 @@ struct TableGradient {
   }
   template <int N>
   __device__ void write(std::int32_t id, Dim column, float (&sum)[N]) const {
-    float* out = dtable + (id - shard.first) * C + column;
-    if (accumulate) {
-      float old[N];
-      load<N>(out, old);
-#pragma unroll
-      for (int k = 0; k < N; ++k) sum[k] += old[k];
-    }
-    store<N>(out, sum);
+    dtable.put<N>((id - shard.first) * C + column, accumulate, sum);
   }
 };
 
@@ -175,7 +168,7 @@ template <class T>
 struct PositionGradient {
   static constexpr int kWidth = kVector<T>;
   const T* dy;
-  float* dpositions;
+  ParamGradient dpositions;
   const std::int32_t* first_keys;
   Dim B;
   Dim tokens;  // of a sample
@@ -184,7 +177,7 @@ struct PositionGradient {
   template <int N>
   __device__ void at(Dim i) const {
     float sum[N] = {};
-    if (accumulate) load<N>(dpositions + i, sum);
+    if (accumulate) dpositions.load<N>(i, sum);
     const auto add = [&](Dim b, Dim in_sample) {
       float value[N];
       load<N>(dy + b * tokens * C + in_sample, value);
@@ -204,7 +197,7 @@ struct PositionGradient {
         }
       }
     }
-    store<N>(dpositions + i, sum);
+    dpositions.store<N>(i, sum);
   }
 };
 
@@ -252,14 +245,14 @@ void embedding_backward(Context& ctx, const SortedTokens& sorted, CView dy,
     const TableGradient<T> gradient = {sorted.tokens.data<std::int32_t>(),
                                        sorted.sort_index.data<std::int32_t>(),
                                        dy.data<T>(),
-                                       dtable.data<float>(),
+                                       dtable,
                                        sorted.tokens.numel(),
                                        shard,
                                        dtable.shape()[1],
                                        scale,
                                        accumulate == Accumulate::yes};
     if (dy.numel() == 0 || shard.count == 0) return;
-    if (gradient.C % N == 0 && aligned(gradient.dy, gradient.dtable)) {
+    if (gradient.C % N == 0 && aligned(gradient.dy, gradient.dtable.data)) {
       launch_table_gradient<N>(ctx, gradient);
     } else {
       launch_table_gradient<1>(ctx, gradient);
@@ -272,13 +265,13 @@ void position_backward(Context& ctx, CView dy, CView first_keys, Accumulate accu
   with_element(dy.dtype(), "position_backward", [&]<class T>(T) {
     const auto [B, tokens, C] = dy.dims<3>("position_backward dy");
     const PositionGradient<T> op = {dy.data<T>(),
-                                    dpositions.data<float>(),
+                                    dpositions,
                                     optional_data<std::int32_t>(first_keys),
                                     B,
                                     tokens,
                                     C,
                                     accumulate == Accumulate::yes};
-    const bool vectors = C % kVector<T> == 0 && aligned(op.dy, op.dpositions);
+    const bool vectors = C % kVector<T> == 0 && aligned(op.dy, op.dpositions.data);
     for_each(ctx, "position_backward", B * tokens, dpositions.numel(), vectors, op);
   });
 }

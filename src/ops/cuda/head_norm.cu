@@ -183,7 +183,7 @@ void head_norm_backward(Context& ctx, const HeadLayout& layout, const HeadNormWe
   constexpr const char* kName = "head_norm_backward";
   require_width(layout);
   const Dim rows = leading(dqkv.shape());
-  auto* partial = static_cast<float*>(ctx.workspace(kName, head_norm_workspace(layout, rows)));
+  auto* partial = static_cast<float*>(ctx.partials(kName, head_norm_partials(layout, rows)));
   with_element(dqkv.dtype(), kName, [&]<class T>(T) {
     const BackwardCall<T> call = {layout,
                                   rows,
@@ -203,7 +203,7 @@ void head_norm_backward(Context& ctx, const HeadLayout& layout, const HeadNormWe
                 .stride = 2 * layout.head_width,
                 .C = layout.head_width,
                 .accumulate = gradients.accumulate == Accumulate::yes,
-                .out = {gradients.query.data<float>(), gradients.key.data<float>()}});
+                .out = {gradients.query, gradients.key}});
 }
 
 }  // namespace hyperslab::ops::cuda

@@ -92,6 +92,13 @@ void with_element(DType dtype, const char* op, Body&& body) {
   }
 }
 
+/// Calls body with the elements of a parameter's gradient, in f32 or bf16.
+template <class Body>
+void with_gradient(CView gradient, Body&& body) {
+  if (gradient.dtype() == DType::bf16) return std::forward<Body>(body)(gradient.data<bf16>());
+  std::forward<Body>(body)(gradient.data<float>());
+}
+
 /// The elements, or null if the view is absent.
 template <class T>
 const T* optional_data(CView view) {
@@ -101,6 +108,36 @@ template <class T>
 T* optional_data(View view) {
   return view ? view.data<T>() : nullptr;
 }
+
+/// The gradient of parameters as kernels read and write it: in f32, or in bf16.
+struct ParamGradient {
+  void* data = nullptr;  ///< null: there is none
+  bool narrow = false;   ///< in bf16
+
+  ParamGradient() = default;
+  ParamGradient(View view) : data(view ? view.raw() : nullptr) {
+    narrow = view && view.dtype() == DType::bf16;
+  }
+  template <int N>
+  __device__ void load(Dim i, float (&to)[N]) const {
+    if (narrow) return cuda::load<N>(static_cast<const bf16*>(data) + i, to);
+    cuda::load<N>(static_cast<const float*>(data) + i, to);
+  }
+  template <int N>
+  __device__ void store(Dim i, const float (&from)[N]) const {
+    if (narrow) return cuda::store<N>(static_cast<bf16*>(data) + i, from);
+    cuda::store<N>(static_cast<float*>(data) + i, from);
+  }
+  /// Writes `values` to elements i to i + N, or adds them.
+  template <int N>
+  __device__ void put(Dim i, bool accumulate, const float (&values)[N]) const {
+    float total[N] = {};
+    if (accumulate) load<N>(i, total);
+#pragma unroll
+    for (int k = 0; k < N; ++k) total[k] += values[k];
+    store<N>(i, total);
+  }
+};
 
 /// A position as kernels read it.
 struct LivePosition {
@@ -127,6 +164,8 @@ struct LivePosition {
 // other one: in a row of A, B and C, C knows of A only that B has ended. So B must not end before A
 // has, also if it touches nothing of A's: it waits itself, or is launched the ordinary way, as
 // those of libraries are. A kernel that returns before it waits breaks the row for all after it.
+// One kernel waits at its end alone: that of keys in attention_warpgroup_backward.cu, which reads
+// what the one before it has written before it calls overlap().
 
 /// Whether all machine code in this build has the instructions.
 inline constexpr bool kOverlaps = [] {
@@ -136,7 +175,7 @@ inline constexpr bool kOverlaps = [] {
   return true;
 }();
 
-/// Lets the next kernel start as soon as all blocks of this one have.
+/// Lets the next kernel start as soon as all blocks of this one have called it.
 __device__ inline void overlap() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

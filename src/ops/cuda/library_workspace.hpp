@@ -27,9 +27,9 @@ inline constexpr std::size_t kCudnnSlack = std::size_t{16} << 20;
 }
 
 /// Rows of a tile of the kernels of activation_product.cuh. The backward one leaves the column sums
-/// of each tile in the workspace, in f32.
+/// of each tile as partial sums, in f32.
 inline constexpr Dim kActivationProductRows = 128;
-[[nodiscard]] constexpr std::size_t activation_product_workspace(Dim rows, Dim K) {
+[[nodiscard]] constexpr std::size_t activation_product_partials(Dim rows, Dim K) {
   const Dim tiles = (rows + kActivationProductRows - 1) / kActivationProductRows;
   return static_cast<std::size_t>(tiles * K) * sizeof(float);
 }

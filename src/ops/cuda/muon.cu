@@ -8,11 +8,13 @@
 namespace hyperslab::ops::cuda {
 namespace {
 
+/// G is the dtype of the gradient.
+template <class G>
 struct MuonDirection {
   static constexpr int kWidth = 4;
   float momentum;
   const StepState* state;
-  const float* gradient;
+  const G* gradient;
   float* average;
   float* direction;
 
@@ -130,9 +132,11 @@ void normalize(Context& ctx, CView x, View y) {
 
 void muon_direction(Context& ctx, float momentum, const StepState* state, CView gradient,
                     View average, View direction) {
-  const MuonDirection op = {momentum, state, gradient.data<float>(), average.data<float>(),
-                            direction.data<float>()};
-  for_each(ctx, "muon_direction", gradient, aligned(op.gradient, op.average, op.direction), op);
+  with_gradient(gradient, [&]<class G>(const G* of_gradient) {
+    const MuonDirection<G> op = {momentum, state, of_gradient, average.data<float>(),
+                                 direction.data<float>()};
+    for_each(ctx, "muon_direction", gradient, aligned(op.gradient, op.average, op.direction), op);
+  });
 }
 
 void muon_update(Context& ctx, float decay, DecayRule rule, const StepState* state,

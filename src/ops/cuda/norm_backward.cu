@@ -228,7 +228,7 @@ void norm_backward(Context& ctx, NormKind kind, CView dy, const NormSaved& saved
                         : trains ? NormSums::weights
                                  : NormSums::none;
   auto* partial =
-      trains ? static_cast<float*>(ctx.workspace(kName, norm_backward_workspace(rows, C, stream)))
+      trains ? static_cast<float*>(ctx.partials(kName, norm_backward_partials(rows, C, stream)))
              : nullptr;
   int parts = 0;
   with_element(dy.dtype(), kName, [&]<class T>(T) {
@@ -252,10 +252,8 @@ void norm_backward(Context& ctx, NormKind kind, CView dy, const NormSaved& saved
                 .stride = count_of(sums) * C,
                 .C = C,
                 .accumulate = gradients.accumulate_weight == Accumulate::yes,
-                .out = {gradients.dweight.data<float>(),
-                        centered ? optional_data<float>(gradients.dbias) : nullptr,
-                        optional_data<float>(gradients.arriving_sums),
-                        optional_data<float>(gradients.leaving_sums)}});
+                .out = {gradients.dweight, centered ? gradients.dbias : View(),
+                        gradients.arriving_sums, gradients.leaving_sums}});
 }
 
 }  // namespace hyperslab::ops::cuda

@@ -32,9 +32,9 @@ __device__ void store_moments(Dim i, const float (&m)[N], const float (&v)[N], c
   *reinterpret_cast<Vec<bf16, N>*>(exp_avg_sq + i) = second;
 }
 
-/// Four elements per thread; V is the dtype of the compute copy, which may be absent, M that of the
-/// moments.
-template <class V, class M>
+/// Four elements per thread; V is the dtype of the compute copy, which may be absent, G that of the
+/// gradient, M that of the moments.
+template <class V, class G, class M>
 struct AdamWUpdate {
   static constexpr int kWidth = 4;
   AdamWConstants constants;
@@ -42,7 +42,7 @@ struct AdamWUpdate {
   const float* rate;  // may be null
   const StepState* state;
   float* master;
-  const float* gradient;
+  const G* gradient;
   M* exp_avg;
   M* exp_avg_sq;
   V* value;
@@ -82,14 +82,14 @@ struct AdamWUpdate {
   }
 };
 
-template <class V>
+template <class V, class G>
 struct SgdUpdate {
   static constexpr int kWidth = 4;
   float momentum;
   const float* decay;
   const StepState* state;
   float* master;
-  const float* gradient;
+  const G* gradient;
   float* momentum_buffer;
   V* value;
 
@@ -145,18 +145,21 @@ void adamw_of(Context& ctx, const AdamWConstants& constants, const StepState* st
               const UpdateOperands& operands, View exp_avg, View exp_avg_sq) {
   const View value = operands.value;
   with_element(value ? value.dtype() : DType::f32, "adamw", [&]<class V>(V) {
-    const AdamWUpdate<V, M> op = {constants,
-                                  operands.decay.data<float>(),
-                                  optional_data<float>(operands.rate),
-                                  state,
-                                  operands.master.data<float>(),
-                                  operands.gradient.data<float>(),
-                                  exp_avg.data<M>(),
-                                  exp_avg_sq.data<M>(),
-                                  optional_data<V>(value)};
-    const bool vectors = aligned(op.master, op.gradient) && is_aligned(op.exp_avg) &&
-                         is_aligned(op.exp_avg_sq) && is_aligned(op.value);
-    for_each(ctx, "adamw", operands.master, vectors, op);
+    with_gradient(operands.gradient, [&]<class G>(const G* gradient) {
+      const AdamWUpdate<V, G, M> op = {constants,
+                                       operands.decay.data<float>(),
+                                       optional_data<float>(operands.rate),
+                                       state,
+                                       operands.master.data<float>(),
+                                       gradient,
+                                       exp_avg.data<M>(),
+                                       exp_avg_sq.data<M>(),
+                                       optional_data<V>(value)};
+      const bool vectors = is_aligned(op.master) && is_aligned(op.gradient) &&
+                           is_aligned(op.exp_avg) && is_aligned(op.exp_avg_sq) &&
+                           is_aligned(op.value);
+      for_each(ctx, "adamw", operands.master, vectors, op);
+    });
   });
 }
 
@@ -174,16 +177,18 @@ void sgd(Context& ctx, float momentum, const StepState* state, const UpdateOpera
          View momentum_buffer) {
   const View value = operands.value;
   with_element(value ? value.dtype() : DType::f32, "sgd", [&]<class V>(V) {
-    const SgdUpdate<V> op = {momentum,
-                             operands.decay.data<float>(),
-                             state,
-                             operands.master.data<float>(),
-                             operands.gradient.data<float>(),
-                             momentum_buffer.data<float>(),
-                             optional_data<V>(value)};
-    const bool vectors =
-        aligned(op.master, op.gradient, op.momentum_buffer) && is_aligned(op.value);
-    for_each(ctx, "sgd", operands.master, vectors, op);
+    with_gradient(operands.gradient, [&]<class G>(const G* gradient) {
+      const SgdUpdate<V, G> op = {momentum,
+                                  operands.decay.data<float>(),
+                                  state,
+                                  operands.master.data<float>(),
+                                  gradient,
+                                  momentum_buffer.data<float>(),
+                                  optional_data<V>(value)};
+      const bool vectors = is_aligned(op.master) && is_aligned(op.gradient) &&
+                           is_aligned(op.momentum_buffer) && is_aligned(op.value);
+      for_each(ctx, "sgd", operands.master, vectors, op);
+    });
   });
 }
 

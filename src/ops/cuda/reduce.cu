@@ -1,5 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
+
 #include "../checks.hpp"
+#include "handles.hpp"
 #include "kernels_common.cuh"
 #include "reduce.hpp"
 
@@ -9,28 +17,54 @@ namespace {
 constexpr int kPartialRows = 32;  // threads that share a column of partial sums
 constexpr int kColumnRows = 8;    // threads that share a column of dy
 
-/// Thread (x, y) sums the partials y, y + kPartialRows, ... of one column.
-__global__ void __launch_bounds__(32 * kPartialRows) sum_partials_kernel(PartialSums s) {
+constexpr int kMostSums = 8;  // that one kernel adds up
+
+/// PartialSums as the kernel takes them.
+struct PartialColumns {
+  const float* partial;
+  int parts;
+  int stride;
+  int C;
+  bool accumulate;
+  ParamGradient out[4];
+};
+struct AllPartialColumns {
+  PartialColumns sums[kMostSums];
+  int first_block[kMostSums];  ///< of each
+  int count;
+};
+
+/// A block adds up 32 columns. Lane x of warp y adds the partial sums y, y + 32, ... of column x,
+/// then warp y what its 32 threads found for column y.
+__global__ void __launch_bounds__(32 * kPartialRows) sum_partials_kernel(AllPartialColumns all) {
   __shared__ float rows[kPartialRows][33];
-  const Dim column = static_cast<Dim>(blockIdx.x) * 32 + threadIdx.x;
-  float* const out = column < 4 * s.C ? s.out[column / s.C] : nullptr;
-  const bool inside = out != nullptr;
+  int which = 0;
+  while (which + 1 < all.count && static_cast<int>(blockIdx.x) >= all.first_block[which + 1]) {
+    ++which;
+  }
+  const PartialColumns& s = all.sums[which];
+  const int first = (static_cast<int>(blockIdx.x) - all.first_block[which]) * 32;
+  const auto out_of = [&](int column) {
+    return column < 4 * s.C ? s.out[column / s.C] : ParamGradient();
+  };
+  const int column = first + static_cast<int>(threadIdx.x);
+  const bool inside = out_of(column).data != nullptr;
   float sum = 0;
   overlap();
   wait_for_earlier();
   if (inside) {
+    const float* from = s.partial + column;
 #pragma unroll 4
     for (int part = static_cast<int>(threadIdx.y); part < s.parts; part += kPartialRows) {
-      sum += s.partial[part * s.stride + column];
+      sum += from[static_cast<Dim>(part) * s.stride];
     }
   }
   rows[threadIdx.y][threadIdx.x] = sum;
   __syncthreads();
-  if (threadIdx.y != 0 || !inside) return;
-#pragma unroll
-  for (int row = 1; row < kPartialRows; ++row) sum += rows[row][threadIdx.x];
-  float& total = out[column % s.C];
-  total = s.accumulate ? total + sum : sum;
+  float total[1] = {warp_sum(rows[threadIdx.x][threadIdx.y])};
+  const int own = first + static_cast<int>(threadIdx.y);
+  const ParamGradient out = out_of(own);
+  if (threadIdx.x == 0 && out.data != nullptr) out.put<1>(own % s.C, s.accumulate, total);
 }
 
 /// Block (x, y) sums N * 32 columns of the y-th part of the rows into partial[y].
@@ -92,14 +126,82 @@ __global__ void __launch_bounds__(256) squares_kernel(const T* x, Dim count, Squ
 
 }  // namespace
 
-void sum_partials(Context& ctx, const char* op, const PartialSums& sums) {
-  Dim outputs = 4;
-  while (outputs > 0 && sums.out[outputs - 1] == nullptr) --outputs;
-  const Dim columns = outputs * sums.C;
-  if (columns == 0) return;
+/// Sums that wait, in the order of their ops.
+struct LateSums {
+  std::array<PartialSums, kMostSums> sums;
+  std::size_t count = 0;
+};
+
+namespace {
+
+LateSums& late_sums_of(Context& ctx) {
+  Backend& backend = backend_of(ctx);
+  if (!backend.late_sums) backend.late_sums = std::make_shared<LateSums>();
+  return *backend.late_sums;
+}
+
+/// Outputs up to the last one that is there.
+int outputs_of(const PartialSums& sums) {
+  int outputs = 4;
+  while (outputs > 0 && !sums.out[outputs - 1]) --outputs;
+  return outputs;
+}
+
+bool share_memory(const View& a, const View& b) {
+  if (!a || !b) return false;
+  const auto begin = [](const View& view) { return reinterpret_cast<std::uintptr_t>(view.raw()); };
+  return begin(a) < begin(b) + b.bytes() && begin(b) < begin(a) + a.bytes();
+}
+
+/// Whether both add to the same elements, so that one has to end before the other.
+bool share_outputs(const PartialSums& a, const PartialSums& b) {
+  return std::ranges::any_of(a.out, [&](const View& mine) {
+    return std::ranges::any_of(b.out, [&](const View& other) { return share_memory(mine, other); });
+  });
+}
+
+/// Adds up what waits.
+void add_up(Context& ctx, const char* op) {
+  LateSums& late = late_sums_of(ctx);
+  AllPartialColumns all = {};
+  int blocks = 0;
+  Dim rows = 0;
+  for (std::size_t i = 0; i < late.count; ++i) {
+    const PartialSums& s = late.sums[i];
+    const int columns = outputs_of(s) * static_cast<int>(s.C);
+    rows = std::max(rows, s.rows);
+    all.first_block[i] = blocks;
+    all.sums[i] = {s.partial,
+                   s.parts,
+                   static_cast<int>(s.stride),
+                   static_cast<int>(s.C),
+                   s.accumulate,
+                   {s.out[0], s.out[1], s.out[2], s.out[3]}};
+    blocks += static_cast<int>(ceil_divide(columns, 32));
+  }
+  all.count = static_cast<int>(std::exchange(late.count, 0));
+  if (blocks == 0) return;
   const dim3 threads(32, kPartialRows);
-  launch_waiting(ctx, op, sums.rows, sum_partials_kernel,
-                 {static_cast<unsigned>(ceil_divide(columns, 32)), threads}, sums);
+  launch_waiting(ctx, op, rows, sum_partials_kernel, {static_cast<unsigned>(blocks), threads}, all);
+}
+
+}  // namespace
+
+void sum_partials(Context& ctx, const char* op, const PartialSums& sums) {
+  LateSums& late = late_sums_of(ctx);
+  const std::span waiting(late.sums.data(), late.count);
+  const bool collides =
+      std::ranges::any_of(waiting, [&](const PartialSums& s) { return share_outputs(s, sums); });
+  if (collides || late.count == late.sums.size()) add_up(ctx, op);
+  late.sums[late.count++] = sums;
+  if (ctx.late_sums()) return;
+  add_up(ctx, op);
+  ctx.free_partials();
+}
+
+void finish_sums(Context& ctx) {
+  add_up(ctx, "finish_sums");
+  ctx.free_partials();
 }
 
 void column_sums(Context& ctx, CView dy, Accumulate accumulate, View dbias) {
@@ -108,7 +210,7 @@ void column_sums(Context& ctx, CView dy, Accumulate accumulate, View dbias) {
   const Dim rows = leading(dy.shape());
   if (C == 0) return;
   const int parts = column_sums_parts(rows, C);
-  auto* partial = static_cast<float*>(ctx.workspace(kName, column_sums_workspace(rows, C)));
+  auto* partial = static_cast<float*>(ctx.partials(kName, column_sums_partials(rows, C)));
   with_element(dy.dtype(), kName, [&]<class T>(T) {
     constexpr int N = kVector<T>;
     const T* data = dy.data<T>();
@@ -126,7 +228,7 @@ void column_sums(Context& ctx, CView dy, Accumulate accumulate, View dbias) {
                 .stride = C,
                 .C = C,
                 .accumulate = accumulate == Accumulate::yes,
-                .out = {dbias.data<float>()}});
+                .out = {dbias}});
 }
 
 const SquareSum* sum_of_squares(Context& ctx, const char* op, CView x) {

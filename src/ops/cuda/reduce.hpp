@@ -7,11 +7,12 @@
 namespace hyperslab::ops::cuda {
 
 /// dbias (+)= column sums of dy, for the gradient of a bias; deterministic. dy: (..., M) in f32,
-/// bf16 or f16; dbias: (M) f32. Uses column_sums_workspace(rows, M) bytes of the context's
-/// workspace, in stream order, so it may follow a GEMM that used it too.
+/// bf16 or f16; dbias: (M) in f32 or bf16. Takes column_sums_partials(rows, M) bytes of the
+/// context's partials.
 void column_sums(Context& ctx, CView dy, Accumulate accumulate, View dbias);
 
-/// Where sum_partials writes: columns [i C, (i + 1) C) to out[i], which may be null.
+/// Where sum_partials writes: columns [i C, (i + 1) C) to out[i], which may be absent; (C) in f32
+/// or bf16.
 struct PartialSums {
   Dim rows;              ///< that were summed, of the pass that left the partial sums
   const float* partial;  ///< `parts` rows, `stride` elements apart
@@ -19,9 +20,10 @@ struct PartialSums {
   Dim stride;
   Dim C;
   bool accumulate;
-  float* out[4];
+  View out[4];
 };
-/// out (+)= partial[0] + partial[1] + ... column by column in a fixed order.
+/// out (+)= partial[0] + partial[1] + ... column by column in a fixed order; with late sums
+/// (ops::with_late_sums) when these are finished. `partial` lies in the context's partials.
 void sum_partials(Context& ctx, const char* op, const PartialSums& sums);
 
 /// Partial sums of squares of a flat view in double, sum_of_squares_blocks(count) of them, in the

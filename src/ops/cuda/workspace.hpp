@@ -40,7 +40,7 @@ struct NormBackwardShape {
   return {static_cast<int>(held), static_cast<int>(threads), static_cast<int>(groups),
           static_cast<int>(blocks)};
 }
-[[nodiscard]] constexpr std::size_t norm_backward_workspace(Dim rows, Dim C, bool stream) {
+[[nodiscard]] constexpr std::size_t norm_backward_partials(Dim rows, Dim C, bool stream) {
   return static_cast<std::size_t>(Dim{norm_backward_shape(rows, C, stream).blocks} *
                                   (stream ? 4 : 2) * C) *
          sizeof(float);
@@ -53,8 +53,15 @@ struct NormBackwardShape {
   return static_cast<int>(
       std::max<Dim>(1, std::min(Dim{4} * kReferenceMultiprocessors, ceil_divide(heads, 8))));
 }
-[[nodiscard]] constexpr std::size_t head_norm_workspace(const HeadLayout& layout, Dim rows) {
+[[nodiscard]] constexpr std::size_t head_norm_partials(const HeadLayout& layout, Dim rows) {
   return static_cast<std::size_t>(Dim{head_norm_blocks(layout, rows)} * 2 * layout.head_width) *
+         sizeof(float);
+}
+
+/// Rows of a tile of attention_warpgroup_backward, which leaves the column sums of each.
+inline constexpr Dim kAttentionTileRows = 64;
+[[nodiscard]] inline std::size_t attention_bias_partials(const HeadLayout& layout, Dim B, Dim T) {
+  return static_cast<std::size_t>(B * ceil_divide(T, kAttentionTileRows) * layout.packed_width()) *
          sizeof(float);
 }
 
@@ -63,7 +70,7 @@ struct NormBackwardShape {
   const Dim most = std::max<Dim>(1, kMostBlocks / std::max<Dim>(1, ceil_divide(C, 256)));
   return static_cast<int>(std::max<Dim>(1, std::min(most, ceil_divide(rows, 64))));
 }
-[[nodiscard]] constexpr std::size_t column_sums_workspace(Dim rows, Dim C) {
+[[nodiscard]] constexpr std::size_t column_sums_partials(Dim rows, Dim C) {
   return static_cast<std::size_t>(column_sums_parts(rows, C) * C) * sizeof(float);
 }
 

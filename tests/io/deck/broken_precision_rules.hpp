@@ -10,6 +10,15 @@ inline const std::vector<BrokenOverrides>& broken_precision_rules() {
   static const std::string kOn = "precision.gemm=fp8_tensor";
   static const std::string kSmall = "precision.fp8_min_width=16";
   static const std::vector<BrokenOverrides> all = {
+      {"precision.gradients",
+       {"precision.gradients=bf16"},
+       "products in fp32 have gradients in fp32"},
+      {"precision.gradients",
+       {"precision.gradients=bf16", "precision.compute=bf16", "train.microbatch=1"},
+       "a step of several microbatches adds their gradients up, which loses bits in bf16"},
+      {"precision.gradients",
+       {"precision.gradients=bf16", "precision.compute=bf16", "adapter.rank=4"},
+       "gradients of adapters are in fp32"},
       {"precision.gemm",
        {kOn, kSmall, "precision.compute=fp16"},
        "fp8_tensor rounds activations and gradients of bf16, and precision.compute is fp16"},

@@ -60,8 +60,8 @@ TEST(Overrides, ProblemsNameThem) {
       refusal(kValid, {"schedule.warmup=1", "precision.foo=1"}),
       "--set schedule.warmup=1: unknown key 'schedule.warmup' (did you mean "
       "'schedule.warmup_steps'?)\n"
-      "--set precision.foo=1: unknown key 'precision.foo' (known are compute, gemm, fp8_min_width, "
-      "fp8_keep_first, fp8_keep_last or fp8_cache_weights)");
+      "--set precision.foo=1: unknown key 'precision.foo' (known are compute, gradients, gemm, "
+      "fp8_min_width, fp8_keep_first, fp8_keep_last or fp8_cache_weights)");
   EXPECT_EQ(refusal(kValid, overrides),
             "--set model.heads=x: must be a whole number, found 'x'\n"
             "--set model.heeds=4: unknown key 'model.heeds' (did you mean 'model.heads'?)\n"

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <utility>
+
+#include "hyperslab/core/context.hpp"
+#include "hyperslab/core/error.hpp"
+
+namespace hyperslab::ops {
+
+/// Adds up what waits on a GPU for the end of with_late_sums, which calls it.
+void finish_sums(Context& ctx);
+
+/// Calls `work`, the backward pass of some layers. On a GPU many ops leave the gradient of a vector
+/// (a bias, the weight of a norm) as partial sums, which one small kernel for each adds up; in here
+/// one kernel at the end does so for all of them. What `work` enqueues must not read such a
+/// gradient, and `work` does not call this itself. The kernel counts under no component.
+template <class Work>
+void with_late_sums(Context& ctx, Work&& work) {
+  class Late {
+   public:
+    explicit Late(Context& of) : ctx_(of) {
+      require(!ctx_.late_sums(), "with_late_sums: is under way");
+      ctx_.set_late_sums(true);
+    }
+    ~Late() { ctx_.set_late_sums(false); }
+    Late(const Late&) = delete;
+    Late& operator=(const Late&) = delete;
+    Late(Late&&) = delete;
+    Late& operator=(Late&&) = delete;
+
+   private:
+    Context& ctx_;
+  };
+  const Late late(ctx);
+  std::forward<Work>(work)();
+  finish_sums(ctx);
+}
+
+}  // namespace hyperslab::ops
