@@ -22,9 +22,6 @@ using namespace hyperslab::test;
 
 class Bf16Gradients : public OpsTest {
  protected:
-  static Tensor numbers(const Shape& shape, std::uint64_t seed) {
-    return converted(random_tensor(DType::f32, shape, seed).view(), DType::bf16);
-  }
   using Call = std::function<void(Accumulate, const std::vector<View>&)>;
   /// EXPECTs gradients of these shapes, begun with numbers of bf16 if they are added to, to have
   /// the bits of those in f32, rounded.
@@ -36,7 +33,7 @@ class Bf16Gradients : public OpsTest {
       std::vector<View> narrow_views;
       std::vector<View> wide_views;
       for (const Shape& shape : shapes) {
-        narrow.push_back(accumulate == Accumulate::yes ? numbers(shape, 9)
+        narrow.push_back(accumulate == Accumulate::yes ? bf16_numbers(shape, 9)
                                                        : filled_tensor(DType::bf16, shape, 7));
         wide.push_back(converted(narrow.back().view(), DType::f32));
         narrow_views.push_back(narrow.back().view());
@@ -55,9 +52,9 @@ class Bf16Gradients : public OpsTest {
 };
 
 TEST_F(Bf16Gradients, OfMatricesAndBiases) {
-  const Tensor dy = numbers({33, 20}, 1);
-  const Tensor x = numbers({33, 24}, 2);
-  const Tensor weight = numbers({20, 24}, 3);
+  const Tensor dy = bf16_numbers({33, 20}, 1);
+  const Tensor x = bf16_numbers({33, 24}, 2);
+  const Tensor weight = bf16_numbers({20, 24}, 3);
   Tensor dpre = filled_tensor(DType::bf16, {33, 24}, 0);
   const auto of_layer = [&](Accumulate accumulate, const std::vector<View>& g) {
     linear_backward_weight(ctx, dy.view(), x.view(), accumulate, g[0], g[1]);
@@ -72,13 +69,13 @@ TEST_F(Bf16Gradients, OfMatricesAndBiases) {
 }
 
 TEST_F(Bf16Gradients, OfNorms) {
-  const Tensor x = numbers({6, 33}, 1);
-  const Tensor weight = numbers({33}, 2);
-  const Tensor dy = numbers({6, 33}, 3);
+  const Tensor x = bf16_numbers({6, 33}, 1);
+  const Tensor weight = bf16_numbers({33}, 2);
+  const Tensor dy = bf16_numbers({6, 33}, 3);
   const Tensor mean = filled_tensor(DType::f32, {6}, 0.1);
   const Tensor rstd = filled_tensor(DType::f32, {6}, 1.5);
   const auto call = [&](Accumulate accumulate, const std::vector<View>& g) {
-    Tensor dsum = numbers({6, 33}, 4);
+    Tensor dsum = bf16_numbers({6, 33}, 4);
     norm_backward(
         ctx, NormKind::layernorm, dy.view(),
         {.sum = x.view(), .weight = weight.view(), .mean = mean.view(), .rstd = rstd.view()},
@@ -96,9 +93,9 @@ TEST_F(Bf16Gradients, OfNorms) {
 
 TEST_F(Bf16Gradients, OfAttention) {
   const HeadLayout layout = {.heads = 4, .kv_heads = 2, .head_width = 8};
-  const Tensor qkv = numbers({2, 7, layout.packed_width()}, 1);
-  const Tensor dout = numbers({2, 7, 32}, 2);
-  const Tensor head_weight = numbers({8}, 3);
+  const Tensor qkv = bf16_numbers({2, 7, layout.packed_width()}, 1);
+  const Tensor dout = bf16_numbers({2, 7, 32}, 2);
+  const Tensor head_weight = bf16_numbers({8}, 3);
   Tensor out = filled_tensor(DType::bf16, {2, 7, 32}, 0);
   Tensor log_sum_exp = filled_tensor(DType::f32, {2, 4, 7}, 0);
   attention_forward(ctx, layout, {}, qkv.view(), out.view(), log_sum_exp.view());
@@ -115,7 +112,7 @@ TEST_F(Bf16Gradients, OfAttention) {
     Tensor normed = qkv.clone();
     Tensor heads = filled_tensor(DType::bf16, {2, 7, 48}, 0);
     Tensor rstd = filled_tensor(DType::f32, {2, 7, 6}, 0);
-    Tensor dqkv = numbers(qkv.view().shape(), 4);
+    Tensor dqkv = bf16_numbers(qkv.view().shape(), 4);
     const HeadNormWeights weights = {head_weight.view(), head_weight.view(), 1e-5F};
     head_norm_forward(ctx, layout, weights, normed.view(), {heads.view(), rstd.view()});
     head_norm_backward(ctx, layout, weights, {heads.view(), rstd.view()}, dqkv.view(),
@@ -134,7 +131,7 @@ TEST_F(Bf16Gradients, OfTables) {
   std::ranges::stable_sort(order, {}, [&](std::int32_t i) { return ids[i]; });
   const Tensor tokens = int_tensor({2, 4}, ids);
   const Tensor sorted = int_tensor({8}, order);
-  const Tensor dy = numbers({2, 4, 12}, 1);
+  const Tensor dy = bf16_numbers({2, 4, 12}, 1);
   const auto of_tokens = [&](Accumulate accumulate, const std::vector<View>& g) {
     embedding_backward(ctx, {tokens.view(), sorted.view()}, dy.view(), whole_vocabulary(5), 0.5F,
                        accumulate, g[0]);
@@ -153,7 +150,7 @@ TEST_F(Bf16Gradients, OfTables) {
 }
 
 TEST_F(Bf16Gradients, UpdateAsTheSameNumbersInF32) {
-  const Tensor narrow = numbers({200}, 1);
+  const Tensor narrow = bf16_numbers({200}, 1);
   const Tensor wide = converted(narrow.view(), DType::f32);
   const Tensor decay = filled_tensor(DType::f32, {(200 + kDecayGranule - 1) / kDecayGranule}, 0.1);
   StepState state;

@@ -25,9 +25,6 @@ void call_on(Path path, Context& ctx, const Operands&... operands) {
   wide.round_results();
 }
 
-Tensor numbers(const Shape& shape, std::uint64_t seed) {
-  return converted(random_tensor(DType::f32, shape, seed).view(), DType::bf16);
-}
 Tensor in_double(const Tensor& x) { return converted(x.view(), DType::f64); }
 
 class Bf16Products : public OpsTest, public testing::WithParamInterface<Path> {
@@ -60,11 +57,11 @@ TEST_P(Bf16Products, MatchTheOracleAtAwkwardSizes) {
   for (const auto& [M, N, K] : sizes) {
     for (const Trans trans_a : {Trans::no, Trans::yes}) {
       for (const Trans trans_b : {Trans::no, Trans::yes}) {
-        const Tensor a = numbers(trans_a == Trans::no ? Shape{M, K} : Shape{K, M}, 1);
-        const Tensor b = numbers(trans_b == Trans::no ? Shape{K, N} : Shape{N, K}, 2);
+        const Tensor a = bf16_numbers(trans_a == Trans::no ? Shape{M, K} : Shape{K, M}, 1);
+        const Tensor b = bf16_numbers(trans_b == Trans::no ? Shape{K, N} : Shape{N, K}, 2);
         for (const Accumulate accumulate : {Accumulate::no, Accumulate::yes}) {
           const bool adds = accumulate == Accumulate::yes;
-          const Tensor before = adds ? numbers({M, N}, 3) : poisoned(DType::bf16, {M, N});
+          const Tensor before = adds ? bf16_numbers({M, N}, 3) : poisoned(DType::bf16, {M, N});
           Tensor oracle = in_double(before);
           Tensor narrow = before.clone();
           Tensor single = converted(before.view(), DType::f32);
@@ -87,10 +84,10 @@ TEST_P(Bf16Products, MatchTheOracleAtAwkwardSizes) {
 }
 
 TEST_P(Bf16Products, ColumnsAreScaledAndTheOthersStay) {
-  const Tensor a = numbers({35, 50}, 1);
-  const Tensor b = numbers({20, 60}, 2);
+  const Tensor a = bf16_numbers({35, 50}, 1);
+  const Tensor b = bf16_numbers({20, 60}, 2);
   for (const DType dtype : {DType::bf16, DType::f32}) {
-    const Tensor before = converted(numbers({35, 80}, 3).view(), dtype);
+    const Tensor before = converted(bf16_numbers({35, 80}, 3).view(), dtype);
     Tensor c = before.clone();
     Tensor oracle = in_double(before);
 
@@ -113,16 +110,16 @@ TEST_P(Bf16Products, ColumnsAreScaledAndTheOthersStay) {
 }
 
 TEST_P(Bf16Products, LinearWithItsBiasAndGradients) {
-  const Tensor x = numbers({19, 530}, 1);
-  const Tensor weight = numbers({45, 530}, 2);
-  const Tensor bias = numbers({45}, 3);
-  const Tensor dy = numbers({19, 45}, 4);
+  const Tensor x = bf16_numbers({19, 530}, 1);
+  const Tensor weight = bf16_numbers({45, 530}, 2);
+  const Tensor bias = bf16_numbers({45}, 3);
+  const Tensor dy = bf16_numbers({19, 45}, 4);
   const auto run = [&](DType dtype, Accumulate accumulate) {
     const auto in = [&](const Tensor& t) { return converted(t.view(), dtype); };
     const DType sums = dtype == DType::f64 ? DType::f64 : DType::f32;
-    std::array results = {in(numbers({19, 45}, 5)), in(numbers({19, 530}, 6)),
-                          converted(numbers({45, 530}, 7).view(), sums),
-                          converted(numbers({45}, 8).view(), sums)};
+    std::array results = {in(bf16_numbers({19, 45}, 5)), in(bf16_numbers({19, 530}, 6)),
+                          converted(bf16_numbers({45, 530}, 7).view(), sums),
+                          converted(bf16_numbers({45}, 8).view(), sums)};
     auto& [y, dx, dweight, dbias] = results;
     const Tensor in_x = in(x);
     const Tensor in_weight = in(weight);
@@ -158,8 +155,8 @@ class DispatchedBf16Products : public OpsTest {};
 /// Not so on copies: OpenBLAS cuts products as it has threads.
 TEST_F(DispatchedBf16Products, BitsDoNotDependOnThreads) {
   if (!cpu_multiplies_bf16()) GTEST_SKIP() << "this processor has no AVX512_BF16";
-  const Tensor a = numbers({301, 1100}, 1);
-  const Tensor b = numbers({1100, 1130}, 2);
+  const Tensor a = bf16_numbers({301, 1100}, 1);
+  const Tensor b = bf16_numbers({1100, 1130}, 2);
   const int most = omp_get_max_threads();
   for (const DType dtype : {DType::bf16, DType::f32}) {
     std::vector<Tensor> results;
@@ -179,10 +176,10 @@ TEST_F(DispatchedBf16Products, BitsDoNotDependOnThreads) {
 }
 
 TEST_F(DispatchedBf16Products, ActivationIsThatOfWhatIsKeptAndItsGradientMatchesTheOracle) {
-  const Tensor x = numbers({9, 40}, 1);
-  const Tensor weight = numbers({37, 40}, 2);
-  const Tensor dy = numbers({9, 11}, 3);
-  const Tensor next = numbers({11, 37}, 4);
+  const Tensor x = bf16_numbers({9, 40}, 1);
+  const Tensor weight = bf16_numbers({37, 40}, 2);
+  const Tensor dy = bf16_numbers({9, 11}, 3);
+  const Tensor next = bf16_numbers({11, 37}, 4);
   Tensor pre = poisoned(DType::bf16, {9, 37});
   Tensor y = poisoned(DType::bf16, {9, 37});
   Tensor again = poisoned(DType::bf16, {9, 37});

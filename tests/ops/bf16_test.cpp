@@ -17,10 +17,6 @@ using namespace hyperslab::test;
 
 class Bf16 : public OpsTest {
  protected:
-  /// Normals in bf16.
-  static Tensor numbers(const Shape& shape, std::uint64_t seed) {
-    return converted(random_tensor(DType::f32, shape, seed).view(), DType::bf16);
-  }
   static Tensor wide(const Tensor& x) { return converted(x.view(), DType::f32); }
   /// EXPECTs the bf16 result to have the bits of the f32 result, rounded.
   static void expect_rounded(CView found, CView expected, const char* what) {
@@ -52,8 +48,8 @@ TEST_F(Bf16, LoopsHaveTheBitsOfTheScalarConversions) {
 }
 
 TEST_F(Bf16, OpsWorkInPlace) {
-  const Tensor x = numbers({4, 3000}, 1);
-  const Tensor y = numbers({4, 3000}, 2);
+  const Tensor x = bf16_numbers({4, 3000}, 1);
+  const Tensor y = bf16_numbers({4, 3000}, 2);
   Tensor sum = x.clone();
   Tensor wide_sum = wide(x);
   Tensor doubled = x.clone();
@@ -69,9 +65,9 @@ TEST_F(Bf16, OpsWorkInPlace) {
 }
 
 TEST_F(Bf16, NormsKeepTheirStatisticsInF32) {
-  const Tensor x = numbers({6, 33}, 1);
-  const Tensor weight = numbers({33}, 2);
-  const Tensor dy = numbers({6, 33}, 3);
+  const Tensor x = bf16_numbers({6, 33}, 1);
+  const Tensor weight = bf16_numbers({33}, 2);
+  const Tensor dy = bf16_numbers({6, 33}, 3);
   const auto run = [&](const Tensor& in, const Tensor& scale, const Tensor& gradient) {
     std::array results = {poisoned(in.view().dtype(), {6, 33}), poisoned(DType::f32, {6}),
                           poisoned(in.view().dtype(), {6, 33}), poisoned(DType::f32, {33})};
@@ -96,8 +92,8 @@ TEST_F(Bf16, NormsKeepTheirStatisticsInF32) {
 
 TEST_F(Bf16, AttentionAndItsGradient) {
   const HeadLayout layout = {.heads = 4, .kv_heads = 2, .head_width = 8};
-  const Tensor qkv = numbers({2, 7, layout.packed_width()}, 1);
-  const Tensor dout = numbers({2, 7, 32}, 2);
+  const Tensor qkv = bf16_numbers({2, 7, layout.packed_width()}, 1);
+  const Tensor dout = bf16_numbers({2, 7, 32}, 2);
   Tensor out = poisoned(DType::bf16, {2, 7, 32});
   Tensor wide_out = poisoned(DType::f32, {2, 7, 32});
   Tensor log_sum_exp = poisoned(DType::f32, {2, 4, 7});
@@ -120,7 +116,7 @@ TEST_F(Bf16, AttentionAndItsGradient) {
 }
 
 TEST_F(Bf16, LossSumsInF32AndWritesItsGradientInBf16) {
-  Tensor logits = numbers({3, 19}, 1);
+  Tensor logits = bf16_numbers({3, 19}, 1);
   Tensor wide_logits = wide(logits);
   const Tensor targets = int_tensor({3}, {4, 0, 18});
   Tensor sums = filled_tensor(DType::f32, {kSumCount}, 0);

@@ -33,6 +33,11 @@ class OpsTest : public testing::Test {
   return tensor_of(dtype, view.shape(), to_doubles(view));
 }
 
+/// Normals in bf16.
+[[nodiscard]] inline Tensor bf16_numbers(const Shape& shape, std::uint64_t seed) {
+  return converted(random_tensor(DType::f32, shape, seed).view(), DType::bf16);
+}
+
 [[nodiscard]] inline bool same_bits(CView a, CView b) {
   return a.bytes() == b.bytes() &&
          (a.bytes() == 0 || std::memcmp(a.raw(), b.raw(), a.bytes()) == 0);
