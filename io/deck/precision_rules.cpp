@@ -10,6 +10,7 @@ namespace hyperslab::deck {
 namespace {
 
 using train::Config;
+using train::GemmPrecision;
 
 /// The smaller side of the blocks' widest linear layer.
 std::int64_t widest_layer(const Config& c) {
@@ -120,6 +121,39 @@ constexpr std::array kPrecisionRules = {
          [](const Config&, const Surroundings&) -> std::string {
            return "no weights are rounded to 8-bit floats: set precision.gemm to fp8_tensor, "
                   "fp8_row or fp8_block, or precision.fp8_cache_weights to false";
+         }},
+    Rule{
+        "precision.fp8_param_gather", "precision.gemm precision.compute",
+        "false unless precision.gemm is fp8_tensor and precision.compute bf16",
+        [](const Config& c, const Surroundings&) {
+          return !c.precision.fp8_param_gather || (c.precision.gemm == GemmPrecision::fp8_tensor &&
+                                                   c.precision.compute == Precision::bf16);
+        },
+        [](const Config& c, const Surroundings&) {
+          return fmt::format(
+              "codes take the place of values of bf16, and those of the transpose follow from them "
+              "if a tensor has one scale: set precision.gemm to fp8_tensor instead of {} and "
+              "precision.compute to bf16, or precision.fp8_param_gather to false",
+              name_of(c.precision.gemm));
+        }},
+    Rule{"precision.fp8_param_gather", "parallel.zero", "false unless parallel.zero is 1 or 2",
+         [](const Config& c, const Surroundings&) {
+           return !c.precision.fp8_param_gather || c.parallel.zero > 0;
+         },
+         [](const Config&, const Surroundings&) -> std::string {
+           return "with parallel.zero 0 every rank updates all parameters and gathers none: set "
+                  "parallel.zero to 1 or 2, or precision.fp8_param_gather to false";
+         }},
+    Rule{"precision.fp8_param_gather", "precision.fp8_cache_weights adapter.rank",
+         "false with precision.fp8_cache_weights and with adapter.rank",
+         [](const Config& c, const Surroundings&) {
+           return !c.precision.fp8_param_gather || (!c.precision.fp8_cache_weights && !c.adapter);
+         },
+         [](const Config& c, const Surroundings&) -> std::string {
+           return c.adapter ? "weights under adapters do not change, so that none are gathered: "
+                              "leave precision.fp8_param_gather or adapter.rank out"
+                            : "codes that are gathered serve the whole step already: leave "
+                              "precision.fp8_cache_weights out";
          }},
 };
 

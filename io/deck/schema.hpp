@@ -400,6 +400,7 @@ void visit_layout(Visitor& v, Config& config) {
   v.integer("fp8_keep_first", config.precision.fp8_keep_first, IntegerRange{0, kMostLayers});
   v.integer("fp8_keep_last", config.precision.fp8_keep_last, IntegerRange{0, kMostLayers});
   v.flag("fp8_cache_weights", config.precision.fp8_cache_weights);
+  v.flag("fp8_param_gather", config.precision.fp8_param_gather);
   v.section("memory");
   v.named("recompute", config.memory.recompute, kRecomputes);
 }

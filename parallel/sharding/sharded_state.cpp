@@ -21,13 +21,23 @@ std::vector<param::ElementRange> ShardedState::find_ranges() const {
 }
 
 void ShardedState::after_update(Context& ctx, std::size_t index) {
+  if (codes_ && codes_->covers(index)) return codes_->start(ctx, data(), index);
   if (data().size() == 1) return;
   const Bucket& mine = bucket(index);
   const View values = group().value().data.slice(mine.begin, mine.size());
   state(index).gather = data().all_gather(ctx, group().value().at(group().shard(mine)), values);
 }
 
+void ShardedState::take_gathers(param::ParamStore& store, Arena& parameters) {
+  if (!store.gathered_codes().empty()) codes_.emplace(store, parameters);
+}
+
+void ShardedState::complete_values(Context& ctx) {
+  if (codes_) codes_->complete_values(ctx, data());
+}
+
 void ShardedState::await_gather(Context& ctx, std::size_t index) {
+  if (codes_) codes_->await(ctx, data(), index);
   if (state(index).gather == 0) return;
   data().wait(ctx, state(index).gather);
   state(index).gather = 0;

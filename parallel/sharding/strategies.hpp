@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
+
+#include "code_gather.hpp"
 #include "hyperslab/sharding/strategy.hpp"
 
 namespace hyperslab::dp {
@@ -19,7 +22,8 @@ class Replicated final : public ShardStrategy {
 };
 
 /// zero 1: gradients are reduce-scattered in place, every rank updates its shard of each
-/// bucket, and updated values are all-gathered while the next forward pass already runs.
+/// bucket, and updated values, or codes of matrices, are all-gathered while the next forward pass
+/// already runs.
 class ShardedState : public ShardStrategy {
  public:
   [[nodiscard]] bool gathers() const override { return data().size() > 1; }
@@ -35,6 +39,9 @@ class ShardedState : public ShardStrategy {
 
  private:
   void await_gather(Context& ctx, std::size_t index) override;
+  void complete_values(Context& ctx) override;
+  void take_gathers(param::ParamStore& store, Arena& parameters) override;
+  std::optional<CodeGather> codes_;  ///< if matrices ask for it
 };
 
 /// zero 2: backward writes the gradients of a bucket into one of two buffers; every microbatch they

@@ -43,7 +43,10 @@ void ShardStrategy::allocate(param::ParamStore& store, Arena& parameters, Arena*
   }
   group_->bind(std::move(memory));
   store.take_expansions(parameters, compute, gradients != nullptr);
-  if (gradients != nullptr) store.take_reserved(parameters);
+  if (gradients != nullptr) {
+    store.take_reserved(parameters);
+    take_gathers(store, parameters);
+  }
   param::ParamGroup& frozen = store.frozen();
   if (frozen.params().empty()) return;
   const View values = parameters.take(compute, {frozen.flat_size()}, "frozen values");
@@ -82,6 +85,7 @@ void ShardStrategy::wait_for_updates(Context& ctx) {
 void ShardStrategy::wait_all(Context& ctx) {
   wait_for_updates(ctx);
   for (std::size_t i = 0; i < states_.size(); ++i) await_gather(ctx, i);
+  complete_values(ctx);
 }
 
 /// Key and value of a layer lie side by side and are summed by one call.

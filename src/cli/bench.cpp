@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <map>
 
 #include "bench_data.hpp"
@@ -423,7 +424,7 @@ ExitCode run_bench(comm::World& world, const std::vector<std::string>& arguments
   source.overrides = args.list("set");
   source.unused = keys_beside_the_step(mode == "data");
   if (mode == "forward" || mode == "decode" || mode == "data") {
-    source.unused.emplace_back("precision.gradients");
+    std::ranges::copy(keys_of_training(), std::back_inserter(source.unused));
   }
   const train::Config config = read_config(world, source);
   if (mode == "data") {

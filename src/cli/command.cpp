@@ -269,6 +269,12 @@ std::vector<std::string_view> keys_beside_the_step(bool reads_data) {
   return keys;
 }
 
+const std::vector<std::string_view>& keys_of_training() {
+  static const std::vector<std::string_view> keys = {"precision.gradients",
+                                                     "precision.fp8_param_gather"};
+  return keys;
+}
+
 train::Config read_config(comm::World& world, const DeckSource& source) {
   const std::string text = read_deck_text(world, source.path);
   std::vector<std::string> overrides = source.overrides;

@@ -233,8 +233,7 @@ eval::EvalDeck eval_deck(comm::World& world, const EvalSource& source) {
   eval::EvalDeck out;
   if (!source.deck.empty()) {
     out.config = read_config(
-        world,
-        {.path = source.deck, .overrides = source.overrides, .unused = {"precision.gradients"}});
+        world, {.path = source.deck, .overrides = source.overrides, .unused = keys_of_training()});
     out.validation_batch = out.config.train.global_batch;
   }
   const StoredDeck stored = stored_in(world, source.checkpoints.front());

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -228,7 +229,7 @@ train::Config planned_config(comm::World& world, const Arguments& args) {
         .on_all_ranks();
   }
   std::vector<std::string_view> unused = keys_beside_the_step();
-  if (!is_training(args)) unused.emplace_back("precision.gradients");
+  if (!is_training(args)) std::ranges::copy(keys_of_training(), std::back_inserter(unused));
   return read_planned_config(world, {.path = args.list("DECK").front(),
                                      .overrides = args.list("set"),
                                      .for_training = true,

@@ -33,6 +33,7 @@ std::vector<std::string> overrides_of(const Arguments& args) {
                                         "parallel.virtual_stages=1",
                                         "precision.gemm=compute",
                                         "precision.fp8_cache_weights=false",
+                                        "precision.fp8_param_gather=false",
                                         "precision.fp8_keep_first=0",
                                         "precision.fp8_keep_last=0"};
   for (const char* key : {"weights", "group", "activations"}) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
 
 #include "command.hpp"
 #include "hyperslab/core/driver.hpp"
@@ -48,7 +49,7 @@ deck::Surroundings anywhere_but_in_training(bool reads_data) {
   anywhere.has_cuda_build = true;
   anywhere.unused = keys_beside_the_step(reads_data);
   anywhere.unused.emplace_back("train.global_batch");
-  anywhere.unused.emplace_back("precision.gradients");
+  std::ranges::copy(keys_of_training(), std::back_inserter(anywhere.unused));
   return anywhere;
 }
 

@@ -203,7 +203,7 @@ void Fp8Product::forward(Context& ctx, CView x, CView weight, CView bias, const 
     b = with_largest(operands.take(right), kept.largest, Magnitude::weight);
     ops::fp8_quantize(ctx, weight, b, {});
   } else if (kept.weights == Fp8Weights::renewed) {
-    ops::fp8_quantize(ctx, weight, codes.straight, codes.transposed);
+    renew(ctx, weight, codes);
   }
   multiply_rows(ctx, operands, left, {},
                 {rows, b, bias, to.forward, y.as_matrix(),
@@ -222,8 +222,29 @@ Fp8Product::WeightCodes Fp8Product::kept_weights(CView weight, Fp8Weights weight
   const auto [M, K] = weight.dims<2>("8-bit product weight");
   const Rounding to = rounding_of(recipe_);
   Operands operands(weight_memory_->device(), weight_memory_->raw());
+  if (gathered_ != nullptr) {
+    const auto& [matrix, codes, largest, scale] = *gathered_;
+    const Shape transposed = along_columns(Fp8Format::e4m3, to.weights, M, K).shape;
+    return {.straight = {Fp8Format::e4m3, to.weights, codes, largest, scale},
+            .transposed = {Fp8Format::e4m3, to.weights, operands.take(DType::u8, transposed),
+                           largest, scale}};
+  }
   return {.straight = operands.take({Fp8Format::e4m3, to.weights, {M, K}}),
           .transposed = operands.take(along_columns(Fp8Format::e4m3, to.weights, M, K))};
+}
+
+std::size_t Fp8Product::transposed_bytes(Dim M, Dim K) {
+  return bytes_of(DType::u8,
+                  along_columns(Fp8Format::e4m3, Fp8Scaling::tensor, M, K).shape.numel());
+}
+
+/// Gathered codes of the weights are here, and lack the transpose.
+void Fp8Product::renew(Context& ctx, CView weight, const WeightCodes& codes) const {
+  if (gathered_ != nullptr) {
+    ops::fp8_transpose(ctx, codes.straight.codes, codes.transposed.codes);
+  } else {
+    ops::fp8_quantize(ctx, weight, codes.straight, codes.transposed);
+  }
 }
 
 Fp8Matrix Fp8Product::kept_gradient(CView rows, View kept) const {

@@ -54,6 +54,13 @@ Linear::Linear(param::ParamStore& params, const TensorGroup& group,
         params.reserve(weights.front().name + " in 8 bits",
                        Fp8Product::weight_bytes(options.fp8, rank_outputs, rank_inputs)));
   }
+  const param::GatheredCodes* gathered =
+      fp8_ && options.fp8.gathers_codes ? params.gather_codes(weight_) : nullptr;
+  if (gathered != nullptr) {
+    fp8_.take_weights_from(gathered,
+                           params.reserve(weights.front().name + " transposed in 8 bits",
+                                          Fp8Product::transposed_bytes(rank_outputs, rank_inputs)));
+  }
   if (options.adapter) adapter_ = Adapter(params, group, outputs, options);
 }
 

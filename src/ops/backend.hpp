@@ -118,6 +118,9 @@ decltype(ops::add_norm_squared) add_norm_squared;
 decltype(ops::begin_step) begin_step;
 decltype(ops::finalize_step) finalize_step;
 decltype(ops::fp8_quantize) fp8_quantize;
+decltype(ops::fp8_largest) fp8_largest;
+decltype(ops::fp8_scales) fp8_scales;
+decltype(ops::fp8_transpose) fp8_transpose;
 decltype(ops::fp8_matmul) fp8_matmul;
 decltype(ops::quantize) quantize;
 decltype(ops::dequantize) dequantize;
@@ -147,6 +150,8 @@ template <>
 inline constexpr bool kTakesBf16<gated_backward> = true;
 template <>
 inline constexpr bool kTakesBf16<fp8_quantize> = true;
+template <>
+inline constexpr bool kTakesBf16<fp8_largest> = true;
 template <>
 inline constexpr bool kTakesBf16<fp8_matmul> = true;
 template <>
@@ -272,6 +277,9 @@ decltype(ops::finish_sums) finish_sums;
 decltype(ops::begin_step) begin_step;
 decltype(ops::finalize_step) finalize_step;
 decltype(ops::fp8_quantize) fp8_quantize;
+decltype(ops::fp8_largest) fp8_largest;
+decltype(ops::fp8_scales) fp8_scales;
+decltype(ops::fp8_transpose) fp8_transpose;
 decltype(ops::fp8_matmul) fp8_matmul;
 decltype(ops::quantize) quantize;
 decltype(ops::dequantize) dequantize;

@@ -89,6 +89,38 @@ void fp8_quantize(Context& ctx, CView x, const Fp8Matrix& straight, const Fp8Mat
   dispatch<cuda::fp8_quantize, cpu::fp8_quantize>(ctx, x, straight, transposed, largest);
 }
 
+void fp8_largest(Context& ctx, CView x, View largest) {
+  require_here(ctx, x, "fp8_largest x");
+  require_operand(ctx, largest, {1}, DType::f32, "fp8_largest largest");
+  if (x.numel() % kFp8Multiple != 0) {
+    throw_shape_error("fp8_largest x", x.shape(), "a multiple of 16 elements", {});
+  }
+  if (on_meta(ctx, "fp8_largest", static_cast<double>(x.numel()), {x, largest})) return;
+  dispatch<cuda::fp8_largest, cpu::fp8_largest>(ctx, x, largest);
+}
+
+void fp8_scales(Context& ctx, Fp8Format format, CView largest, View scales) {
+  require_here(ctx, largest, "fp8_scales largest");
+  const Shape count = {largest.numel()};
+  require_operand(ctx, largest, count, DType::f32, "fp8_scales largest");
+  require_operand(ctx, scales, count, DType::f32, "fp8_scales scales");
+  if (on_meta(ctx, "fp8_scales", static_cast<double>(largest.numel()), {largest, scales})) return;
+  dispatch<cuda::fp8_scales, cpu::fp8_scales>(ctx, format, largest, scales);
+}
+
+void fp8_transpose(Context& ctx, CView codes, View transposed) {
+  require_here(ctx, codes, "fp8_transpose codes");
+  const auto [rows, columns] = codes.dims<2>("fp8_transpose codes");
+  require_operand(ctx, codes, {rows, columns}, DType::u8, "fp8_transpose codes");
+  if (columns % kFp8Multiple != 0) {
+    throw_shape_error("fp8_transpose codes", codes.shape(), "rows of a multiple of 16 codes", {});
+  }
+  require_operand(ctx, transposed, {columns, round_up(rows, kFp8Multiple)}, DType::u8,
+                  "fp8_transpose transposed");
+  if (on_meta(ctx, "fp8_transpose", 0, {codes, transposed})) return;
+  dispatch<cuda::fp8_transpose, cpu::fp8_transpose>(ctx, codes, transposed);
+}
+
 void fp8_matmul(Context& ctx, const CFp8Matrix& a, const CFp8Matrix& b, CView bias, Fp8Sums sums,
                 Accumulate accumulate, View c) {
   require_here(ctx, c, "fp8_matmul c");

@@ -74,6 +74,7 @@ constexpr std::array kPatterns = {
     Pattern{"widen_kernel", KernelClass::elementwise},
     Pattern{"fp8_largest", KernelClass::elementwise},
     Pattern{"fp8_quantize", KernelClass::elementwise},
+    Pattern{"fp8_transpose", KernelClass::elementwise},
 };
 
 // Those of ops that are not elementwise. The first part that a name contains decides.

@@ -171,6 +171,11 @@ void ParamStore::take_reserved(Arena& arena) {
   }
 }
 
+const GatheredCodes* ParamStore::gather_codes(const FusedParam& matrix) {
+  if (!trains_(matrix.members().front()->role)) return nullptr;
+  return &gathered_codes_.emplace_back(matrix);
+}
+
 void ParamStore::share(const FusedParam& shared) {
   for (Fused& fused : fused_) {
     if (&params_[fused.first] == shared.members().front()) fused.last_unit = unit_;
@@ -202,7 +207,14 @@ std::vector<Bucket> ParamStore::shared_buckets(std::size_t group) const {
   return buckets;
 }
 
-/// Buckets close in the order in which backward finishes units: last unit first.
+bool ParamStore::gathers_codes(int unit) const {
+  return std::ranges::any_of(gathered_codes_, [&](const GatheredCodes& gathered) {
+    return gathered.matrix.members().front()->unit == unit;
+  });
+}
+
+/// Buckets close in the order in which backward finishes units: last unit first. One whose matrices
+/// are gathered as codes has no large tables besides.
 std::vector<Bucket> ParamStore::unit_buckets(std::size_t group, std::size_t bucket_bytes) const {
   std::vector<Dim> unit_size(index(unit_ + 1), 0);
   for (const Fused& fused : fused_) {
@@ -218,7 +230,9 @@ std::vector<Bucket> ParamStore::unit_buckets(std::size_t group, std::size_t buck
     const Dim size = unit_size[index(unit)];
     open_size += size;
     if (size > 0) first_filled = unit;
-    const bool full = open_size > 0 && static_cast<std::size_t>(open_size) * 4 >= bucket_bytes;
+    const bool full =
+        open_size > 0 && (static_cast<std::size_t>(open_size) * 4 >= bucket_bytes ||
+                          (unit > 0 && gathers_codes(unit) != gathers_codes(unit - 1)));
     if (open_size == 0 || (!full && unit > 0)) continue;
     buckets.push_back({first_filled, last, 0, open_size, {}});
     open_size = 0;

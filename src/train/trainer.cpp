@@ -257,6 +257,7 @@ void Trainer::initialize() {
   }
   optimizer_->initialize(*ctx_);
   restart_averages();
+  share_values();
 }
 
 void Trainer::step(const StepArgs& args, io::Loader& loader) {

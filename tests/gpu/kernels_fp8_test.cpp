@@ -128,6 +128,35 @@ TEST_F(GpuFp8, MagnitudesThatAreGivenGiveTheSameBits) {
   }
 }
 
+TEST_F(GpuFp8, PartsOfQuantizeHaveTheBitsOfTheWhole) {
+  Context ctx(Device::cuda);
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const Shape& shape : {Shape{1, 16}, Shape{127, 112}, Shape{300, 304}, Shape{1000, 4096}}) {
+      SCOPED_TRACE(shape.str());
+      const Tensor x = random_tensor(dtype, shape, 7, 0.37);
+      const Arrays whole =
+          quantized(Device::cuda, x, Fp8Format::e4m3, Fp8Scaling::tensor, Ways::both);
+      Tensor here(Device::cuda, dtype, shape);
+      copy(ctx, x.view(), here.view());
+      Tensor largest(Device::cuda, DType::f32, {1});
+      Tensor scales(Device::cuda, DType::f32, {1});
+      fp8_largest(ctx, here.view().flat(), largest.view());
+      fp8_scales(ctx, Fp8Format::e4m3, largest.view(), scales.view());
+      Tensor codes(Device::cuda, DType::u8, shape);
+      copy(ctx, whole.codes.view(), codes.view());
+      Tensor transposed(Device::cuda, DType::u8, whole.transposed.view().shape());
+      fp8_transpose(ctx, codes.view(), transposed.view());
+      Tensor found_scales(Device::cpu, DType::f32, {1});
+      Tensor found(Device::cpu, DType::u8, transposed.view().shape());
+      copy(ctx, scales.view(), found_scales.view());
+      copy(ctx, transposed.view(), found.view());
+      synchronize(ctx);
+      expect_same(found_scales, whole.scales, "scales");
+      expect_same(found, whole.transposed, "transposed codes");
+    }
+  }
+}
+
 /// Zeros have the least scale there is, and what is far apart its own.
 TEST_F(GpuFp8, GroupsOfZerosAndOfManyMagnitudesHaveTheBitsOfTheCpu) {
   Tensor x = random_tensor(DType::bf16, {300, 304}, 8);

@@ -90,6 +90,21 @@ TEST_P(GpuFp8Model, WeightsThatAreKeptForAStepHaveTheSameBits) {
   EXPECT_EQ(kept.gradients, rounded.gradients);
 }
 
+/// The same with codes that an update leaves (precision.fp8_param_gather), here of one data rank.
+TEST_P(GpuFp8Model, WeightsThatAreGatheredHaveTheSameBits) {
+  using test::operator+;
+  if (GetParam().name != std::string("fp8_tensor")) GTEST_SKIP() << "wants one scale a tensor";
+  const Overrides rounds =
+      GetParam().overrides + Overrides{"precision.gemm=fp8_tensor", "precision.fp8_min_width=128",
+                                       "parallel.zero=1", "run.deterministic=true"};
+  const parity::LayoutTrace rounded = traced(rounds);
+  const parity::LayoutTrace gathered =
+      traced(rounds + Overrides{"precision.fp8_param_gather=true"});
+
+  EXPECT_EQ(gathered.losses, rounded.losses);
+  EXPECT_EQ(gathered.gradients, rounded.gradients);
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Scalings, GpuFp8Model,
     testing::Values(

@@ -201,11 +201,43 @@ TEST_F(Fp8, ProductsAreThoseOfTheRoundedOperands) {
   }
 }
 
+TEST_F(Fp8, PartsOfQuantizeGiveItsBits) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const Tensor x = random_tensor(dtype, {37, 48}, 1);
+    StoredFp8 whole = stored_fp8(Fp8Format::e4m3, Fp8Scaling::tensor, 37, 48);
+    StoredFp8 turned = stored_fp8(Fp8Format::e4m3, Fp8Scaling::tensor, 48, padded(37));
+    fp8_quantize(ctx, x.view(), whole.matrix(), turned.matrix());
+    StoredFp8 parts = stored_fp8(Fp8Format::e4m3, Fp8Scaling::tensor, 37, 48);
+    fp8_largest(ctx, x.view().flat(), parts.largest.view());
+    fp8_scales(ctx, Fp8Format::e4m3, parts.largest.view(), parts.scales.view());
+    EXPECT_EQ(to_doubles(parts.largest.view()), to_doubles(whole.largest.view()));
+    EXPECT_EQ(to_doubles(parts.scales.view()), to_doubles(whole.scales.view()));
+    Tensor transposed = filled_tensor(DType::u8, {48, padded(37)}, 1);
+    fp8_transpose(ctx, whole.codes.view(), transposed.view());
+    EXPECT_EQ(to_doubles(transposed.view()), to_doubles(turned.codes.view()));
+  }
+}
+
+TEST_F(Fp8, LargestIsNanIfAnElementIs) {
+  Tensor x = filled_tensor(DType::f32, {32}, 3);
+  x.view().data<float>()[7] = -std::numeric_limits<float>::quiet_NaN();
+  Tensor largest = filled_tensor(DType::f32, {1}, 9);
+  fp8_largest(ctx, x.view(), largest.view());
+  // Above all magnitudes as an integer, too.
+  EXPECT_GT(std::bit_cast<std::int32_t>(largest.view().data<float>()[0]), 0x7F800000);
+  fp8_scales(ctx, Fp8Format::e5m2, largest.view(), largest.view());
+  EXPECT_TRUE(std::isnan(largest.view().data<float>()[0]));
+}
+
 TEST_F(Fp8, OperandsThatDoNotFitAreRefused) {
   const Tensor x = random_tensor(DType::f32, {4, 24}, 1);
   StoredFp8 odd = stored_fp8(Fp8Format::e4m3, Fp8Scaling::tensor, 4, 24);
   EXPECT_THROW(fp8_quantize(ctx, x.view(), odd.matrix(), {}), Error);
   EXPECT_THROW(fp8_quantize(ctx, x.view(), {}, {}), Error);
+  EXPECT_THROW(fp8_largest(ctx, filled_tensor(DType::f32, {24}, 1).view(), odd.largest.view()),
+               Error);
+  Tensor turned = filled_tensor(DType::u8, {24, 16}, 1);
+  EXPECT_THROW(fp8_transpose(ctx, odd.codes.view(), turned.view()), Error);
   StoredFp8 a = stored_fp8(Fp8Format::e5m2, Fp8Scaling::tensor, 4, 32);
   StoredFp8 b = stored_fp8(Fp8Format::e5m2, Fp8Scaling::tensor, 8, 32);
   Tensor c = filled_tensor(DType::f32, {4, 8}, 0);

@@ -29,6 +29,9 @@ struct Fp8Config {
   /// Training rounds weights once a step, in forward, for all products of its microbatches, and
   /// keeps the codes of each matrix and of its transpose: two bytes a weight.
   bool caches_weights = false;
+  /// Data ranks gather codes of weights in place of values, which serve a step: two bytes a weight,
+  /// with that of the transpose. With a scale a tensor.
+  bool gathers_codes = false;
   friend bool operator==(const Fp8Config&, const Fp8Config&) = default;
 
   explicit operator bool() const { return recipe.has_value(); }

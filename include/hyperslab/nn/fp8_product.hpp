@@ -4,6 +4,7 @@
 #include "hyperslab/core/view.hpp"
 #include "hyperslab/nn/fp8_config.hpp"
 #include "hyperslab/ops/fp8.hpp"
+#include "hyperslab/param/store.hpp"
 
 namespace hyperslab::nn {
 
@@ -50,6 +51,14 @@ class Fp8Product {
   [[nodiscard]] static std::size_t weight_bytes(const Fp8Config& config, Dim M, Dim K);
   /// Where these lie from forward to forward, in a training run; must outlive the product.
   void keep_weights_in(const View* memory) { weight_memory_ = memory; }
+  /// Bytes of the codes of the transpose alone.
+  [[nodiscard]] static std::size_t transposed_bytes(Dim M, Dim K);
+  /// Their codes come from a gather, with a scale a tensor; those of the transpose lie in `memory`.
+  /// Both must outlive the product.
+  void take_weights_from(const param::GatheredCodes* gathered, const View* memory) {
+    gathered_ = gathered;
+    weight_memory_ = memory;
+  }
 
   /// y = x weight^T + bias. x: (..., K); weight: (M, K); bias: (M) or absent; y: (..., M).
   void forward(Context& ctx, CView x, CView weight, CView bias, const Kept& kept, View y) const;
@@ -70,9 +79,11 @@ class Fp8Product {
     ops::Fp8Matrix straight, transposed;
   };
   [[nodiscard]] WeightCodes kept_weights(CView weight, Fp8Weights weights) const;
+  void renew(Context& ctx, CView weight, const WeightCodes& codes) const;
   bool is_used_ = false;
   Fp8Recipe recipe_ = Fp8Recipe::tensor;
   const View* weight_memory_ = nullptr;
+  const param::GatheredCodes* gathered_ = nullptr;
 };
 
 }  // namespace hyperslab::nn

@@ -69,6 +69,17 @@ inline constexpr Dim kFp8Multiple = 16;
 void fp8_quantize(Context& ctx, CView x, const Fp8Matrix& straight, const Fp8Matrix& transposed,
                   Fp8Largest largest = Fp8Largest::found);
 
+/// The largest magnitude of x into `largest`, (1) f32, as fp8_quantize finds it for a tensor: NaN
+/// is above all. Elements: a multiple of kFp8Multiple.
+void fp8_largest(Context& ctx, CView x, View largest);
+
+/// The scales of tensors with these largest magnitudes. largest, scales: (n) f32.
+void fp8_scales(Context& ctx, Fp8Format format, CView largest, View scales);
+
+/// codes (M, K) u8 -> transposed (K, M rounded up to kFp8Multiple), whose last columns become 0; K
+/// is a multiple of kFp8Multiple.
+void fp8_transpose(Context& ctx, CView codes, View transposed);
+
 /// How a GPU adds up products: in its full accumulators, or faster with fewer bits between.
 enum class Fp8Sums : std::uint8_t { exact, fast };
 

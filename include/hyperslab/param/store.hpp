@@ -63,6 +63,15 @@ class FusedParam {
   const Expansion* expansion_ = nullptr;
 };
 
+/// A trained matrix whose data ranks gather codes of 8 bits in place of values (dp::CodeGather).
+/// The views are absent until the strategy takes memory for them, which it does in a training run.
+struct GatheredCodes {
+  FusedParam matrix;
+  View codes{};    ///< u8, of the shape of the matrix
+  View largest{};  ///< (1) f32: the largest magnitude of the values that the codes stand for
+  View scale{};    ///< (1) f32, of the codes
+};
+
 /// A contiguous range of a group's flat space whose gradients are reduced by one call. Its members
 /// agree in `placement`, which says over which axes besides data they are summed. It closes when
 /// backward of `first_unit` is done.
@@ -121,6 +130,7 @@ class ParamGroup {
  public:
   explicit ParamGroup(bool trainable) : trainable_(trainable) {}
   [[nodiscard]] bool trainable() const { return trainable_; }
+  [[nodiscard]] const HolderRanks& ranks() const { return ranks_; }
   [[nodiscard]] const std::vector<Param*>& params() const { return params_; }
   [[nodiscard]] const std::vector<Bucket>& buckets() const { return buckets_; }
   [[nodiscard]] Dim flat_size() const { return flat_size_; }
@@ -183,8 +193,8 @@ class ParamStore {
 
   /// Gives every parameter its position. In each group tied tensors, partial and replicated ones
   /// come first, a bucket for each; the others form buckets of at least `bucket_bytes` of f32
-  /// gradients from whole units, last unit first. Bucket sizes are multiples of data ranks x 128
-  /// bytes.
+  /// gradients from whole units, last unit first, where units with and without gathered codes stay
+  /// apart. Bucket sizes are multiples of data ranks x 128 bytes.
   void lay_out(std::size_t bucket_bytes);
 
   /// Takes memory for matrices in few bits and, with `expands`, a ring of two buffers for what they
@@ -195,6 +205,9 @@ class ParamStore {
   /// until take_reserved, and in a forward-only run.
   [[nodiscard]] const View* reserve(const std::string& label, std::size_t bytes);
   void take_reserved(Arena& arena);
+  /// Asks for codes in place of values of a matrix from other data ranks; null if it is frozen.
+  [[nodiscard]] const GatheredCodes* gather_codes(const FusedParam& matrix);
+  [[nodiscard]] std::deque<GatheredCodes>& gathered_codes() { return gathered_codes_; }
   /// Whether products of a unit take expanded matrices.
   [[nodiscard]] bool expands(int unit) const;
   /// Enqueues the expansion of a unit's matrices; a buffer is used again two such units later.
@@ -224,6 +237,7 @@ class ParamStore {
   Param& add(const ParamSpec& spec);
   [[nodiscard]] Dim size_of(const Fused& fused) const;
   const Expansion* add_expansion(const std::vector<Param*>& members, bool trained);
+  [[nodiscard]] bool gathers_codes(int unit) const;
   [[nodiscard]] std::vector<Bucket> shared_buckets(std::size_t group) const;
   [[nodiscard]] std::vector<Bucket> unit_buckets(std::size_t group, std::size_t bucket_bytes) const;
   void form_buckets(std::size_t group, std::size_t bucket_bytes);
@@ -240,6 +254,7 @@ class ParamStore {
     View view = {};
   };
   std::deque<Reserved> reserved_;
+  std::deque<GatheredCodes> gathered_codes_;
   std::vector<Fused> fused_;
   std::vector<ParamGroup> groups_;
   int unit_ = -1;

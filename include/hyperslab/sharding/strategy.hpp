@@ -98,7 +98,8 @@ class ShardStrategy {
   void update_ends(std::size_t index, Event end);
   /// What is enqueued on ctx after this call sees all updates of this rank.
   void wait_for_updates(Context& ctx);
-  /// Waits for all updates and for what after_update() started; collective over the data group.
+  /// Waits for all updates and for what after_update() started, after which all values are here;
+  /// collective over the data group.
   void wait_all(Context& ctx);
   /// Masters were filled from outside: makes the values of all data ranks follow. Collective over
   /// the data group.
@@ -119,6 +120,10 @@ class ShardStrategy {
   [[nodiscard]] virtual std::vector<param::ElementRange> find_ranges() const = 0;
   /// The part of before_forward that waits for the other ranks' values of bucket `index`.
   virtual void await_gather(Context& /*ctx*/, std::size_t /*index*/) {}
+  /// The part of wait_all() that brings values which no forward pass of training reads.
+  virtual void complete_values(Context& /*ctx*/) {}
+  /// Setup, once all parameters are bound: memory for what after_update() sends.
+  virtual void take_gathers(param::ParamStore& /*store*/, Arena& /*parameters*/) {}
   struct GradientMemory {
     param::StateView reduced;     ///< what gradients() returns
     std::vector<View> by_bucket;  ///< where backward writes

@@ -272,6 +272,35 @@ void fp8_quantize(Context& ctx, CView x, const Fp8Matrix& straight, const Fp8Mat
   });
 }
 
+void fp8_largest(Context& ctx, CView x, View largest) {
+  largest.data<float>()[0] = largest_magnitude(ctx.threads(), x);
+}
+
+void fp8_scales(Context& /*ctx*/, Fp8Format format, CView largest, View scales) {
+  const auto scale = [&](float magnitude) { return fp8_scale(magnitude, largest_value(format)); };
+  std::transform(largest.data<float>(), largest.data<float>() + largest.numel(),
+                 scales.data<float>(), scale);
+}
+
+void fp8_transpose(Context& ctx, CView codes, View transposed) {
+  const auto [rows, columns] = codes.dims<2>("fp8_transpose codes");
+  const Dim width = transposed.shape()[1];
+  const std::uint8_t* const from = codes.data<std::uint8_t>();
+  std::uint8_t* const to = transposed.data<std::uint8_t>();
+  constexpr Dim kLines = 64;  // of the transpose that a thread fills together: a line of memory
+  parallel_chunks(ctx.threads(), (columns + kLines - 1) / kLines, kLines * width,
+                  [&, rows = rows, columns = columns](int, Dim begin, Dim end) {
+                    for (Dim first = begin * kLines; first < end * kLines; first += kLines) {
+                      const Dim last = std::min(columns, first + kLines);
+                      for (Dim m = 0; m < width; ++m) {
+                        for (Dim k = first; k < last; ++k) {
+                          to[k * width + m] = m < rows ? from[m * columns + k] : std::uint8_t{0};
+                        }
+                      }
+                    }
+                  });
+}
+
 void fp8_matmul(Context& ctx, const CFp8Matrix& a, const CFp8Matrix& b, CView bias,
                 Fp8Sums /*sums*/, Accumulate accumulate, View c) {
   const auto [M, N] = c.dims<2>("fp8_matmul c");

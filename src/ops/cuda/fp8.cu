@@ -211,6 +211,31 @@ __global__ void __launch_bounds__(kThreads, kOwnScales ? 2 : 3)
   write_transposed(rows, shared, values.columns, transposed.width, transposed.codes);
 }
 
+/// The transpose of codes, whose rows it fills up with zeros.
+__global__ void __launch_bounds__(kThreads)
+    fp8_transpose_kernel(Values<std::uint8_t> codes, Dim width, std::uint8_t* transposed) {
+  __shared__ TurnedCodes shared;
+  overlap();
+  wait_for_earlier();
+  Vec<std::uint8_t, kSide> found[kSide];
+  codes.all(found);
+  Eight rows[kSide];
+#pragma unroll
+  for (int i = 0; i < kSide; ++i) rows[i] = *reinterpret_cast<const Eight*>(&found[i]);
+  write_transposed(rows, shared, codes.columns, width, transposed);
+}
+
+struct ScaleOp {
+  static constexpr int kWidth = 1;
+  const float* largest;
+  float* scales;
+  float largest_value;
+  template <int N>
+  __device__ void at(Dim i) const {
+    scales[i] = fp8_scale(largest[i], largest_value);
+  }
+};
+
 Codes codes_of(const Fp8Matrix& matrix) {
   if (!matrix.codes) return {};
   return {matrix.codes.data<std::uint8_t>(), matrix.largest.data<float>(),
@@ -223,16 +248,24 @@ unsigned blocks_for(Dim items) {
   return static_cast<unsigned>(std::min(kMostBlocks, ceil_divide(items, kThreads)));
 }
 
+/// Of all `count` values.
+template <class T>
+void find_largest_of_all(Context& ctx, const char* op, Dim rows, const T* x, Dim count,
+                         View largest) {
+  clear_largest(ctx, op, largest);
+  const Dim vectors = count / kSide;
+  const Grid grid = {blocks_for(ceil_divide(vectors, kAtOnce)), kThreads};
+  launch_waiting(ctx, op, rows, fp8_largest_of_all_kernel<T>, grid, x, vectors,
+                 largest.data<float>());
+}
+
 template <class T>
 void find_largest(Context& ctx, const Values<T>& values, const Fp8Matrix& straight,
                   const Fp8Matrix& transposed) {
   const Fp8Matrix& any = straight.codes ? straight : transposed;
   if (any.scaling == Fp8Scaling::tensor) {
-    clear_largest(ctx, kName, any.largest);
-    const Dim vectors = values.rows * values.columns / kSide;
-    const Grid grid = {blocks_for(ceil_divide(vectors, kAtOnce)), kThreads};
-    return launch_waiting(ctx, kName, values.rows, fp8_largest_of_all_kernel<T>, grid, values.x,
-                          vectors, any.largest.data<float>());
+    return find_largest_of_all(ctx, kName, values.rows, values.x, values.rows * values.columns,
+                               any.largest);
   }
   const Grid grid = {tiles_of(values.rows, values.columns), kThreads};
   clear_largest(ctx, kName, straight.largest);
@@ -281,6 +314,32 @@ void fp8_quantize(Context& ctx, CView x, const Fp8Matrix& straight, const Fp8Mat
       quantize_as<T, Fp8Format::e5m2>(ctx, values, to, to_transposed);
     }
   });
+}
+
+void fp8_largest(Context& ctx, CView x, View largest) {
+  constexpr const char* kOp = "fp8_largest";
+  if (x.numel() == 0) return clear_largest(ctx, kOp, largest);
+  if (!aligned(x.raw())) {
+    throw Error(ExitCode::internal, "fp8_largest: values on a GPU begin at multiples of 16 bytes");
+  }
+  with_element(x.dtype(), kOp, [&]<class T>(T) {
+    find_largest_of_all(ctx, kOp, 1, x.data<T>(), x.numel(), largest);
+  });
+}
+
+void fp8_scales(Context& ctx, Fp8Format format, CView largest, View scales) {
+  const ScaleOp op = {largest.data<float>(), scales.data<float>(), largest_value(format)};
+  for_each(ctx, "fp8_scales", kOneBlock, largest.numel(), false, op);
+}
+
+void fp8_transpose(Context& ctx, CView codes, View transposed) {
+  const auto [rows, columns] = codes.dims<2>("fp8_transpose codes");
+  if (codes.numel() == 0) return;
+  const Dim width = transposed.shape()[1];
+  const Values<std::uint8_t> values = {codes.data<std::uint8_t>(), rows, columns};
+  launch_waiting(ctx, "fp8_transpose", rows, fp8_transpose_kernel,
+                 {tiles_of(width, columns), kThreads}, values, width,
+                 transposed.data<std::uint8_t>());
 }
 
 }  // namespace hyperslab::ops::cuda

@@ -61,7 +61,7 @@ TEST(Overrides, ProblemsNameThem) {
       "--set schedule.warmup=1: unknown key 'schedule.warmup' (did you mean "
       "'schedule.warmup_steps'?)\n"
       "--set precision.foo=1: unknown key 'precision.foo' (known are compute, gradients, gemm, "
-      "fp8_min_width, fp8_keep_first, fp8_keep_last or fp8_cache_weights)");
+      "fp8_min_width, fp8_keep_first, fp8_keep_last, fp8_cache_weights or fp8_param_gather)");
   EXPECT_EQ(refusal(kValid, overrides),
             "--set model.heads=x: must be a whole number, found 'x'\n"
             "--set model.heeds=4: unknown key 'model.heeds' (did you mean 'model.heads'?)\n"

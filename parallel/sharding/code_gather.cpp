@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "code_gather.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "hyperslab/core/transfer.hpp"
+#include "hyperslab/ops/elementwise.hpp"
+#include "hyperslab/ops/fp8.hpp"
+
+namespace hyperslab::dp {
+namespace {
+
+constexpr ops::Fp8Format kFormat = ops::Fp8Format::e4m3;
+
+/// Magnitudes as integers, whose order is that of their bits: NaN stays above all in a maximum.
+View as_integers(View magnitudes) {
+  return {magnitudes.raw(), DType::i32, magnitudes.device(), magnitudes.shape()};
+}
+
+/// Elements of a multiple of ops::kFp8Multiple as rows that an op rounds.
+template <class AnyView>
+AnyView in_rows(AnyView flat) {
+  return flat.reshaped({flat.numel() / ops::kFp8Multiple, ops::kFp8Multiple});
+}
+
+Dim sizes_of(const auto& ranges) {
+  Dim sum = 0;
+  for (const auto& range : ranges) sum += range.size;
+  return sum;
+}
+
+}  // namespace
+
+CodeGather::Range CodeGather::Range::within(const Range& other) const {
+  const Dim first = std::max(begin, other.begin);
+  return {first, std::max(Dim{0}, std::min(begin + size, other.begin + other.size) - first)};
+}
+
+CodeGather::CodeGather(param::ParamStore& store, Arena& arena)
+    : group_(store.trained()), parts_(store.trained().buckets().size()) {
+  std::vector<std::vector<param::GatheredCodes*>> matrices(parts_.size());
+  for (param::GatheredCodes& gathered : store.gathered_codes()) {
+    const param::Bucket& home = group_.bucket_of(*gathered.matrix.members().front());
+    const auto bucket = static_cast<std::size_t>(&home - group_.buckets().data());
+    const Dim begin = gathered.matrix.members().front()->flat_begin - home.begin;
+    parts_[bucket].matrices.push_back({begin, gathered.matrix.value().numel()});
+    matrices[bucket].push_back(&gathered);
+  }
+  for (std::size_t bucket = 0; bucket < parts_.size(); ++bucket) {
+    if (!covers(bucket)) continue;
+    Part& part = parts_[bucket];
+    const auto count = static_cast<Dim>(part.matrices.size());
+    part.codes = arena.take(DType::u8, {group_.buckets()[bucket].size()}, "codes of matrices");
+    part.largest = arena.take(DType::f32, {count}, "magnitudes of matrices");
+    part.scales = arena.take(DType::f32, {count}, "scales of matrices");
+    find_rest(bucket);
+    Dim most = 0;
+    for (const std::vector<Range>& of_rank : part.rest) most = std::max(most, sizes_of(of_rank));
+    if (most > 0 && part.rest.size() > 1) {
+      const DType dtype = group_.value().data.dtype();
+      part.packed = arena.take(dtype, {static_cast<Dim>(part.rest.size()), most}, "packed values");
+    }
+    for (std::size_t i = 0; i < part.matrices.size(); ++i) {
+      const auto at = static_cast<Dim>(i);
+      param::GatheredCodes& gathered = *matrices[bucket][i];
+      const auto [begin, size] = part.matrices[i];
+      gathered.codes = part.codes.slice(begin, size).reshaped(gathered.matrix.value().shape());
+      gathered.largest = part.largest.slice(at, 1);
+      gathered.scale = part.scales.slice(at, 1);
+    }
+  }
+}
+
+CodeGather::Range CodeGather::shard(std::size_t bucket, int rank) const {
+  const Dim size = group_.buckets()[bucket].size() / group_.ranks().data_size;
+  return {rank * size, size};
+}
+
+View CodeGather::values(std::size_t bucket) const {
+  const param::Bucket& home = group_.buckets()[bucket];
+  return group_.value().data.slice(home.begin, home.size());
+}
+
+/// Matrices of a bucket lie there in the order in which they were declared.
+void CodeGather::find_rest(std::size_t bucket) {
+  Part& part = parts_[bucket];
+  const Dim end = group_.buckets()[bucket].size();
+  std::vector<Range> gaps;
+  Dim next = 0;
+  for (const auto& [begin, size] : part.matrices) {
+    gaps.push_back({next, begin - next});
+    next = begin + size;
+  }
+  gaps.push_back({next, end - next});
+  for (int rank = 0; rank < group_.ranks().data_size; ++rank) {
+    std::vector<Range>& rest = part.rest.emplace_back();
+    for (const Range& gap : gaps) {
+      const Range inside = gap.within(shard(bucket, rank));
+      if (inside.size > 0) rest.push_back(inside);
+    }
+  }
+}
+
+void CodeGather::round_shard(Context& ctx, comm::Communicator& data, std::size_t bucket) {
+  const Part& part = parts_[bucket];
+  const Range mine = shard(bucket, group_.ranks().data);
+  const View updated = values(bucket);
+  ops::fill(ctx, 0, part.largest);
+  for (std::size_t i = 0; i < part.matrices.size(); ++i) {
+    const auto [begin, size] = part.matrices[i].within(mine);
+    if (size == 0) continue;
+    ops::fp8_largest(ctx, updated.slice(begin, size), part.largest.slice(static_cast<Dim>(i), 1));
+  }
+  if (data.size() > 1) {
+    data.wait(ctx, data.all_reduce(ctx, as_integers(part.largest), comm::ReduceOp::max));
+  }
+  ops::fp8_scales(ctx, kFormat, part.largest, part.scales);
+  for (std::size_t i = 0; i < part.matrices.size(); ++i) {
+    const auto [begin, size] = part.matrices[i].within(mine);
+    if (size == 0) continue;
+    const auto at = static_cast<Dim>(i);
+    const ops::Fp8Matrix codes = {kFormat, ops::Fp8Scaling::tensor,
+                                  in_rows(part.codes.slice(begin, size)), part.largest.slice(at, 1),
+                                  part.scales.slice(at, 1)};
+    ops::fp8_quantize(ctx, in_rows(CView(updated.slice(begin, size))), codes, {},
+                      ops::Fp8Largest::given);
+  }
+}
+
+void CodeGather::pack(Context& ctx, int rank, std::size_t bucket) {
+  const Part& part = parts_[bucket];
+  const View packed = part.packed.slice(rank, 1).flat();
+  Dim next = 0;
+  for (const auto& [begin, size] : part.rest[static_cast<std::size_t>(rank)]) {
+    copy(ctx, values(bucket).slice(begin, size), packed.slice(next, size));
+    next += size;
+  }
+}
+
+void CodeGather::unpack(Context& ctx, int rank, std::size_t bucket) {
+  const Part& part = parts_[bucket];
+  const View packed = part.packed.slice(rank, 1).flat();
+  Dim next = 0;
+  for (const auto& [begin, size] : part.rest[static_cast<std::size_t>(rank)]) {
+    copy(ctx, packed.slice(next, size), values(bucket).slice(begin, size));
+    next += size;
+  }
+}
+
+void CodeGather::start(Context& ctx, comm::Communicator& data, std::size_t bucket) {
+  round_shard(ctx, data, bucket);
+  if (data.size() == 1) return;
+  Part& part = parts_[bucket];
+  const auto [begin, size] = shard(bucket, data.rank());
+  part.codes_gather = data.all_gather(ctx, part.codes.slice(begin, size), part.codes);
+  if (part.packed) {
+    pack(ctx, data.rank(), bucket);
+    part.rest_gather =
+        data.all_gather(ctx, part.packed.slice(data.rank(), 1).flat(), part.packed.flat());
+  }
+  part.lacks_values = true;
+}
+
+void CodeGather::await(Context& ctx, comm::Communicator& data, std::size_t bucket) {
+  Part& part = parts_[bucket];
+  if (part.codes_gather == 0) return;
+  data.wait(ctx, std::exchange(part.codes_gather, 0));
+  if (part.rest_gather == 0) return;
+  data.wait(ctx, std::exchange(part.rest_gather, 0));
+  for (int rank = 0; rank < data.size(); ++rank) {
+    if (rank != data.rank()) unpack(ctx, rank, bucket);
+  }
+}
+
+void CodeGather::complete_values(Context& ctx, comm::Communicator& data) {
+  for (std::size_t bucket = 0; bucket < parts_.size(); ++bucket) {
+    if (!std::exchange(parts_[bucket].lacks_values, false)) continue;
+    const View all = values(bucket);
+    const auto [begin, size] = shard(bucket, data.rank());
+    data.wait(ctx, data.all_gather(ctx, all.slice(begin, size), all));
+  }
+}
+
+}  // namespace hyperslab::dp

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <vector>
+
+#include "hyperslab/comm/communicator.hpp"
+#include "hyperslab/param/store.hpp"
+
+namespace hyperslab::dp {
+
+/// Gathers of the matrices that multiply in 8-bit floats with a scale a tensor
+/// (param::GatheredCodes). Data ranks agree on the largest magnitude of each, round what they
+/// updated and gather the codes: half the bytes of 16-bit values. What else lies in their buckets,
+/// such as norms and biases, is gathered as values. The bits are those of gathering all values and
+/// rounding them then.
+class CodeGather {
+ public:
+  /// Setup, once `store` is bound: takes memory for the codes of all matrices that ask for it.
+  CodeGather(param::ParamStore& store, Arena& arena);
+
+  /// Whether the bucket has such matrices.
+  [[nodiscard]] bool covers(std::size_t bucket) const { return !parts_[bucket].matrices.empty(); }
+  /// This rank's shard of the bucket is updated on ctx: rounds it and starts the gathers.
+  void start(Context& ctx, comm::Communicator& data, std::size_t bucket);
+  /// What is enqueued on ctx after this call sees all codes of the bucket, and all of its values
+  /// but those of the matrices.
+  void await(Context& ctx, comm::Communicator& data, std::size_t bucket);
+  /// After await() of all buckets: what is enqueued on ctx after this call sees the values of
+  /// matrices, too. Collective over the data group.
+  void complete_values(Context& ctx, comm::Communicator& data);
+
+ private:
+  /// Elements of a bucket, counted from its begin.
+  struct Range {
+    Dim begin = 0;
+    Dim size = 0;
+    [[nodiscard]] Range within(const Range& other) const;
+  };
+  /// What belongs to a bucket.
+  struct Part {
+    std::vector<Range> matrices;
+    View codes;                            ///< (elements) u8
+    View largest, scales;                  ///< (matrices) f32
+    std::vector<std::vector<Range>> rest;  ///< by rank: its shard without the matrices
+    View packed;                           ///< (ranks, elements): the values of each rank's rest
+    comm::Ticket codes_gather = 0;         ///< 0: none under way
+    comm::Ticket rest_gather = 0;          ///< likewise
+    bool lacks_values = false;             ///< of the matrices, in shards of other ranks
+  };
+  [[nodiscard]] Range shard(std::size_t bucket, int rank) const;
+  [[nodiscard]] View values(std::size_t bucket) const;
+  void find_rest(std::size_t bucket);
+  void round_shard(Context& ctx, comm::Communicator& data, std::size_t bucket);
+  void pack(Context& ctx, int rank, std::size_t bucket);
+  void unpack(Context& ctx, int rank, std::size_t bucket);
+
+  const param::ParamGroup& group_;
+  std::vector<Part> parts_;  ///< by bucket
+};
+
+}  // namespace hyperslab::dp
