@@ -12,7 +12,7 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
 results=analysis/results/gpu-tests.json
 hash_of_sources() {
   hs_sources_hash CMakeLists.txt cmake include src parallel io tests/CMakeLists.txt tests/gpu \
-    tests/comm/comm_test.hpp tests/io/dataset/files.hpp tests/ops/shards.hpp tests/ops/classes_case.hpp tests/ops/image_case.hpp tests/interop \
+    tests/comm/comm_test.hpp tests/io/dataset/files.hpp tests/ops/shards.hpp tests/ops/classes_case.hpp tests/ops/image_case.hpp tests/interop tests/sharding/coded_matrices.hpp \
     tests/support inputs/parity-16h.yaml inputs/layouts-2-ranks.txt inputs/layouts-4-ranks.txt inputs/layouts-8-ranks.txt \
     inputs/gpt2-124m.yaml inputs/llama-8b.yaml inputs/small.yaml
 }
@@ -334,10 +334,12 @@ if ((sanitizers)); then
   shared=("sanitized racecheck kernels_loss -*.ManyRows:*.MatchesTheOracle:*.ZLoss*:*.AVocabulary*" "${shared[@]}"
     "sanitized racecheck kernels_attention *.CachedForward:*.ARank*")
   for name in norm embedding optimizer; do shared+=("sanitized racecheck kernels_$name"); done
-  for name in attention norm loss embedding elementwise optimizer; do
+  shared+=("sanitized racecheck kernels_fp8 *PartsOfQuantize*:*NotFinite*:*MagnitudesThatAreGiven*")
+  for name in attention norm head_norm loss embedding elementwise optimizer fp8; do
     shared+=("sanitized memcheck kernels_$name")
   done
-  shared+=("sanitized memcheck attention Intervals/*Matches*")
+  shared+=("sanitized memcheck attention Intervals/*Matches*" "sanitized memcheck late_sums"
+    "sanitized memcheck bf16_gradients")
 fi
 # take KIND JOB...: runs those that no other worker has taken.
 take() {

@@ -17,6 +17,13 @@ std::int64_t widest_layer(const Config& c) {
   return std::min(c.model.width, std::max(c.model.query_width(), c.model.ffn_width));
 }
 
+/// Whether a step updates the matrices of the blocks.
+bool trains_matrices(const Config& c) {
+  const auto& roles = c.train.trainable;
+  return !c.adapter &&
+         (roles.empty() || std::ranges::find(roles, param::Role::matrix) != roles.end());
+}
+
 constexpr std::array kPrecisionRules = {
     Rule{"precision.compute", "run.device", "fp32 or bf16 on the CPU",
          [](const Config& c, const Surroundings& s) {
@@ -144,16 +151,23 @@ constexpr std::array kPrecisionRules = {
            return "with parallel.zero 0 every rank updates all parameters and gathers none: set "
                   "parallel.zero to 1 or 2, or precision.fp8_param_gather to false";
          }},
-    Rule{"precision.fp8_param_gather", "precision.fp8_cache_weights adapter.rank",
-         "false with precision.fp8_cache_weights and with adapter.rank",
+    Rule{"precision.fp8_param_gather", "adapter.rank train.trainable",
+         "false with adapter.rank, and unless matrices are trained",
          [](const Config& c, const Surroundings&) {
-           return !c.precision.fp8_param_gather || (!c.precision.fp8_cache_weights && !c.adapter);
+           return !c.precision.fp8_param_gather || trains_matrices(c);
          },
-         [](const Config& c, const Surroundings&) -> std::string {
-           return c.adapter ? "weights under adapters do not change, so that none are gathered: "
-                              "leave precision.fp8_param_gather or adapter.rank out"
-                            : "codes that are gathered serve the whole step already: leave "
-                              "precision.fp8_cache_weights out";
+         [](const Config&, const Surroundings&) -> std::string {
+           return "the blocks' matrices are frozen, so that none are gathered: leave "
+                  "precision.fp8_param_gather out";
+         }},
+    Rule{"precision.fp8_param_gather", "precision.fp8_cache_weights",
+         "false with precision.fp8_cache_weights",
+         [](const Config& c, const Surroundings&) {
+           return !c.precision.fp8_param_gather || !c.precision.fp8_cache_weights;
+         },
+         [](const Config&, const Surroundings&) -> std::string {
+           return "codes that are gathered serve the whole step already: leave "
+                  "precision.fp8_cache_weights out";
          }},
 };
 

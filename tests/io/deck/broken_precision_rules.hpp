@@ -52,7 +52,11 @@ inline const std::vector<BrokenOverrides>& broken_precision_rules() {
       {"precision.fp8_param_gather",
        {"precision.fp8_param_gather=true", kOn, kSmall, "precision.compute=bf16", "parallel.zero=1",
         "adapter.rank=4"},
-       "weights under adapters do not change"},
+       "the blocks' matrices are frozen"},
+      {"precision.fp8_param_gather",
+       {"precision.fp8_param_gather=true", kOn, kSmall, "precision.compute=bf16", "parallel.zero=1",
+        "train.trainable=[norm]"},
+       "the blocks' matrices are frozen"},
   };
   return all;
 }
