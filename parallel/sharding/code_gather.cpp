@@ -12,6 +12,12 @@ namespace hyperslab::dp {
 namespace {
 
 constexpr ops::Fp8Format kFormat = ops::Fp8Format::e4m3;
+constexpr Dim kNumberStride = 4;  // between magnitudes and between scales: fp8_matmul reads these
+                                  // at multiples of 16 bytes
+
+View number(View numbers, std::size_t index) {
+  return numbers.slice(static_cast<Dim>(index) * kNumberStride, 1);
+}
 
 /// Magnitudes as integers, whose order is that of their bits: NaN stays above all in a maximum.
 View as_integers(View magnitudes) {
@@ -50,7 +56,7 @@ CodeGather::CodeGather(param::ParamStore& store, Arena& arena)
   for (std::size_t bucket = 0; bucket < parts_.size(); ++bucket) {
     if (!covers(bucket)) continue;
     Part& part = parts_[bucket];
-    const auto count = static_cast<Dim>(part.matrices.size());
+    const Dim count = static_cast<Dim>(part.matrices.size()) * kNumberStride;
     part.codes = arena.take(DType::u8, {group_.buckets()[bucket].size()}, "codes of matrices");
     part.largest = arena.take(DType::f32, {count}, "magnitudes of matrices");
     part.scales = arena.take(DType::f32, {count}, "scales of matrices");
@@ -62,12 +68,11 @@ CodeGather::CodeGather(param::ParamStore& store, Arena& arena)
       part.packed = arena.take(dtype, {static_cast<Dim>(part.rest.size()), most}, "packed values");
     }
     for (std::size_t i = 0; i < part.matrices.size(); ++i) {
-      const auto at = static_cast<Dim>(i);
       param::GatheredCodes& gathered = *matrices[bucket][i];
       const auto [begin, size] = part.matrices[i];
       gathered.codes = part.codes.slice(begin, size).reshaped(gathered.matrix.value().shape());
-      gathered.largest = part.largest.slice(at, 1);
-      gathered.scale = part.scales.slice(at, 1);
+      gathered.largest = number(part.largest, i);
+      gathered.scale = number(part.scales, i);
     }
   }
 }
@@ -110,7 +115,7 @@ void CodeGather::round_shard(Context& ctx, comm::Communicator& data, std::size_t
   for (std::size_t i = 0; i < part.matrices.size(); ++i) {
     const auto [begin, size] = part.matrices[i].within(mine);
     if (size == 0) continue;
-    ops::fp8_largest(ctx, updated.slice(begin, size), part.largest.slice(static_cast<Dim>(i), 1));
+    ops::fp8_largest(ctx, updated.slice(begin, size), number(part.largest, i));
   }
   if (data.size() > 1) {
     data.wait(ctx, data.all_reduce(ctx, as_integers(part.largest), comm::ReduceOp::max));
@@ -119,10 +124,9 @@ void CodeGather::round_shard(Context& ctx, comm::Communicator& data, std::size_t
   for (std::size_t i = 0; i < part.matrices.size(); ++i) {
     const auto [begin, size] = part.matrices[i].within(mine);
     if (size == 0) continue;
-    const auto at = static_cast<Dim>(i);
     const ops::Fp8Matrix codes = {kFormat, ops::Fp8Scaling::tensor,
-                                  in_rows(part.codes.slice(begin, size)), part.largest.slice(at, 1),
-                                  part.scales.slice(at, 1)};
+                                  in_rows(part.codes.slice(begin, size)), number(part.largest, i),
+                                  number(part.scales, i)};
     ops::fp8_quantize(ctx, in_rows(CView(updated.slice(begin, size))), codes, {},
                       ops::Fp8Largest::given);
   }

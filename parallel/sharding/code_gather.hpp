@@ -40,7 +40,7 @@ class CodeGather {
   struct Part {
     std::vector<Range> matrices;
     View codes;                            ///< (elements) u8
-    View largest, scales;                  ///< (matrices) f32
+    View largest, scales;                  ///< f32, a number of each matrix
     std::vector<std::vector<Range>> rest;  ///< by rank: its shard without the matrices
     View packed;                           ///< (ranks, elements): the values of each rank's rest
     comm::Ticket codes_gather = 0;         ///< 0: none under way

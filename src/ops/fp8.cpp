@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hyperslab/ops/fp8.hpp"
 
+#include <cstdint>
 #include <string>
 
 #include "backend.hpp"
@@ -24,6 +25,12 @@ void require_matrix(const Context& ctx, const BasicFp8Matrix<AnyView>& matrix, D
   const Shape scales = fp8_scales_shape(matrix.scaling, matrix.codes.shape());
   if (!groups) require_operand(ctx, matrix.largest, scales, DType::f32, what + " largest");
   require_operand(ctx, matrix.scales, scales, DType::f32, what + " scales");
+}
+
+/// On the CPU, too, so that what works there works on a GPU.
+void require_aligned(CView scales, const char* message) {
+  constexpr std::uintptr_t kBytes = 16;  // cuBLASLt
+  require(reinterpret_cast<std::uintptr_t>(scales.raw()) % kBytes == 0, message);
 }
 
 void require_pair(Fp8Scaling a, Fp8Scaling b) {
@@ -129,6 +136,8 @@ void fp8_matmul(Context& ctx, const CFp8Matrix& a, const CFp8Matrix& b, CView bi
   const Dim K = last(a.codes, "fp8_matmul a");
   require_matrix(ctx, a, M, K, "fp8_matmul a");
   require_matrix(ctx, b, N, K, "fp8_matmul b");
+  require_aligned(a.scales, "fp8_matmul: scales of a begin at no multiple of 16 bytes");
+  require_aligned(b.scales, "fp8_matmul: scales of b begin at no multiple of 16 bytes");
   require_pair(a.scaling, b.scaling);
   require(!has_groups(a.scaling) || sums == Fp8Sums::exact,
           "fp8_matmul: with groups all sums are exact");

@@ -86,7 +86,7 @@ enum class Fp8Sums : std::uint8_t { exact, fast };
 /// c = a b^T + bias, or c += a b^T with `accumulate`. a: (M, K), b: (N, K), not both e5m2, of one
 /// scaling or one of groups and the other of blocks, but not both of blocks; bias: (N) of c's dtype
 /// or absent; c: (M, N) f32 or bf16. Sums are in f32; with groups and blocks each sum of kFp8Group
-/// products is scaled and then added to the others, and `sums` is exact.
+/// products is scaled, then added to the others, and `sums` is exact. Scales: 16-byte aligned.
 void fp8_matmul(Context& ctx, const CFp8Matrix& a, const CFp8Matrix& b, CView bias, Fp8Sums sums,
                 Accumulate accumulate, View c);
 
