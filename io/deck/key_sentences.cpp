@@ -271,9 +271,8 @@ constexpr auto kSentences = std::to_array<KeySentence>({
      "Weights are rounded to 8-bit floats once a step, for all its microbatches, and kept: two "
      "bytes a weight more."},
     {"precision.fp8_param_gather",
-     "Data ranks gather weights as 8-bit codes, which serve the whole step, in place of values: "
-     "two "
-     "bytes a weight more (parallel.zero 1 and 2)."},
+     "Data ranks gather weights as 8-bit codes in place of values (parallel.zero 1 and 2), which "
+     "serve the step: two bytes a weight more."},
     {"memory", "What is kept for the backward pass."},
     {"memory.recompute",
      "What backward computes again instead of keeping it: nothing, outputs of "

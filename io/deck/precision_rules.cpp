@@ -129,19 +129,27 @@ constexpr std::array kPrecisionRules = {
            return "no weights are rounded to 8-bit floats: set precision.gemm to fp8_tensor, "
                   "fp8_row or fp8_block, or precision.fp8_cache_weights to false";
          }},
+    Rule{"precision.fp8_param_gather", "precision.gemm",
+         "false unless precision.gemm is fp8_tensor",
+         [](const Config& c, const Surroundings&) {
+           return !c.precision.fp8_param_gather || c.precision.gemm == GemmPrecision::fp8_tensor;
+         },
+         [](const Config& c, const Surroundings&) {
+           return fmt::format(
+               "with {} no codes serve both a matrix and its transpose: set precision.gemm to "
+               "fp8_tensor, or precision.fp8_param_gather to false",
+               name_of(c.precision.gemm));
+         }},
     Rule{
-        "precision.fp8_param_gather", "precision.gemm precision.compute",
-        "false unless precision.gemm is fp8_tensor and precision.compute bf16",
+        "precision.fp8_param_gather", "precision.compute", "false unless precision.compute is bf16",
         [](const Config& c, const Surroundings&) {
-          return !c.precision.fp8_param_gather || (c.precision.gemm == GemmPrecision::fp8_tensor &&
-                                                   c.precision.compute == Precision::bf16);
+          return !c.precision.fp8_param_gather || c.precision.compute == Precision::bf16;
         },
         [](const Config& c, const Surroundings&) {
           return fmt::format(
-              "codes take the place of values of bf16, and those of the transpose follow from them "
-              "if a tensor has one scale: set precision.gemm to fp8_tensor instead of {} and "
-              "precision.compute to bf16, or precision.fp8_param_gather to false",
-              name_of(c.precision.gemm));
+              "codes take the place of 16-bit values, and precision.compute is {}: set it to bf16, "
+              "or precision.fp8_param_gather to false",
+              name_of(c.precision.compute));
         }},
     Rule{"precision.fp8_param_gather", "parallel.zero", "false unless parallel.zero is 1 or 2",
          [](const Config& c, const Surroundings&) {

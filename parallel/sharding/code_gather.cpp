@@ -12,11 +12,11 @@ namespace hyperslab::dp {
 namespace {
 
 constexpr ops::Fp8Format kFormat = ops::Fp8Format::e4m3;
-constexpr Dim kNumberStride = 4;  // between magnitudes and between scales: fp8_matmul reads these
-                                  // at multiples of 16 bytes
+constexpr Dim kSlot = 4;  // between magnitudes and between scales: fp8_matmul reads these
+                          // at multiples of 16 bytes
 
-View number(View numbers, std::size_t index) {
-  return numbers.slice(static_cast<Dim>(index) * kNumberStride, 1);
+View slot(View numbers, std::size_t index) {
+  return numbers.slice(static_cast<Dim>(index) * kSlot, 1);
 }
 
 /// Magnitudes as integers, whose order is that of their bits: NaN stays above all in a maximum.
@@ -30,7 +30,7 @@ AnyView in_rows(AnyView flat) {
   return flat.reshaped({flat.numel() / ops::kFp8Multiple, ops::kFp8Multiple});
 }
 
-Dim sizes_of(const auto& ranges) {
+Dim total_size(const auto& ranges) {
   Dim sum = 0;
   for (const auto& range : ranges) sum += range.size;
   return sum;
@@ -55,14 +55,15 @@ CodeGather::CodeGather(param::ParamStore& store, Arena& arena)
   }
   for (std::size_t bucket = 0; bucket < parts_.size(); ++bucket) {
     if (!covers(bucket)) continue;
+    last_ = bucket;
     Part& part = parts_[bucket];
-    const Dim count = static_cast<Dim>(part.matrices.size()) * kNumberStride;
+    const Dim count = static_cast<Dim>(part.matrices.size()) * kSlot;
     part.codes = arena.take(DType::u8, {group_.buckets()[bucket].size()}, "codes of matrices");
     part.largest = arena.take(DType::f32, {count}, "magnitudes of matrices");
     part.scales = arena.take(DType::f32, {count}, "scales of matrices");
     find_rest(bucket);
     Dim most = 0;
-    for (const std::vector<Range>& of_rank : part.rest) most = std::max(most, sizes_of(of_rank));
+    for (const std::vector<Range>& of_rank : part.rest) most = std::max(most, total_size(of_rank));
     if (most > 0 && part.rest.size() > 1) {
       const DType dtype = group_.value().data.dtype();
       part.packed = arena.take(dtype, {static_cast<Dim>(part.rest.size()), most}, "packed values");
@@ -71,8 +72,8 @@ CodeGather::CodeGather(param::ParamStore& store, Arena& arena)
       param::GatheredCodes& gathered = *matrices[bucket][i];
       const auto [begin, size] = part.matrices[i];
       gathered.codes = part.codes.slice(begin, size).reshaped(gathered.matrix.value().shape());
-      gathered.largest = number(part.largest, i);
-      gathered.scale = number(part.scales, i);
+      gathered.largest = slot(part.largest, i);
+      gathered.scale = slot(part.scales, i);
     }
   }
 }
@@ -107,26 +108,35 @@ void CodeGather::find_rest(std::size_t bucket) {
   }
 }
 
-void CodeGather::round_shard(Context& ctx, comm::Communicator& data, std::size_t bucket) {
-  const Part& part = parts_[bucket];
+void CodeGather::find_magnitudes(Context& ctx, comm::Communicator& data, std::size_t bucket) {
+  Part& part = parts_[bucket];
   const Range mine = shard(bucket, group_.ranks().data);
   const View updated = values(bucket);
   ops::fill(ctx, 0, part.largest);
   for (std::size_t i = 0; i < part.matrices.size(); ++i) {
     const auto [begin, size] = part.matrices[i].within(mine);
-    if (size == 0) continue;
-    ops::fp8_largest(ctx, updated.slice(begin, size), number(part.largest, i));
+    if (size > 0) ops::fp8_largest(ctx, updated.slice(begin, size), slot(part.largest, i));
   }
-  if (data.size() > 1) {
-    data.wait(ctx, data.all_reduce(ctx, as_integers(part.largest), comm::ReduceOp::max));
+  if (data.size() == 1) return;
+  part.magnitudes = data.all_reduce(ctx, as_integers(part.largest), comm::ReduceOp::max);
+}
+
+void CodeGather::round_shard(Context& ctx, comm::Communicator& data, std::size_t bucket) {
+  Part& part = parts_[bucket];
+  if (part.magnitudes != 0) {
+    std::optional<Scope<Phase>> waiting;  // for late ranks, which the host does on a CPU
+    if (ctx.device() == Device::cpu) waiting.emplace(ctx.recorder(), Phase::wait);
+    data.wait(ctx, std::exchange(part.magnitudes, 0));
   }
   ops::fp8_scales(ctx, kFormat, part.largest, part.scales);
+  const Range mine = shard(bucket, group_.ranks().data);
+  const View updated = values(bucket);
   for (std::size_t i = 0; i < part.matrices.size(); ++i) {
     const auto [begin, size] = part.matrices[i].within(mine);
     if (size == 0) continue;
     const ops::Fp8Matrix codes = {kFormat, ops::Fp8Scaling::tensor,
-                                  in_rows(part.codes.slice(begin, size)), number(part.largest, i),
-                                  number(part.scales, i)};
+                                  in_rows(part.codes.slice(begin, size)), slot(part.largest, i),
+                                  slot(part.scales, i)};
     ops::fp8_quantize(ctx, in_rows(CView(updated.slice(begin, size))), codes, {},
                       ops::Fp8Largest::given);
   }
@@ -153,6 +163,13 @@ void CodeGather::unpack(Context& ctx, int rank, std::size_t bucket) {
 }
 
 void CodeGather::start(Context& ctx, comm::Communicator& data, std::size_t bucket) {
+  find_magnitudes(ctx, data, bucket);
+  if (unsent_) send(ctx, data, *unsent_);
+  unsent_ = bucket;
+  if (bucket == last_) send(ctx, data, *std::exchange(unsent_, std::nullopt));
+}
+
+void CodeGather::send(Context& ctx, comm::Communicator& data, std::size_t bucket) {
   round_shard(ctx, data, bucket);
   if (data.size() == 1) return;
   Part& part = parts_[bucket];
@@ -177,7 +194,7 @@ void CodeGather::await(Context& ctx, comm::Communicator& data, std::size_t bucke
   }
 }
 
-void CodeGather::complete_values(Context& ctx, comm::Communicator& data) {
+void CodeGather::gather_values(Context& ctx, comm::Communicator& data) {
   for (std::size_t bucket = 0; bucket < parts_.size(); ++bucket) {
     if (!std::exchange(parts_[bucket].lacks_values, false)) continue;
     const View all = values(bucket);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "hyperslab/comm/communicator.hpp"
@@ -11,7 +12,8 @@ namespace hyperslab::dp {
 /// Gathers of the matrices that multiply in 8-bit floats with a scale a tensor
 /// (param::GatheredCodes). Data ranks agree on the largest magnitude of each, round what they
 /// updated and gather the codes: half the bytes of 16-bit values. What else lies in their buckets,
-/// such as norms and biases, is gathered as values. The bits are those of gathering all values and
+/// such as norms and biases, is gathered as values: each rank's as many bytes as the rank that has
+/// most of it. The bits are those of gathering all values and
 /// rounding them then.
 class CodeGather {
  public:
@@ -20,14 +22,16 @@ class CodeGather {
 
   /// Whether the bucket has such matrices.
   [[nodiscard]] bool covers(std::size_t bucket) const { return !parts_[bucket].matrices.empty(); }
-  /// This rank's shard of the bucket is updated on ctx: rounds it and starts the gathers.
+  /// This rank's shard of the bucket is updated on ctx: starts to agree on magnitudes, and rounds
+  /// and sends the bucket before, so that neither waits for a gather. To be called for all buckets
+  /// with matrices in their order; the last one is sent at once.
   void start(Context& ctx, comm::Communicator& data, std::size_t bucket);
   /// What is enqueued on ctx after this call sees all codes of the bucket, and all of its values
   /// but those of the matrices.
   void await(Context& ctx, comm::Communicator& data, std::size_t bucket);
   /// After await() of all buckets: what is enqueued on ctx after this call sees the values of
   /// matrices, too. Collective over the data group.
-  void complete_values(Context& ctx, comm::Communicator& data);
+  void gather_values(Context& ctx, comm::Communicator& data);
 
  private:
   /// Elements of a bucket, counted from its begin.
@@ -43,19 +47,24 @@ class CodeGather {
     View largest, scales;                  ///< f32, a number of each matrix
     std::vector<std::vector<Range>> rest;  ///< by rank: its shard without the matrices
     View packed;                           ///< (ranks, elements): the values of each rank's rest
-    comm::Ticket codes_gather = 0;         ///< 0: none under way
+    comm::Ticket magnitudes = 0;           ///< of their sum; 0: none under way
+    comm::Ticket codes_gather = 0;         ///< likewise
     comm::Ticket rest_gather = 0;          ///< likewise
     bool lacks_values = false;             ///< of the matrices, in shards of other ranks
   };
   [[nodiscard]] Range shard(std::size_t bucket, int rank) const;
   [[nodiscard]] View values(std::size_t bucket) const;
   void find_rest(std::size_t bucket);
+  void find_magnitudes(Context& ctx, comm::Communicator& data, std::size_t bucket);
   void round_shard(Context& ctx, comm::Communicator& data, std::size_t bucket);
+  void send(Context& ctx, comm::Communicator& data, std::size_t bucket);
   void pack(Context& ctx, int rank, std::size_t bucket);
   void unpack(Context& ctx, int rank, std::size_t bucket);
 
   const param::ParamGroup& group_;
-  std::vector<Part> parts_;  ///< by bucket
+  std::vector<Part> parts_;            ///< by bucket
+  std::size_t last_ = 0;               ///< bucket that has matrices
+  std::optional<std::size_t> unsent_;  ///< bucket whose magnitudes are under way
 };
 
 }  // namespace hyperslab::dp

@@ -28,12 +28,12 @@ void ShardedState::after_update(Context& ctx, std::size_t index) {
   state(index).gather = data().all_gather(ctx, group().value().at(group().shard(mine)), values);
 }
 
-void ShardedState::take_gathers(param::ParamStore& store, Arena& parameters) {
+void ShardedState::allocate_codes(param::ParamStore& store, Arena& parameters) {
   if (!store.gathered_codes().empty()) codes_.emplace(store, parameters);
 }
 
-void ShardedState::complete_values(Context& ctx) {
-  if (codes_) codes_->complete_values(ctx, data());
+void ShardedState::gather_values(Context& ctx) {
+  if (codes_) codes_->gather_values(ctx, data());
 }
 
 void ShardedState::await_gather(Context& ctx, std::size_t index) {
@@ -44,7 +44,10 @@ void ShardedState::await_gather(Context& ctx, std::size_t index) {
 }
 
 void ShardedState::masters_changed(Context& ctx) {
-  if (!group().has_own_values()) return;
+  if (!group().has_own_values()) {
+    require(!codes_, "codes are gathered of values that are the masters");
+    return;
+  }
   const std::vector<param::ElementRange>& ranges = updated_ranges();
   for (std::size_t i = 0; i < ranges.size(); ++i) {
     ops::cast(ctx, group().master().at(ranges[i]), group().value().at(ranges[i]));

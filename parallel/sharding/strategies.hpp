@@ -39,8 +39,8 @@ class ShardedState : public ShardStrategy {
 
  private:
   void await_gather(Context& ctx, std::size_t index) override;
-  void complete_values(Context& ctx) override;
-  void take_gathers(param::ParamStore& store, Arena& parameters) override;
+  void gather_values(Context& ctx) override;
+  void allocate_codes(param::ParamStore& store, Arena& parameters) override;
   std::optional<CodeGather> codes_;  ///< if matrices ask for it
 };
 

@@ -45,7 +45,7 @@ void ShardStrategy::allocate(param::ParamStore& store, Arena& parameters, Arena*
   store.take_expansions(parameters, compute, gradients != nullptr);
   if (gradients != nullptr) {
     store.take_reserved(parameters);
-    take_gathers(store, parameters);
+    allocate_codes(store, parameters);
   }
   param::ParamGroup& frozen = store.frozen();
   if (frozen.params().empty()) return;
@@ -85,7 +85,11 @@ void ShardStrategy::wait_for_updates(Context& ctx) {
 void ShardStrategy::wait_all(Context& ctx) {
   wait_for_updates(ctx);
   for (std::size_t i = 0; i < states_.size(); ++i) await_gather(ctx, i);
-  complete_values(ctx);
+}
+
+void ShardStrategy::complete_values(Context& ctx) {
+  wait_all(ctx);
+  gather_values(ctx);
 }
 
 /// Key and value of a layer lie side by side and are summed by one call.

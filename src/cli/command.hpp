@@ -125,7 +125,7 @@ struct DeckSource {
 /// Keys that decide what a run reads and writes and how long it goes on, not what a step computes;
 /// without those of the data if it `reads_data`.
 [[nodiscard]] std::vector<std::string_view> keys_beside_the_step(bool reads_data = false);
-/// Keys that a command does not read which neither computes gradients nor updates parameters.
+/// Keys that only training reads.
 [[nodiscard]] const std::vector<std::string_view>& keys_of_training();
 /// Throws Error(usage) also if another rank finds another text at the path; one that finds none
 /// takes rank 0's.

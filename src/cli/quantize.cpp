@@ -3,7 +3,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
+#include <iterator>
 
 #include "exchange.hpp"
 #include "hyperslab/core/log.hpp"
@@ -16,6 +19,10 @@
 namespace hyperslab::cli {
 namespace {
 
+constexpr std::array kNoFp8 = {"precision.gemm=compute", "precision.fp8_cache_weights=false",
+                               "precision.fp8_param_gather=false", "precision.fp8_keep_first=0",
+                               "precision.fp8_keep_last=0"};
+
 [[noreturn]] void refuse(const std::string& text) { throw Error(ExitCode::usage, text); }
 
 /// The section `quantization` that the command line asks for, as overrides of the stored deck; what
@@ -23,19 +30,11 @@ namespace {
 std::vector<std::string> overrides_of(const Arguments& args) {
   // One rank: the training layout says nothing about the checkpoint. Weights of few bits have
   // products of their own in place of those in 8-bit floats.
-  std::vector<std::string> overrides = {"parallel.data=1",
-                                        "parallel.tensor=1",
-                                        "parallel.pipeline=1",
-                                        "parallel.zero=0",
-                                        "parallel.sequence=false",
-                                        "parallel.schedule=1f1b",
-                                        "parallel.stage_layers=[]",
-                                        "parallel.virtual_stages=1",
-                                        "precision.gemm=compute",
-                                        "precision.fp8_cache_weights=false",
-                                        "precision.fp8_param_gather=false",
-                                        "precision.fp8_keep_first=0",
-                                        "precision.fp8_keep_last=0"};
+  std::vector<std::string> overrides = {"parallel.data=1",          "parallel.tensor=1",
+                                        "parallel.pipeline=1",      "parallel.zero=0",
+                                        "parallel.sequence=false",  "parallel.schedule=1f1b",
+                                        "parallel.stage_layers=[]", "parallel.virtual_stages=1"};
+  std::ranges::copy(kNoFp8, std::back_inserter(overrides));
   for (const char* key : {"weights", "group", "activations"}) {
     if (!args.has(key)) continue;
     overrides.push_back(fmt::format("quantization.{}={}", key, args.get<std::string>(key)));
@@ -73,11 +72,11 @@ io::CheckpointMeta meta_of(const io::CheckpointReader& reader, train::Config con
 /// The model as it was trained, for calibration here.
 train::Config calibration_config(const StoredDeck& stored) {
   std::vector<std::string> notes;
-  train::Config config =
-      read_stored_deck(stored,
-                       {"quantization.weights=none", "quantization.activations=none",
-                        "quantization.embeddings=false", "quantization.head=false"},
-                       0, notes, true);
+  std::vector<std::string> overrides = {"quantization.weights=none",
+                                        "quantization.activations=none",
+                                        "quantization.embeddings=false", "quantization.head=false"};
+  std::ranges::copy(kNoFp8, std::back_inserter(overrides));
+  train::Config config = read_stored_deck(stored, overrides, 0, notes, true);
   config.parallel = mesh::ParallelConfig();  // one rank sees all
   config.train.microbatch = 1;               // a rest would be filled with tokens that are none
   for (const std::string& note : notes) log::info(note);

@@ -38,6 +38,18 @@ nn::EmbeddingConfig embedding_config(const ModelSpec& spec, const StageOptions& 
   return config;
 }
 
+/// Products of few rows multiply by values, of which data ranks that gather codes have old ones.
+void require_rows_for_codes(const StageOptions& options) {
+  const Dim rows = options.B * options.T;
+  if (rows >= nn::Fp8Product::kFewestRows) return;
+  throw Error(ExitCode::usage,
+              "precision.fp8_param_gather: a microbatch has " + std::to_string(rows) +
+                  " tokens, and products of fewer than " +
+                  std::to_string(nn::Fp8Product::kFewestRows) +
+                  " rows are not computed in 8-bit floats: make train.microbatch or model.context "
+                  "larger, or set precision.fp8_param_gather to false");
+}
+
 }  // namespace
 
 nn::BlockConfig block_config(const ModelSpec& spec, const StageOptions& options,
@@ -78,6 +90,7 @@ nn::BlockConfig block_config(const ModelSpec& spec, const StageOptions& options,
   config.split_backward = options.split_backward;
   config.adapter = options.adapter;
   config.fp8 = options.fp8;
+  if (options.training && config.fp8.gathers_codes) require_rows_for_codes(options);
   return config;
 }
 

@@ -55,7 +55,7 @@ Linear::Linear(param::ParamStore& params, const TensorGroup& group,
                        Fp8Product::weight_bytes(options.fp8, rank_outputs, rank_inputs)));
   }
   const param::GatheredCodes* gathered =
-      fp8_ && options.fp8.gathers_codes ? params.gather_codes(weight_) : nullptr;
+      fp8_ && options.fp8.gathers_codes ? params.request_codes(weight_) : nullptr;
   if (gathered != nullptr) {
     fp8_.take_weights_from(gathered,
                            params.reserve(weights.front().name + " transposed in 8 bits",

@@ -171,7 +171,7 @@ void ParamStore::take_reserved(Arena& arena) {
   }
 }
 
-const GatheredCodes* ParamStore::gather_codes(const FusedParam& matrix) {
+const GatheredCodes* ParamStore::request_codes(const FusedParam& matrix) {
   if (!trains_(matrix.members().front()->role)) return nullptr;
   return &gathered_codes_.emplace_back(matrix);
 }
@@ -207,7 +207,7 @@ std::vector<Bucket> ParamStore::shared_buckets(std::size_t group) const {
   return buckets;
 }
 
-bool ParamStore::gathers_codes(int unit) const {
+bool ParamStore::has_codes(int unit) const {
   return std::ranges::any_of(gathered_codes_, [&](const GatheredCodes& gathered) {
     return gathered.matrix.members().front()->unit == unit;
   });
@@ -230,9 +230,8 @@ std::vector<Bucket> ParamStore::unit_buckets(std::size_t group, std::size_t buck
     const Dim size = unit_size[index(unit)];
     open_size += size;
     if (size > 0) first_filled = unit;
-    const bool full =
-        open_size > 0 && (static_cast<std::size_t>(open_size) * 4 >= bucket_bytes ||
-                          (unit > 0 && gathers_codes(unit) != gathers_codes(unit - 1)));
+    const bool full = open_size > 0 && (static_cast<std::size_t>(open_size) * 4 >= bucket_bytes ||
+                                        (unit > 0 && has_codes(unit) != has_codes(unit - 1)));
     if (open_size == 0 || (!full && unit > 0)) continue;
     buckets.push_back({first_filled, last, 0, open_size, {}});
     open_size = 0;

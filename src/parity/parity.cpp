@@ -103,6 +103,7 @@ class Tracer {
       trainer_ = plan::make_trainer(config_, *mesh_, options, memory, is_legal);
       trainer_->initialize();
     });
+    trainer_->gather_codes();
     train::start_from_initial(world_, config_, *trainer_);
   }
 

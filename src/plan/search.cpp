@@ -87,7 +87,8 @@ class Search {
     bool fits = false;
     for (const auto recompute :
          {nn::Recompute::none, nn::Recompute::selective, nn::Recompute::full}) {
-      for (const int zero : config.parallel.data > 1 ? std::vector{1, 2} : std::vector{0}) {
+      const int alone = deck_.precision.fp8_param_gather ? 1 : 0;  // what its deck must say
+      for (const int zero : config.parallel.data > 1 ? std::vector{1, 2} : std::vector{alone}) {
         config.memory.recompute = recompute;
         config.parallel.zero = zero;
         const std::string reason = consider(config);

@@ -100,7 +100,7 @@ bool RunSamples::take(std::int64_t step, train::Trainer& trainer) {
   options.temperature = config.sample_temperature;
   options.seed = start_.config.run.seed + first;
   options.stop_token = tokenizer_->end_of_text();
-  trainer.wait_all();  // until the newest parameters are here
+  trainer.complete_values();
   const auto mine_of_all =
       std::span<const std::string>(texts_).subspan(first, generator_->leads() ? last - first : 0);
   Texts mine(start_, *tokenizer_, mine_of_all);

@@ -132,6 +132,7 @@ void TrainingRun::make_trainer() {
     setting_.traffic = plan.traffic;
     trainer_->initialize();
   });
+  trainer_->gather_codes();
 }
 
 /// Rank 0. `bytes`: of a checkpoint.

@@ -195,6 +195,10 @@ void Trainer::exchange_averages() {
   strategy_->wait_all(*ctx_);
 }
 
+void Trainer::gather_codes() {
+  if (!stage_.params().gathered_codes().empty()) share_values();
+}
+
 void Trainer::share_values() {
   if (stage_.params().trained().master().sharded) strategy_->masters_changed(*ctx_);
 }

@@ -81,9 +81,21 @@ std::uint64_t Trainer::replica_sum() {
       sum += term_of(bytes, count, name_hash(name), static_cast<std::uint64_t>(begin / 4));
     });
   };
+  // Of these, values of other ranks' shards are old.
+  const auto has_codes = [&](const param::Param* param) {
+    return std::ranges::any_of(stage_.params().gathered_codes(), [&](const auto& gathered) {
+      return gathered.codes &&
+             std::ranges::find(gathered.matrix.members(), param) != gathered.matrix.members().end();
+    });
+  };
+  for (const param::GatheredCodes& gathered : stage_.params().gathered_codes()) {
+    const std::string& name = gathered.matrix.members().front()->name;
+    add("codes/" + name, gathered.codes);
+    add("scale/" + name, gathered.scale);
+  }
   for (const auto* group : {&stage_.params().trained(), &stage_.params().frozen()}) {
     for (const param::Param* param : group->params()) {
-      add(param->name, param->value);
+      if (!has_codes(param)) add(param->name, param->value);
       if (param->master && param->master.raw() != param->value.raw()) {
         add("master/" + param->name, param->master);
       }

@@ -93,7 +93,7 @@ Evaluation Trainer::evaluate(const io::Samples& samples, std::int64_t count, com
                              const EvaluationCalls& calls) {
   fault::reach("step.validation");
   const std::int64_t chunks = (count + microbatch() - 1) / microbatch();
-  wait_all();  // these passes read values
+  complete_values();
   StageWorker::PassArgs passes;
   passes.mode = model::Mode::evaluate;
   passes.step_views = step_views();

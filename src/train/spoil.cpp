@@ -19,8 +19,12 @@ void flip_middle(Context& ctx, const View& values) {
   copy(ctx, one, host);
   synchronize(ctx);
   auto* bytes = static_cast<unsigned char*>(buffer.data());
-  const std::size_t high = one.bytes() == 2 ? 0 : one.bytes() - 2;  // bf16 has 7 bits there
-  bytes[high] ^= one.bytes() == 8 ? 0x08U : 0x40U;
+  switch (one.bytes()) {
+    case 1: bytes[0] ^= 0x04U; break;  // e4m3
+    case 2: bytes[0] ^= 0x40U; break;  // bf16
+    case 4: bytes[2] ^= 0x40U; break;
+    default: bytes[6] ^= 0x08U; break;
+  }
   copy(ctx, host, one);
   synchronize(ctx);
 }
@@ -36,9 +40,13 @@ void spoil_gradients(Context& ctx, const dp::ShardStrategy& strategy) {
   }
 }
 
-void spoil_parameters(Context& ctx, dp::ShardStrategy& strategy, const param::ParamGroup& trained) {
+void spoil_parameters(Context& ctx, dp::ShardStrategy& strategy, const param::ParamStore& params) {
   if (ctx.device() == Device::meta || !fault::spoils("step.parameters")) return;
-  strategy.wait_for_updates(ctx);
+  strategy.wait_all(ctx);
+  for (const param::GatheredCodes& gathered : params.gathered_codes()) {
+    if (gathered.codes) flip_middle(ctx, gathered.codes.flat());
+  }
+  const param::ParamGroup& trained = params.trained();
   flip_middle(ctx, trained.value().data);
   if (trained.has_own_values()) flip_middle(ctx, trained.master().data);
 }

@@ -217,6 +217,11 @@ void Trainer::wait_all() {
   strategy_->wait_all(*ctx_);
 }
 
+void Trainer::complete_values() {
+  executor_->finish(*ctx_);
+  strategy_->complete_values(*ctx_);
+}
+
 model::MemoryPlan Trainer::memory_plan() const {
   model::MemoryPlan plan = arenas_.used();
   plan.workspace = std::max(planned_workspace_, ctx_->workspace_high_water());
@@ -257,7 +262,6 @@ void Trainer::initialize() {
   }
   optimizer_->initialize(*ctx_);
   restart_averages();
-  share_values();
 }
 
 void Trainer::step(const StepArgs& args, io::Loader& loader) {
@@ -289,7 +293,7 @@ void Trainer::train(const StepArgs& args, const SlotData& tokens) {
     begin_update();
   });
   if (!leaves_out && strategy_->overlaps_updates()) update_beside();
-  spoil_parameters(*ctx_, *strategy_, stage_.params().trained());
+  spoil_parameters(*ctx_, *strategy_, stage_.params());
   strategy_->report_waits(*ctx_);
   if (args.traced) executor_->finish(*ctx_);  // so that the ends of all transfers are in the trace
   end();

@@ -47,6 +47,7 @@ class ModelRun {
     options_.overlap_update = overlap_update;
     trainer_ = train::Trainer::make(config, *mesh_, options_, plan_.memory);
     trainer_->initialize();
+    trainer_->gather_codes();
   }
   /// Mean loss of the step, in nats.
   double step(std::int64_t step) {

@@ -48,8 +48,7 @@ TEST_P(CodeGather, SendsHalfTheBytesOfMatrices) {
   rank.strategy().wait_all(ctx_);
 
   std::int64_t matrices = 0;
-  for (const param::GatheredCodes* gathered : rank.matrices.all)
-    matrices += gathered->codes.numel();
+  for (const param::GatheredCodes* gathered : rank.matrices()) matrices += gathered->codes.numel();
   const std::int64_t values = 2 * rank.group().flat_size();
   // What lies beside matrices is filled up to the shard that has most of it.
   const std::int64_t filled = std::int64_t{64} * 32 * world().size();

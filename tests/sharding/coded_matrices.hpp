@@ -51,7 +51,7 @@ struct CodedMatrices {
         param::ParamSpec{name, {67, kWidth}, param::Role::embedding, param::Init::normal, 0.1F});
   }
   void add(param::ParamStore& store, const std::vector<param::ParamSpec>& specs) {
-    all.push_back(store.gather_codes(store.declare(specs)));
+    all.push_back(store.request_codes(store.declare(specs)));
   }
 };
 
@@ -64,7 +64,7 @@ class CodedRank {
         strategy_(dp::make_strategy(zero)),
         parameters_("parameters", ctx.device(), std::size_t{1} << 22),
         gradients_("gradients", ctx.device(), std::size_t{1} << 22),
-        matrices(store_) {
+        matrices_(store_) {
     store_.lay_out(bucket_bytes);
     strategy_->allocate(store_, parameters_, &gradients_, {DType::f32, DType::bf16, DType::f32});
     strategy_->connect({&data, nullptr, nullptr, nullptr});
@@ -75,6 +75,9 @@ class CodedRank {
   }
   [[nodiscard]] const param::ParamGroup& group() const { return store_.trained(); }
   [[nodiscard]] dp::ShardStrategy& strategy() { return *strategy_; }
+  [[nodiscard]] const std::vector<const param::GatheredCodes*>& matrices() const {
+    return matrices_.all;
+  }
 
   /// Element `flat` of the parameters after round `round`, on all ranks; `bad`: one that is NaN.
   static float element(Dim flat, int round, Dim bad = -1) {
@@ -156,9 +159,7 @@ class CodedRank {
   param::ParamStore store_;
   std::unique_ptr<dp::ShardStrategy> strategy_;
   Arena parameters_, gradients_;
-
- public:
-  CodedMatrices matrices;
+  CodedMatrices matrices_;
 };
 
 /// Three updates, after the second of which nobody asks for values.
@@ -171,14 +172,14 @@ inline void expect_bits_of_rounding(Context& ctx, comm::Communicator& data, int 
     for (int unit = 0; unit < CodedMatrices::kUnits; ++unit) {
       rank.strategy().before_forward(ctx, unit);
     }
-    for (const param::GatheredCodes* gathered : rank.matrices.all) {
+    for (const param::GatheredCodes* gathered : rank.matrices()) {
       rank.expect_codes(*gathered, round);
     }
     for (const param::Param* param : rank.group().params()) {
       if (param->role != param::Role::matrix) rank.expect_values(*param, round);
     }
     if (round == 1) continue;
-    rank.strategy().wait_all(ctx);
+    rank.strategy().complete_values(ctx);
     for (const param::Param* param : rank.group().params()) rank.expect_values(*param, round);
   }
 }
@@ -188,20 +189,21 @@ inline void expect_codes_of_masters(Context& ctx, comm::Communicator& data,
   CodedRank rank(ctx, data, 1, bucket_bytes);
   rank.set_masters(5);
   rank.strategy().masters_changed(ctx);
-  for (const param::GatheredCodes* gathered : rank.matrices.all) rank.expect_codes(*gathered, 5);
+  for (const param::GatheredCodes* gathered : rank.matrices()) rank.expect_codes(*gathered, 5);
+  rank.strategy().complete_values(ctx);
   for (const param::Param* param : rank.group().params()) rank.expect_values(*param, 5);
 }
 
 inline void expect_nan_in_one_matrix(Context& ctx, comm::Communicator& data,
                                      std::size_t bucket_bytes) {
   CodedRank rank(ctx, data, 1, bucket_bytes);
-  const param::GatheredCodes& bad = *rank.matrices.all[1];
+  const param::GatheredCodes& bad = *rank.matrices()[1];
   const Dim at = bad.matrix.members().front()->flat_begin + 7;
   rank.set_masters(0, at);
   rank.strategy().masters_changed(ctx);
   rank.expect_codes(bad, 0, at);
-  rank.expect_codes(*rank.matrices.all[0], 0);
-  rank.expect_codes(*rank.matrices.all[2], 0);
+  rank.expect_codes(*rank.matrices()[0], 0);
+  rank.expect_codes(*rank.matrices()[2], 0);
 }
 
 }  // namespace hyperslab::test

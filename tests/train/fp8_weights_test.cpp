@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Weights whose codes in 8-bit floats are kept for a step (precision.fp8_cache_weights) or gathered
 // (precision.fp8_param_gather): nothing may differ from a run that rounds values for every product.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -89,6 +90,24 @@ TEST_P(GatheredFp8Weights, HaveTheSameBits) {
   all.insert(all.end(),
              {"precision.gemm=fp8_tensor", "precision.compute=bf16", "optimizer.clip_norm=0"});
   expect_same_bits(all, "precision.fp8_param_gather");
+}
+
+/// Such products multiply by values.
+TEST(GatheredFp8Codes, AreRefusedForProductsOfFewRows) {
+  Overrides all = kRounds;
+  all.insert(all.end(), {"precision.gemm=fp8_tensor", "precision.compute=bf16", "parallel.zero=1",
+                         "precision.fp8_param_gather=true", "train.microbatch=1"});
+  const train::Config config = test::small_config(all, 1);
+  train::TrainerOptions options;
+  options.compute = DType::bf16;
+  EXPECT_NO_THROW((void)plan::make_plan(test::small_config({}, 1), {}, 0));
+  try {
+    (void)plan::make_plan(config, options, 0);
+    FAIL() << "32 rows were accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::usage);
+    EXPECT_THAT(error.what(), testing::HasSubstr("a microbatch has 32 tokens"));
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(

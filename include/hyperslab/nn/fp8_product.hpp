@@ -26,6 +26,7 @@ class Fp8Product {
   /// Whether products of so many rows are computed so. Fewer read each weight for next to no work,
   /// as generation does, and rounding the weights would take longer than the product.
   [[nodiscard]] bool takes(Dim rows) const { return is_used_ && rows >= kFewestRows; }
+  static constexpr Dim kFewestRows = 64;
 
   /// What one product leaves for another.
   struct Kept {
@@ -71,7 +72,6 @@ class Fp8Product {
                        ops::Accumulate accumulate, View dweight) const;
 
  private:
-  static constexpr Dim kFewestRows = 64;
   /// (M, rows) in Kept::gradient; absent if that is.
   [[nodiscard]] ops::Fp8Matrix kept_gradient(CView rows, View kept) const;
   /// The weights and their transpose where they are kept; absent codes if they are not.

@@ -206,8 +206,9 @@ class ParamStore {
   [[nodiscard]] const View* reserve(const std::string& label, std::size_t bytes);
   void take_reserved(Arena& arena);
   /// Asks for codes in place of values of a matrix from other data ranks; null if it is frozen.
-  [[nodiscard]] const GatheredCodes* gather_codes(const FusedParam& matrix);
+  [[nodiscard]] const GatheredCodes* request_codes(const FusedParam& matrix);
   [[nodiscard]] std::deque<GatheredCodes>& gathered_codes() { return gathered_codes_; }
+  [[nodiscard]] const std::deque<GatheredCodes>& gathered_codes() const { return gathered_codes_; }
   /// Whether products of a unit take expanded matrices.
   [[nodiscard]] bool expands(int unit) const;
   /// Enqueues the expansion of a unit's matrices; a buffer is used again two such units later.
@@ -237,7 +238,7 @@ class ParamStore {
   Param& add(const ParamSpec& spec);
   [[nodiscard]] Dim size_of(const Fused& fused) const;
   const Expansion* add_expansion(const std::vector<Param*>& members, bool trained);
-  [[nodiscard]] bool gathers_codes(int unit) const;
+  [[nodiscard]] bool has_codes(int unit) const;
   [[nodiscard]] std::vector<Bucket> shared_buckets(std::size_t group) const;
   [[nodiscard]] std::vector<Bucket> unit_buckets(std::size_t group, std::size_t bucket_bytes) const;
   void form_buckets(std::size_t group, std::size_t bucket_bytes);

@@ -98,9 +98,11 @@ class ShardStrategy {
   void update_ends(std::size_t index, Event end);
   /// What is enqueued on ctx after this call sees all updates of this rank.
   void wait_for_updates(Context& ctx);
-  /// Waits for all updates and for what after_update() started, after which all values are here;
-  /// collective over the data group.
+  /// Waits for all updates and for what after_update() started; collective over the data group.
   void wait_all(Context& ctx);
+  /// wait_all(), and brings the values that no forward pass of training reads, as other ranks have
+  /// sent their codes alone. Collective over the data group.
+  void complete_values(Context& ctx);
   /// Masters were filled from outside: makes the values of all data ranks follow. Collective over
   /// the data group.
   virtual void masters_changed(Context& ctx) = 0;
@@ -120,10 +122,10 @@ class ShardStrategy {
   [[nodiscard]] virtual std::vector<param::ElementRange> find_ranges() const = 0;
   /// The part of before_forward that waits for the other ranks' values of bucket `index`.
   virtual void await_gather(Context& /*ctx*/, std::size_t /*index*/) {}
-  /// The part of wait_all() that brings values which no forward pass of training reads.
-  virtual void complete_values(Context& /*ctx*/) {}
-  /// Setup, once all parameters are bound: memory for what after_update() sends.
-  virtual void take_gathers(param::ParamStore& /*store*/, Arena& /*parameters*/) {}
+  /// The part of complete_values() after wait_all().
+  virtual void gather_values(Context& /*ctx*/) {}
+  /// Setup, once all parameters are bound: memory for codes in place of values.
+  virtual void allocate_codes(param::ParamStore& /*store*/, Arena& /*parameters*/) {}
   struct GradientMemory {
     param::StateView reduced;     ///< what gradients() returns
     std::vector<View> by_bucket;  ///< where backward writes

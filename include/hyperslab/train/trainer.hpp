@@ -77,6 +77,9 @@ class Trainer {
 
   /// Initial parameters, by (seed, name, global element index), and cleared moments.
   void initialize();
+  /// After initialize() on every rank: the codes of weights that data ranks gather, if they do
+  /// (precision.fp8_param_gather). Collective over the data group.
+  void gather_codes();
 
   /// One optimizer step: microbatches from the loader through the pipeline's program, reduction,
   /// finalize_step, update. Everything is only enqueued if the device works beside the host;
@@ -104,6 +107,9 @@ class Trainer {
   /// Waits for all transfers and updates of earlier steps that are under way: what is enqueued
   /// afterwards sees them. Collective.
   void wait_all();
+  /// wait_all(), and brings the values that no forward pass of training reads: to be called before
+  /// anything else reads values. Collective.
+  void complete_values();
   /// Waits until no thread reads from the loader of earlier steps.
   void release_loader();
   /// Forward and backward of all microbatches without reduction and update, for bench.
