@@ -293,6 +293,8 @@ sanitizer() {
   program=$(PATH=$PATH:${CUDA_HOME:-/usr/local/cuda}/bin command -v compute-sanitizer) || return 77
   # Our own failed calls fail the test without its help; libraries make calls that may fail.
   [[ $tool != memcheck ]] || options+=(--report-api-errors no)
+  # One lane arrives at a barrier in shared memory for its warp.
+  [[ $tool != racecheck ]] || options+=(--racecheck-indirect-barrier-dependency)
   HYPERSLAB_REQUIRE_GPU=1 timeout 150 "${start[@]}" "$program" --tool "$tool" "${options[@]}" \
     "$folder/bin/gpu_${name}_test" --gtest_brief=1 "--gtest_filter=${3:-*}" \
     >"$log" 2>&1 || status=$?
