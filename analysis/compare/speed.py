@@ -36,6 +36,7 @@ EIGHT_LAYERS = ("model.layers=8", "model.vocabulary=32000", "train.global_batch=
 FP8 = (*EIGHT_LAYERS, "precision.gemm=fp8_tensor")
 # As autocast rounds the gradients of products; PyTorch then keeps and sums them in fp32. Our own bf16 beside has it too.
 BF16_GRADIENTS = "precision.gradients=bf16"
+PARAM_GATHER = ("parallel.zero=1", "precision.fp8_param_gather=true")  # weights are rounded beside the next forward pass
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,7 @@ ROWS = {
     "llama-8b-8-layers": Row("llama-8b", EIGHT_LAYERS, steps=9),
     "llama-8b-fp8": Row("llama-8b", FP8, peer=("--fp8",), steps=9),
     "llama-8b-fp8-bf16-gradients": Row("llama-8b", (*FP8, BF16_GRADIENTS), peer=("--fp8",), steps=9),
+    "llama-8b-fp8-param-gather": Row("llama-8b", (*FP8, BF16_GRADIENTS, *PARAM_GATHER), peer=("--fp8",), steps=9),
     "llama-8b-fp8-vs-bf16-bf16-gradients": Row("llama-8b", (*FP8, BF16_GRADIENTS), peer=BF16, steps=9),
     "llama-8b-fp8-vs-bf16": Row("llama-8b", FP8, peer=BF16, steps=9),
     "llama-8b-fp8-row-vs-bf16": Row("llama-8b", (*EIGHT_LAYERS, "precision.gemm=fp8_row"), peer=BF16, steps=9),
