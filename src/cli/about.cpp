@@ -99,9 +99,9 @@ std::optional<ExitCode> answer(const std::vector<std::string>& words) {
   try {
     const std::string text = answer_to(plain);
     if (is_first_rank()) fmt::print("{}", text);
-  } catch (const Error& error) {
+  } catch (const Error&) {
+    // A launcher that sees another rank fail may end the first one before it has said why.
     if (is_first_rank()) throw;
-    return error.code();
   }
   return ExitCode::ok;
 }
