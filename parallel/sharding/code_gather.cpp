@@ -166,7 +166,9 @@ void CodeGather::start(Context& ctx, comm::Communicator& data, std::size_t bucke
   find_magnitudes(ctx, data, bucket);
   if (unsent_) send(ctx, data, *unsent_);
   unsent_ = bucket;
-  if (bucket == last_) send(ctx, data, *std::exchange(unsent_, std::nullopt));
+  if (bucket != last_) return;
+  unsent_.reset();
+  send(ctx, data, bucket);
 }
 
 void CodeGather::send(Context& ctx, comm::Communicator& data, std::size_t bucket) {
