@@ -164,6 +164,8 @@ void CodeGather::unpack(Context& ctx, int rank, std::size_t bucket) {
 
 void CodeGather::start(Context& ctx, comm::Communicator& data, std::size_t bucket) {
   find_magnitudes(ctx, data, bucket);
+  // Forward waits for the update alone, as no gather follows.
+  if (data.size() == 1) return round_shard(ctx, data, bucket);
   if (unsent_) send(ctx, data, *unsent_);
   unsent_ = bucket;
   if (bucket != last_) return;
@@ -173,7 +175,6 @@ void CodeGather::start(Context& ctx, comm::Communicator& data, std::size_t bucke
 
 void CodeGather::send(Context& ctx, comm::Communicator& data, std::size_t bucket) {
   round_shard(ctx, data, bucket);
-  if (data.size() == 1) return;
   Part& part = parts_[bucket];
   const auto [begin, size] = shard(bucket, data.rank());
   part.codes_gather = data.all_gather(ctx, part.codes.slice(begin, size), part.codes);
