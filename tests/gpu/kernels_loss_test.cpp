@@ -61,7 +61,7 @@ double sum_of(const Tensor& sums, SumIndex index) {
 }
 
 TEST_F(GpuLoss, MatchesTheOracle) {
-  // A warp's row, a block's, rows that fit shared memory (once, twice, not), odd widths.
+  // A warp's row, a block's, rows that fit shared memory and longer ones, odd widths.
   for (const DType dtype : kGpuTypes) {
     for (const auto& [N, V] : std::vector<std::array<Dim, 2>>{{1, 1},
                                                               {7, 13},
@@ -146,14 +146,17 @@ TEST_F(GpuLoss, ColumnsOfPaddingTakeNoPart) {
 }
 
 TEST_F(GpuLoss, ManyRowsThroughSharedMemory) {
-  // Rows of one piece and of two, more than all blocks have room for at once, and longer than their
-  // logits by a piece; longer ones.
+  // Rows of one piece, two and up to seven, more than all blocks have room for at once, and longer
+  // than their logits by a piece; the longest that fit, and longer ones.
   for (const auto& [N, V, padding] : std::vector<std::array<Dim, 3>>{{2300, 2049, 7},
                                                                      {600, 8192, 0},
                                                                      {600, 8193, 255},
                                                                      {900, 16384, 0},
                                                                      {70, 2052, 8212},
-                                                                     {70, 28999, 1}}) {
+                                                                     {600, 28999, 1},
+                                                                     {900, 50257, 47},
+                                                                     {600, 56832, 0},
+                                                                     {70, 56833, 7}}) {
     Problem p =
         problem(DType::bf16, padded_logits(DType::bf16, N, V + padding, V, 1), targets(N, V));
     p.output(DType::f32, {N, kTargetScoreCount});

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "handles.hpp"
 #include "loss_streamed.cuh"
-#include "tma.cuh"
 
 namespace hyperslab::ops::cuda {
 namespace {
@@ -19,13 +18,13 @@ __device__ void skip_row(const LossCall<T>& call, Dim row, std::int32_t target) 
   if (threadIdx.x == 0) write_no_loss(call, row, target);
 }
 
-/// dlogits of a row that counts, from its logits, which may lie where the gradient goes.
+/// dlogits of a row that counts, in the place of its logits x.
 template <bool kBlock, class T>
-__device__ void write_gradient(const LossCall<T>& call, const T* logits, const RowParts<T>& parts,
+__device__ void write_gradient(const LossCall<T>& call, const RowParts<T>& parts,
                                std::int32_t target, const RowTotal& total, T* x) {
   const float scale = call.state->gradient_scale;
   const float factor = softmax_factor(call, total, scale);
-  write_row(logits, parts, total.largest, factor, x);
+  write_row(x, parts, total.largest, factor);
   clear_row(x, call.columns.count, call.columns.stride);
   row_barrier<kBlock>();
   if (threadIdx.x == 0 && call.columns.is_here(target)) {
@@ -54,68 +53,7 @@ __global__ void __launch_bounds__(kRowThreads, 4) loss_kernel(LossCall<T> call) 
   const Seen<T> seen = read_row(x, parts);
   const RowTotal total = total_of_row<kBlock>(seen, call.columns, at_target, scratch);
   if (threadIdx.x == 0) write_loss(call, row, target, total);
-  if (call.gradient) write_gradient<kBlock>(call, x, parts, target, total, x);
-}
-
-/// A row on its way to shared memory, in parts, so that the first ones are read while others come.
-struct StagedRow {
-  static constexpr int kPartBytes = 32 * 1024;
-  static constexpr int kParts = 4;
-  static constexpr int kBlocks = 2;  // of a multiprocessor, a row each
-  static constexpr int kMostBytes = 112 * 1024;
-  std::uint64_t full[kParts];
-
-  /// One thread, before a barrier of the block.
-  __device__ void start(unsigned char* to, const void* from, int bytes) {
-    for (auto& barrier : full) tma::init(&barrier, 1);
-    tma::publish_init();
-    const std::uint64_t policy = tma::read_once();
-    const auto* source = static_cast<const unsigned char*>(from);
-    for (int i = 0; i * kPartBytes < bytes; ++i) {
-      const auto count = static_cast<unsigned>(min(kPartBytes, bytes - i * kPartBytes));
-      tma::arrive_for(&full[i], count);
-      tma::copy(to + i * kPartBytes, source + i * kPartBytes, count, &full[i], policy);
-    }
-  }
-  __device__ void wait(int part) { tma::wait(&full[part], 0); }
-};
-
-/// Bytes of a row's logits, with what follows them up to 16.
-template <class T>
-__host__ __device__ int staged_bytes(const Columns& columns) {
-  return static_cast<int>(ceil_divide(columns.count * sizeof(T), 16) * 16);
-}
-
-/// loss_kernel with gradients whose rows are read once, into shared memory. Rows begin at
-/// multiples of 16 bytes.
-template <class T>
-__global__ void __launch_bounds__(kRowThreads, StagedRow::kBlocks)
-    staged_loss_kernel(LossCall<T> call) {
-  extern __shared__ __align__(128) unsigned char memory[];
-  __shared__ StagedRow staged;
-  __shared__ SoftmaxScratch scratch;
-  overlap();
-  wait_for_earlier();
-  const Dim row = blockIdx.x;
-  const std::int32_t target = call.targets[row];
-  if (!call.columns.is_here(target)) return skip_row(call, row, target);
-  T* x = call.logits + row * call.columns.stride;
-  const int bytes = staged_bytes<T>(call.columns);
-  if (threadIdx.x == 0) staged.start(memory, x, bytes);
-  __syncthreads();
-  const T* logits = reinterpret_cast<const T*>(memory);
-  const RowParts<T> parts(logits, call.columns.count);
-  constexpr int kVectors = StagedRow::kPartBytes / 16;
-  Seen<T> seen;
-  for (int i = 0; i * StagedRow::kPartBytes < bytes; ++i) {
-    staged.wait(i);
-    read_vectors(logits, parts, i * kVectors, min((i + 1) * kVectors, parts.vectors), seen);
-  }
-  read_scalars(logits, parts.tail, parts.count, seen);
-  const float at_target = to_real(logits[target]);
-  const RowTotal total = total_of_row<true>(seen, call.columns, at_target, scratch);
-  if (threadIdx.x == 0) write_loss(call, row, target, total);
-  write_gradient<true>(call, logits, parts, target, total, x);
+  if (call.gradient) write_gradient<kBlock>(call, parts, target, total, x);
 }
 
 template <class T>
@@ -165,7 +103,7 @@ __global__ void __launch_bounds__(kRowThreads)
   if (!call.gradient) return;
   T* x = call.logits + row * call.columns.stride;
   const RowParts<T> parts(x, call.columns.count);
-  write_gradient<kBlock>(call, x, parts, target, total, x);
+  write_gradient<kBlock>(call, parts, target, total, x);
 }
 
 /// Adds the rows to sums in a fixed order, and writes their scores unless that is null. One block.
@@ -224,39 +162,15 @@ void launch_rows(Context& ctx, const char* op, Dim rows, int count, void (*warps
                  arguments...);
 }
 
-/// Whether rows are read into shared memory: gradients are asked for, and two blocks of a
-/// multiprocessor have room for a row each. Of 50,304 bf16 logits an H100 then takes 0.73 of the
-/// time, as L2 does not hold the rows of all blocks that it runs at once.
-template <class T>
-bool is_staged(const LossCall<T>& call) {
-  const int bytes = staged_bytes<T>(call.columns);
-  const bool aligned = reinterpret_cast<std::uintptr_t>(call.logits) % 16 == 0 &&
-                       call.columns.stride * sizeof(T) % 16 == 0;
-  return call.gradient && call.columns.count > kWarpWidth && aligned &&
-         bytes <= StagedRow::kMostBytes && compute_capability() >= 90;
-}
-
-template <class T>
-void launch_staged(Context& ctx, const char* op, const LossCall<T>& call) {
-  constexpr auto kKernel = staged_loss_kernel<T>;
-  [[maybe_unused]] static const bool asked = [op] {
-    check_cuda(cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    StagedRow::kMostBytes),
-               op, "cudaFuncSetAttribute");
-    return true;
-  }();
-  launch_waiting(ctx, op, call.rows, kKernel,
-                 {static_cast<unsigned>(call.rows), kRowThreads,
-                  static_cast<std::size_t>(staged_bytes<T>(call.columns))},
-                 call);
-}
-
-/// Whether rows come and go in a stream (loss_streamed.cuh): of more logits the staged ones are as
-/// fast (analysis/results/kernels-h200.txt).
+/// Whether rows come and go in a stream (loss_streamed.cuh): gradients are asked for, and two
+/// blocks of a multiprocessor have room for a row each. Rows begin at multiples of 16 bytes.
 template <class T>
 bool is_streamed(const LossCall<T>& call) {
-  return is_staged(call) &&
-         call.columns.stride * static_cast<Dim>(sizeof(T)) <= StreamCut::kMostRowBytes;
+  const Dim row_bytes = call.columns.stride * static_cast<Dim>(sizeof(T));
+  const bool aligned =
+      reinterpret_cast<std::uintptr_t>(call.logits) % 16 == 0 && row_bytes % 16 == 0;
+  return call.gradient && call.columns.count > kWarpWidth && aligned &&
+         row_bytes <= StreamCut::kSharedBytes && compute_capability() >= 90;
 }
 
 template <class T>
@@ -283,7 +197,6 @@ void launch_loss(Context& ctx, const char* op, const LossCall<T>& call) {
   if constexpr (sizeof(T) == 2) {
     if (is_streamed(call)) return launch_streamed(ctx, op, call);
   }
-  if (is_staged(call)) return launch_staged(ctx, op, call);
   launch_rows(ctx, op, call.rows, call.columns.count, loss_kernel<false, T>, loss_kernel<true, T>,
               call);
 }

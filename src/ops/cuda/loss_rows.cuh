@@ -94,9 +94,9 @@ __device__ Seen<T> read_row(const T* row, const RowParts<T>& parts) {
   return seen;
 }
 
-/// to = e^(row - top) * factor; the two may be one.
+/// row = e^(row - top) * factor.
 template <class T>
-__device__ void write_row(const T* row, const RowParts<T>& parts, float top, float factor, T* to) {
+__device__ void write_row(T* row, const RowParts<T>& parts, float top, float factor) {
   constexpr int N = kVector<T>;
   constexpr bool kFast = sizeof(T) == 2;
 #pragma unroll 2
@@ -106,11 +106,11 @@ __device__ void write_row(const T* row, const RowParts<T>& parts, float top, flo
     load<N>(row + first, value);
 #pragma unroll
     for (int k = 0; k < N; ++k) value[k] = exponential<kFast>(value[k] - top) * factor;
-    store<N>(to + first, value);
+    store<N>(row + first, value);
   }
   const auto scalars = [&](int begin, int end) {
     for (int i = begin + static_cast<int>(threadIdx.x); i < end; i += blockDim.x) {
-      to[i] = from_real<T>(exponential<kFast>(to_real(row[i]) - top) * factor);
+      row[i] = from_real<T>(exponential<kFast>(to_real(row[i]) - top) * factor);
     }
   };
   scalars(0, parts.head);

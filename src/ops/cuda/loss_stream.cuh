@@ -19,11 +19,10 @@ struct StreamCut {
   static constexpr int kSteps = 2;                // vectors of a piece that a thread has
   static constexpr int kPieceVectors = kSteps * kWorkers;
   static constexpr int kPieceBytes = 16 * kPieceVectors;
-  static constexpr int kMostPieces = 2;
-  static constexpr int kMostRowBytes = kMostPieces * kPieceBytes;
   static constexpr int kMostBuffers = 8;
   static constexpr int kBlocks = 2;  // of a multiprocessor
   static constexpr int kSharedBytes = 111 * 1024;
+  static constexpr int kMostPieces = (kSharedBytes + kPieceBytes - 1) / kPieceBytes;
 };
 
 /// Sizes of a launch. Rows begin at multiples of 16 bytes and end at them.
