@@ -142,22 +142,12 @@ void CodeGather::round_shard(Context& ctx, comm::Communicator& data, std::size_t
   }
 }
 
-void CodeGather::pack(Context& ctx, int rank, std::size_t bucket) {
+void CodeGather::for_rest(std::size_t bucket, int rank, auto&& visit) const {
   const Part& part = parts_[bucket];
   const View packed = part.packed.slice(rank, 1).flat();
   Dim next = 0;
   for (const auto& [begin, size] : part.rest[static_cast<std::size_t>(rank)]) {
-    copy(ctx, values(bucket).slice(begin, size), packed.slice(next, size));
-    next += size;
-  }
-}
-
-void CodeGather::unpack(Context& ctx, int rank, std::size_t bucket) {
-  const Part& part = parts_[bucket];
-  const View packed = part.packed.slice(rank, 1).flat();
-  Dim next = 0;
-  for (const auto& [begin, size] : part.rest[static_cast<std::size_t>(rank)]) {
-    copy(ctx, packed.slice(next, size), values(bucket).slice(begin, size));
+    visit(values(bucket).slice(begin, size), packed.slice(next, size));
     next += size;
   }
 }
@@ -179,7 +169,7 @@ void CodeGather::send(Context& ctx, comm::Communicator& data, std::size_t bucket
   const auto [begin, size] = shard(bucket, data.rank());
   part.codes_gather = data.all_gather(ctx, part.codes.slice(begin, size), part.codes);
   if (part.packed) {
-    pack(ctx, data.rank(), bucket);
+    for_rest(bucket, data.rank(), [&](View value, View packed) { copy(ctx, value, packed); });
     part.rest_gather =
         data.all_gather(ctx, part.packed.slice(data.rank(), 1).flat(), part.packed.flat());
   }
@@ -193,7 +183,8 @@ void CodeGather::await(Context& ctx, comm::Communicator& data, std::size_t bucke
   if (part.rest_gather == 0) return;
   data.wait(ctx, std::exchange(part.rest_gather, 0));
   for (int rank = 0; rank < data.size(); ++rank) {
-    if (rank != data.rank()) unpack(ctx, rank, bucket);
+    if (rank == data.rank()) continue;
+    for_rest(bucket, rank, [&](View value, View packed) { copy(ctx, packed, value); });
   }
 }
 

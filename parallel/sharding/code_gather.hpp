@@ -58,8 +58,8 @@ class CodeGather {
   void find_magnitudes(Context& ctx, comm::Communicator& data, std::size_t bucket);
   void round_shard(Context& ctx, comm::Communicator& data, std::size_t bucket);
   void send(Context& ctx, comm::Communicator& data, std::size_t bucket);
-  void pack(Context& ctx, int rank, std::size_t bucket);
-  void unpack(Context& ctx, int rank, std::size_t bucket);
+  /// Visits the rest of a rank's shard: every range of values, and where it lies packed.
+  void for_rest(std::size_t bucket, int rank, auto&& visit) const;
 
   const param::ParamGroup& group_;
   std::vector<Part> parts_;            ///< by bucket

@@ -204,7 +204,9 @@ class StreamWorker {
     }
     const float at_target = to_real(row[target]);
     const StreamSum sum = gather(seen, turn);
-    if (at_target == sum.top && seen.top == sum.top && precedes(row, seen.piece, sum.top, target)) {
+    const bool has_precedent =
+        at_target == sum.top && seen.top == sum.top && precedes(row, seen.piece, sum.top, target);
+    if (__any_sync(0xFFFFFFFFU, has_precedent) && threadIdx.x % 32 == 0) {
       shared_.preceded[at.buffer] = at.row + 1;
     }
     const float rounding = Power::rounding(sum.top, sum.reference);
