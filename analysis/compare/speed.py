@@ -8,7 +8,7 @@ python3 -m analysis.compare.speed --check [--output analysis/results/speed.jsonl
 A line {"row", "ratio", "ours", "peer", "hardware", "versions", "commit", "date", ...} is added to --output; rates are in
 tokens per second of the median step. The peer is PyTorch (torch.compile, scaled dot product attention, fused AdamW), or
 hyperslab itself in bf16. --check ends with 1 if the newest ratio of a row on some hardware is more than 4 % below the best
-before.
+before of the same peer.
 """
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ MOST_LOSS = 0.04  # of the best ratio on record
 # Variables by which OpenBLAS (ours), MKL, oneDNN and PyTorch take kernels for another processor than the one here.
 KERNEL_VARIABLES = ("OPENBLAS_CORETYPE", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY")
 EIGHT_LAYERS = ("model.layers=8", "model.vocabulary=32000", "train.global_batch=2", "train.microbatch=2")
+ONE_SAMPLE = (*EIGHT_LAYERS[:2], "train.global_batch=1", "train.microbatch=1")
 FP8 = (*EIGHT_LAYERS, "precision.gemm=fp8_tensor")
+FP8_ONE_SAMPLE = (*ONE_SAMPLE, "precision.gemm=fp8_tensor", "precision.gradients=bf16")
 # As autocast rounds the gradients of products; PyTorch then keeps and sums them in fp32. Our own bf16 beside has it too.
 BF16_GRADIENTS = "precision.gradients=bf16"
 PARAM_GATHER = ("parallel.zero=1", "precision.fp8_param_gather=true")  # weights are rounded beside the next forward pass
@@ -53,6 +55,8 @@ class Row:
 
 
 BF16 = ("own bf16",)  # the peer is hyperslab with precision.gemm: compute
+PEERS = {BF16: "hyperslab in bf16", ("--shards",): "PyTorch FSDP2, parameters kept",
+         ("--fp8",): "PyTorch, blocks compiled one by one"}  # others: PyTorch
 
 
 def batch(samples: int, microbatch: int = 0) -> tuple[str, ...]:
@@ -67,6 +71,9 @@ ROWS = {
     "small": Row("small", (*batch(4), "precision.compute=bf16"), mode="reduce-overhead", steps=100),
     "small-bf16-gradients": Row("small", (*batch(4), "precision.compute=bf16", BF16_GRADIENTS), mode="reduce-overhead", steps=100),
     "llama-1b-data2": Row("llama-1b", (*batch(8, 4), "parallel.data=2", "parallel.zero=1"), 2, peer=("--shards",)),
+    "llama-1b-data2-bf16-gradients": Row("llama-1b", (*batch(8, 4), "parallel.data=2", "parallel.zero=1", BF16_GRADIENTS), 2,
+                                         peer=("--shards",)),
+    "llama-8b-data4": Row("llama-8b", (*batch(8, 2), "parallel.data=4", "parallel.zero=1"), 4, peer=("--shards",), steps=6),
     "gpt2-124m-65k-data2": Row("gpt2-124m", (*batch(64, 32), "parallel.data=2"), 2),
     "gpt2-124m-65k-data2-bf16-gradients": Row("gpt2-124m", (*batch(64, 32), "parallel.data=2", BF16_GRADIENTS), 2),
     "llama-8b-8-layers": Row("llama-8b", EIGHT_LAYERS, steps=9),
@@ -77,6 +84,9 @@ ROWS = {
     "llama-8b-fp8-vs-bf16": Row("llama-8b", FP8, peer=BF16, steps=9),
     "llama-8b-fp8-row-vs-bf16": Row("llama-8b", (*EIGHT_LAYERS, "precision.gemm=fp8_row"), peer=BF16, steps=9),
     "llama-8b-fp8-block-vs-bf16": Row("llama-8b", (*EIGHT_LAYERS, "precision.gemm=fp8_block"), peer=BF16, steps=9),
+    "llama-8b-fp8-b1": Row("llama-8b", FP8_ONE_SAMPLE, peer=("--fp8",)),
+    "llama-8b-fp8-b1-param-gather": Row("llama-8b", (*FP8_ONE_SAMPLE, *PARAM_GATHER), peer=("--fp8",)),
+    "llama-8b-fp8-b1-vs-bf16": Row("llama-8b", FP8_ONE_SAMPLE, peer=BF16),
     "tiny-17m-cpu": Row("tiny-17m", batch(8), mode="off", device="cpu", steps=9),
     "tiny-17m-cpu-bf16": Row("tiny-17m", (*batch(8), "precision.compute=bf16"), mode="off", device="cpu", steps=9),
 }
@@ -153,7 +163,7 @@ def measured(arguments: argparse.Namespace, name: str) -> dict[str, Any]:
     if not beside_itself:
         versions["torch"] = other["torch"]
     return {"row": name, "ratio": round(ours / peer, 4), "ours": round(ours, 1), "peer": round(peer, 1),
-            "peer_is": "hyperslab in bf16" if beside_itself else "PyTorch", "unit": "tokens/s",
+            "peer_is": PEERS.get(row.peer, "PyTorch"), "unit": "tokens/s",
             "hardware": hardware(row, found["device"]), "versions": versions, "commit": found["commit"],
             "memory_peak_bytes": found["memory_peak_bytes"], "peer_memory_peak_bytes": other["memory_peak_bytes"],
             "date": datetime.now(timezone.utc).strftime("%Y-%m-%d")}
@@ -166,7 +176,8 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         try:
             line = json.loads(text)
-            lines.append({"row": str(line["row"]), "ratio": float(line["ratio"]), "hardware": str(line["hardware"])})
+            lines.append({"row": str(line["row"]), "ratio": float(line["ratio"]), "hardware": str(line["hardware"]),
+                          "peer_is": str(line.get("peer_is", "PyTorch"))})
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(f"{path}:{number}: expected an object with row, ratio and hardware") from error
     return lines
@@ -174,11 +185,11 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 def losses(lines: list[dict[str, Any]]) -> list[str]:
     """A sentence for every row whose newest ratio is too far below the best before."""
-    records: dict[tuple[str, str], list[float]] = defaultdict(list)
+    records: dict[tuple[str, str, str], list[float]] = defaultdict(list)
     for line in lines:
-        records[line["row"], line["hardware"]].append(line["ratio"])
+        records[line["row"], line["hardware"], line["peer_is"]].append(line["ratio"])
     found = []
-    for (row, hardware), (*before, newest) in records.items():
+    for (row, hardware, _), (*before, newest) in records.items():
         best = max(before, default=newest)
         if newest < (1 - MOST_LOSS) * best:
             found.append(f"{row} on {hardware}: {newest:.3f} after {best:.3f}, {1 - newest / best:.1%} less")

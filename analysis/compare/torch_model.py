@@ -118,12 +118,20 @@ class Block(nn.Module):
         return x + self.mlp(self.norm2(x))
 
 
+def summed_loss(logits: Tensor, targets: Tensor) -> Tensor:
+    """logits: (B, T, V); targets: (B, T), of which IGNORED do not count."""
+    return functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORED,
+                                    reduction="sum")
+
+
 class Transformer(nn.Module):
     """forward: the summed loss of a batch in nats, as float32."""
 
     def __init__(self, spec: Spec) -> None:
         super().__init__()
         self.spec = spec
+        self.summed_loss = summed_loss
+        self.stream_dtype: torch.dtype | None = None  # of what blocks add to; None: that of the tables
         tables = {"token": nn.Embedding(spec.rows, spec.width)}
         if spec.position == "learned":
             tables["position"] = nn.Embedding(spec.context, spec.width)
@@ -145,12 +153,12 @@ class Transformer(nn.Module):
         x = self.embedding["token"](inputs)
         if self.spec.position == "learned":
             x = x + self.embedding["position"].weight[:T]
+        x = x.to(self.stream_dtype or x.dtype)
         rope = (self.cosines[:T], self.sines[:T]) if self.spec.position == "rope" else None
         for block in self.blocks:
             x = block(x, rope)
         logits = self.head(self.final_norm(x))[..., :self.spec.vocabulary]
-        return functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED,
-                                        reduction="sum")
+        return self.summed_loss(logits, targets)
 
     def decay_groups(self, decay_embeddings: bool) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
         """Parameters with weight decay, and those without: norms, biases and, by choice, tables."""

@@ -5,8 +5,9 @@ python3 -m analysis.compare.torch_speed DECK.yaml [--mode default] [--fp8] [--sh
 torchrun --nproc-per-node 2 -m analysis.compare.torch_speed DECK.yaml ...
 
 torch.compile, scaled dot product attention, autocast to the deck's precision, fused AdamW and clipped gradients. With
-several processes DistributedDataParallel, or FSDP2 with --shards. --fp8: linear layers of the blocks multiply in 8-bit
-floats with a scale a tensor (torch._scaled_mm). Started by analysis.compare.speed.
+several processes DistributedDataParallel, or FSDP2 with --shards, which keeps gathered parameters for the backward pass.
+--fp8: linear layers of the blocks multiply in 8-bit floats with a scale a tensor (torch._scaled_mm). With either, blocks
+are compiled one by one and add to bf16, which is faster. Started by analysis.compare.speed.
 """
 from __future__ import annotations
 
@@ -68,7 +69,17 @@ class Fp8Linear(nn.Linear):
         return product.view(*input.shape[:-1], -1)
 
 
+class StreamNorm(nn.RMSNorm):
+    """Of a stream in bf16 without another type between; the weight stays in float32."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
+
+
 def use_fp8(model: Transformer) -> None:
+    for module in model.modules():
+        if isinstance(module, nn.RMSNorm):
+            module.__class__ = StreamNorm
     for block in model.blocks:
         for module in block.modules():
             if isinstance(module, nn.Linear) and module.bias is None:
@@ -91,13 +102,17 @@ def make_model(recipe: Recipe, arguments: argparse.Namespace, device: torch.devi
 def wrapped(model: Transformer, arguments: argparse.Namespace, device: torch.device) -> nn.Module:
     """The model as it is called."""
     mode = None if arguments.mode == "default" else arguments.mode
-    if arguments.shards:
-        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-        for block in model.blocks:
-            block.compile(mode=mode)
-            fully_shard(block, mp_policy=policy)
-        fully_shard(model, mp_policy=policy)
+    if arguments.shards or arguments.fp8:
+        model.stream_dtype = torch.bfloat16
+        if arguments.mode != "off":
+            model.summed_loss = torch.compile(model.summed_loss, mode=mode)
+            for block in model.blocks:
+                block.compile(mode=mode)
+        if arguments.shards:
+            from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+            policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+            for module in (*model.blocks, model):
+                fully_shard(module, mp_policy=policy, reshard_after_forward=False)
         return model
     called = model if arguments.mode == "off" else torch.compile(model, mode=mode)
     if distributed.is_initialized():
@@ -126,7 +141,7 @@ def measure(recipe: Recipe, arguments: argparse.Namespace) -> dict[str, Any]:
     def step() -> None:
         for inputs, targets in tokens.split(microbatch, dim=1):
             torch.compiler.cudagraph_mark_step_begin()
-            with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
+            with torch.autocast(device.type, torch.bfloat16, enabled=bf16 and not arguments.shards):
                 loss = called(inputs, targets)
             (loss / (share * length)).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -84,6 +84,12 @@ class Speed(unittest.TestCase):
 
         self.assertEqual((code, out), (1, "small on 1 x H: 1.100 after 1.200, 8.3% less\n"))
 
+    def test_another_peer_starts_anew(self) -> None:
+        self.record(1.20)
+        with self.output.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"row": "small", "ratio": 1.0, "hardware": "1 x H", "peer_is": "a faster one"}) + "\n")
+        self.assertEqual(self.call("--check", "--output", self.output)[0], 0)
+
     def test_a_ratio_that_falls_a_little_each_time_is_found(self) -> None:
         self.record(1.20, 1.17, 1.14)
         self.assertEqual(self.call("--check", "--output", self.output)[0], 1)
