@@ -94,8 +94,12 @@ NcclCommunicator::NcclCommunicator(MPI_Comm own, GroupRole role,
   record_calls(recorder);
   recorder->wait_begins(Call::barrier, 0);
   initialize_nccl();
-  if (role == GroupRole::tensor) peer_copies_ = PeerCopies::make(comm_, name());
-  if (peer_copies_) peer_sums_ = PeerSums::make(comm_, name());
+  if (role == GroupRole::tensor) {
+    peer_copies_ = PeerCopies::make(comm_, name(), PeerCopies::Sums::no);
+    if (peer_copies_) peer_sums_ = PeerSums::make(comm_, name());
+  } else if (role == GroupRole::data) {
+    peer_copies_ = PeerCopies::make(comm_, name(), PeerCopies::Sums::yes);
+  }
   recorder->wait_ends();
 }
 
@@ -191,11 +195,21 @@ void NcclCommunicator::run_copies(Stream& after, Call call, Ticket ticket, Issue
   HS_COMM_CUDA(name(), cudaEventRecord(mine.done, stream_));
 }
 
+/// Whether copies add `full` up: beside products, that is outside of graphs.
+bool NcclCommunicator::copies_sum(Stream& after, View full) const {
+  return peer_copies_ != nullptr && peer_copies_->sums(full) && capture_of(after.cuda()) == 0;
+}
+
 void NcclCommunicator::do_all_reduce(Stream& after, View buffer, ReduceOp op, Ticket ticket) {
   if (peer_sums_ != nullptr && op == ReduceOp::sum && PeerSums::takes(buffer)) {
     return run(after, Call::all_reduce, ticket, [&] {
       const bool captured = operation(ticket).capture != 0;
       HS_COMM_CUDA(name(), peer_sums_->all_reduce(stream_, buffer, captured));
+    });
+  }
+  if (op == ReduceOp::sum && copies_sum(after, buffer)) {
+    return run_copies(after, Call::all_reduce, ticket, [&](const PeerCopies::Start& start) {
+      return peer_copies_->all_reduce(start, buffer);
     });
   }
   run(after, Call::all_reduce, ticket, [&] {
@@ -206,6 +220,12 @@ void NcclCommunicator::do_all_reduce(Stream& after, View buffer, ReduceOp op, Ti
 }
 
 void NcclCommunicator::do_reduce_scatter(Stream& after, View full, View shard, Ticket ticket) {
+  const bool in_place = shard.raw() == full.slice(rank() * shard.numel(), shard.numel()).raw();
+  if (in_place && copies_sum(after, full)) {
+    return run_copies(after, Call::reduce_scatter, ticket, [&](const PeerCopies::Start& start) {
+      return peer_copies_->reduce_scatter(start, full);
+    });
+  }
   run(after, Call::reduce_scatter, ticket, [&] {
     HS_NCCL(name(), nccl_,
             ncclReduceScatter(full.raw(), shard.raw(), count_of(shard), type_of(full.dtype()),

@@ -23,7 +23,8 @@ namespace hyperslab::comm {
 /// then joins the capture. Members meet over MPI alone: in barriers, and with a new unique id for
 /// every group, so that a split asks nothing of the operations under way. Never aborted: a lost
 /// member is found by the watchdog. Pieces, and gathers into shared memory, of a tensor group of
-/// two go by PeerCopies, its small sums by PeerSums.
+/// two go by PeerCopies, its small sums by PeerSums; of a data group of two gathers and
+/// sums, if HYPERSLAB_PEER_COPIES is `all`.
 class NcclCommunicator final : public Communicator {
  public:
   /// Takes over `own`, which has at least two members and no one else may use; collective.
@@ -71,6 +72,7 @@ class NcclCommunicator final : public Communicator {
   template <class Issue>
   void run_copies(Stream& after, Call call, Ticket ticket, Issue&& issue);
   [[nodiscard]] unsigned long long capture_of(cudaStream_t stream) const;
+  [[nodiscard]] bool copies_sum(Stream& after, View full) const;
   void check_peers() const;
 
   MPI_Comm comm_;

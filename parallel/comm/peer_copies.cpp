@@ -4,6 +4,7 @@
 #include <cuda.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <string_view>
 
@@ -13,15 +14,15 @@
 #include "hyperslab/core/log.hpp"
 #include "mpi_check.hpp"
 #include "nccl_check.hpp"
+#include "peer_add.hpp"
 #include "same_layout.hpp"
 
 namespace hyperslab::comm {
 namespace {
 
-// What NCCL moves if members do not map each other's memory: flags, without which they have no
-// PeerSums either, or an arena.
+// What NCCL moves if members do not map each other's flags, without which they have no PeerSums
+// either.
 constexpr std::string_view kEverything = "everything";
-constexpr std::string_view kAllButSmallSums = "all but small sums";
 
 using StreamValue = decltype(&cuStreamWaitValue32);
 
@@ -50,40 +51,57 @@ void set(cudaStream_t stream, const std::uint32_t* flag, std::uint32_t value,
                "cuStreamWriteValue32", communicator);
 }
 
+bool wants_copies(const std::string& communicator, PeerCopies::Sums sums) {
+  const char* value = std::getenv("HYPERSLAB_PEER_COPIES");
+  const std::string_view groups = value == nullptr ? "1" : value;
+  if (groups != "0" && groups != "1" && groups != "all") {
+    throw Error(ExitCode::usage,
+                fmt::format("communicator {}: HYPERSLAB_PEER_COPIES is {}; expected 0 (no copies), "
+                            "1 (between two tensor ranks) or all (between two data ranks, too)",
+                            communicator, groups));
+  }
+  return groups == "all" || (groups == "1" && sums == PeerCopies::Sums::no);
+}
+
 std::byte* bytes_of(View view) { return static_cast<std::byte*>(view.raw()); }
 
 }  // namespace
 
-std::unique_ptr<PeerCopies> PeerCopies::make(MPI_Comm group, const std::string& communicator) {
+std::unique_ptr<PeerCopies> PeerCopies::make(MPI_Comm group, const std::string& communicator,
+                                             Sums sums) {
   if (size_of_group(group, communicator) != 2) return nullptr;
-  const char* wish = std::getenv("HYPERSLAB_PEER_COPIES");
-  int wanted = static_cast<int>(wish == nullptr || std::string_view(wish) != "0");
+  int wanted = static_cast<int>(wants_copies(communicator, sums));
   HS_MPI(communicator, MPI_Allreduce(MPI_IN_PLACE, &wanted, 1, MPI_INT, MPI_LAND, group));
   if (wanted == 0) return nullptr;
-  auto copies = std::unique_ptr<PeerCopies>(new PeerCopies(group, communicator));
+  auto copies = std::unique_ptr<PeerCopies>(new PeerCopies(group, communicator, sums));
   if (!copies->maps(*copies->mapped_, kEverything)) return nullptr;
   copies->make_lanes();
+  if (sums == Sums::yes) copies->make_places();
   return copies;
 }
 
-PeerCopies::PeerCopies(MPI_Comm group, const std::string& communicator)
+PeerCopies::PeerCopies(MPI_Comm group, const std::string& communicator, Sums sums)
     : communicator_(communicator),
       group_(group),
       rank_(rank_in(group, communicator)),
-      memory_(Device::cuda, kLanes * kSlots * sizeof(Flags)) {
-  HS_COMM_CUDA(communicator_, cudaMemset(memory_.data(), 0, memory_.bytes()));
+      memory_(Device::cuda, kFlagBytes + (sums == Sums::yes ? kPlaces * kPlaceBytes : 0)) {
+  HS_COMM_CUDA(communicator_, cudaMemset(memory_.data(), 0, kFlagBytes));
   HS_COMM_CUDA(communicator_, cudaDeviceSynchronize());  // before the other member writes there
   mapped_ = std::make_unique<PeerMemory>(group, communicator, memory_.data(), memory_.bytes());
 }
 
-void PeerCopies::make_lanes() {
+cudaStream_t PeerCopies::make_stream() const {
   int least = 0;
   int greatest = 0;
   HS_COMM_CUDA(communicator_, cudaDeviceGetStreamPriorityRange(&least, &greatest));
-  for (cudaStream_t* stream : {&frees_, &sends_, &receives_}) {
-    HS_COMM_CUDA(communicator_,
-                 cudaStreamCreateWithPriority(stream, cudaStreamNonBlocking, greatest));
-  }
+  cudaStream_t stream = nullptr;
+  HS_COMM_CUDA(communicator_,
+               cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, greatest));
+  return stream;
+}
+
+void PeerCopies::make_lanes() {
+  for (cudaStream_t* stream : {&frees_, &sends_, &receives_}) *stream = make_stream();
   auto* flags = static_cast<Flags*>(memory_.data());
   for (Lane& lane : lanes_) {
     for (Slot& slot : lane.slots) {
@@ -95,9 +113,20 @@ void PeerCopies::make_lanes() {
   }
 }
 
+void PeerCopies::make_places() {
+  adds_ = make_stream();
+  places_.resize(kPlaces);
+  std::byte* memory = static_cast<std::byte*>(memory_.data()) + kFlagBytes;
+  for (Place& place : places_) {
+    place.memory = memory;
+    memory += kPlaceBytes;
+    HS_COMM_CUDA(communicator_, cudaEventCreateWithFlags(&place.added, cudaEventDisableTiming));
+  }
+}
+
 PeerCopies::~PeerCopies() {
   const std::string who = "communicator " + communicator_;
-  for (cudaStream_t stream : {frees_, sends_, receives_}) {
+  for (cudaStream_t stream : {frees_, sends_, receives_, adds_}) {
     if (stream == nullptr) continue;
     log_if_cuda_failed(cudaStreamSynchronize(stream), who, "cudaStreamSynchronize");
     log_if_cuda_failed(cudaStreamDestroy(stream), who, "cudaStreamDestroy");
@@ -109,6 +138,14 @@ PeerCopies::~PeerCopies() {
       }
     }
   }
+  for (const Place& place : places_) {
+    if (place.added == nullptr) continue;
+    log_if_cuda_failed(cudaEventDestroy(place.added), who, "cudaEventDestroy");
+  }
+}
+
+std::string PeerCopies::left_to_nccl(const Arena& arena) const {
+  return places_.empty() ? "all but small sums" : "what is in arena " + arena.name();
 }
 
 std::string PeerCopies::refusal_text(std::string_view moved, const std::string& reason) const {
@@ -129,12 +166,12 @@ std::shared_ptr<void> PeerCopies::share(const Arena& arena) {
   std::erase_if(shared_, [](const auto& each) { return each.expired(); });
   const std::string difference = layout_difference(group_, communicator_, arena);
   if (!difference.empty()) {
-    if (rank_ == 0) log::warn(refusal_text(kAllButSmallSums, difference));
+    if (rank_ == 0) log::warn(refusal_text(left_to_nccl(arena), difference));
     return nullptr;
   }
   const Buffer& memory = arena.buffer();
   auto mapped = std::make_shared<PeerMemory>(group_, communicator_, memory.data(), memory.bytes());
-  if (!maps(*mapped, kAllButSmallSums)) return nullptr;
+  if (!maps(*mapped, left_to_nccl(arena))) return nullptr;
   shared_.push_back(mapped);
   return mapped;
 }
@@ -152,8 +189,14 @@ bool PeerCopies::gathers(CView full) const {
   return full.bytes() >= kLeastBytes && is_shared(full);
 }
 
-cudaStream_t PeerCopies::exchange(const Start& start, const void* from, std::size_t bytes,
-                                  std::byte* to) {
+bool PeerCopies::sums(CView full) const {
+  constexpr std::size_t kLeastBytes = std::size_t{1} << 20;  // with less, NCCL is as quick
+  return !places_.empty() && adds_received(full.dtype()) && full.bytes() >= kLeastBytes &&
+         is_shared(full);
+}
+
+cudaEvent_t PeerCopies::exchange(const Start& start, const void* from, std::size_t bytes,
+                                 std::byte* to) {
   Lane& lane = lanes_.at(start.capture == 0 ? 0 : 1);
   Slot& slot = lane.slots.at(static_cast<std::size_t>(lane.next));
   lane.next = (lane.next + 1) % kSlots;
@@ -182,7 +225,56 @@ cudaStream_t PeerCopies::exchange(const Start& start, const void* from, std::siz
   HS_COMM_CUDA(communicator_, cudaEventRecord(slot.received, receives_));
   slot.used = true;
   slot.capture = start.capture;
+  return slot.received;
+}
+
+/// Each member sums up one of two parts of `full`, the first of `first_bytes`: in pieces, which the
+/// other one sends to a place here. A piece of sums goes back while the next one is received.
+cudaStream_t PeerCopies::sum(const Start& start, View full, std::size_t first_bytes,
+                             Gathered gathered) {
+  const std::array<Range, 2> parts = {
+      {{0, first_bytes}, {first_bytes, full.bytes() - first_bytes}}};
+  const Range& own = parts.at(static_cast<std::size_t>(rank_));
+  const Range& other = parts.at(static_cast<std::size_t>(1 - rank_));
+  const auto piece_of = [](const Range& part, std::size_t index) -> Range {
+    const std::size_t begin = std::min(part.bytes, index * kPlaceBytes);
+    return {part.begin + begin, std::min(kPlaceBytes, part.bytes - begin)};
+  };
+  const std::shared_ptr<const PeerMemory> holder = holder_of(full);
+  std::byte* const data = bytes_of(full);
+  const std::size_t longer = std::max(own.bytes, other.bytes);
+  const std::size_t pieces = (longer + kPlaceBytes - 1) / kPlaceBytes;
+  const auto send_sums = [&](std::size_t index) {
+    const Range piece = piece_of(own, index);
+    const Start once_added = {places_.at(index % kPlaces).added, start.capture};
+    (void)exchange(once_added, data + piece.begin, piece.bytes, holder->there(data + piece.begin));
+  };
+  for (std::size_t i = 0; i < pieces; ++i) {
+    Place& place = places_.at(i % kPlaces);
+    if (place.used) HS_COMM_CUDA(communicator_, cudaStreamWaitEvent(frees_, place.added, 0));
+    const Range sent = piece_of(other, i);
+    const cudaEvent_t received =
+        exchange(start, data + sent.begin, sent.bytes, mapped_->there(place.memory));
+    if (gathered == Gathered::yes && i > 0) send_sums(i - 1);
+    const Range mine = piece_of(own, i);
+    HS_COMM_CUDA(communicator_, cudaStreamWaitEvent(adds_, received, 0));
+    HS_COMM_CUDA(communicator_,
+                 add_received(adds_, full.dtype(), data + mine.begin, place.memory, mine.bytes));
+    HS_COMM_CUDA(communicator_, cudaEventRecord(place.added, adds_));
+    place.used = true;
+  }
+  if (gathered == Gathered::no) return adds_;
+  send_sums(pieces - 1);
   return receives_;
+}
+
+cudaStream_t PeerCopies::all_reduce(const Start& start, View full) {
+  constexpr std::size_t kVectorBytes = 16;
+  return sum(start, full, full.bytes() / 2 / kVectorBytes * kVectorBytes, Gathered::yes);
+}
+
+cudaStream_t PeerCopies::reduce_scatter(const Start& start, View full) {
+  return sum(start, full, full.bytes() / 2, Gathered::no);
 }
 
 cudaStream_t PeerCopies::reduce_scatter_others(const Start& start, View full, View shard,
@@ -194,26 +286,28 @@ cudaStream_t PeerCopies::reduce_scatter_others(const Start& start, View full, Vi
   // The other member's shard is its part of `full` if this member's is.
   const bool in_place = bytes_of(shard) == own_part(bytes_of(full), part);
   std::byte* to = in_place ? theirs : bytes_of(shard);
-  return exchange(start, theirs + begin, static_cast<std::size_t>(piece.count) * element,
-                  holder_of(shard)->there(to + begin));
+  (void)exchange(start, theirs + begin, static_cast<std::size_t>(piece.count) * element,
+                 holder_of(shard)->there(to + begin));
+  return receives_;
 }
 
 cudaStream_t PeerCopies::all_gather_piece(const Start& start, View full, Piece piece) {
   const std::size_t element = size_of(full.dtype());
   const std::byte* own =
       own_part(bytes_of(full), full.bytes() / 2) + static_cast<std::size_t>(piece.begin) * element;
-  return exchange(start, own, static_cast<std::size_t>(piece.count) * element,
-                  holder_of(full)->there(own));
+  (void)exchange(start, own, static_cast<std::size_t>(piece.count) * element,
+                 holder_of(full)->there(own));
+  return receives_;
 }
 
 cudaStream_t PeerCopies::all_gather(const Start& start, CView shard, View full) {
   std::byte* own = own_part(bytes_of(full), shard.bytes());
-  cudaStream_t last = exchange(start, shard.raw(), shard.bytes(), holder_of(full)->there(own));
+  (void)exchange(start, shard.raw(), shard.bytes(), holder_of(full)->there(own));
   if (own != shard.raw()) {
-    HS_COMM_CUDA(communicator_,
-                 cudaMemcpyAsync(own, shard.raw(), shard.bytes(), cudaMemcpyDeviceToDevice, last));
+    HS_COMM_CUDA(communicator_, cudaMemcpyAsync(own, shard.raw(), shard.bytes(),
+                                                cudaMemcpyDeviceToDevice, receives_));
   }
-  return last;
+  return receives_;
 }
 
 }  // namespace hyperslab::comm

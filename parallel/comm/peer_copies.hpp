@@ -18,9 +18,10 @@ namespace hyperslab::comm {
 
 /// Collectives of two members right to where they belong, in memory that their GPUs map into each
 /// other: copy engines move the bytes and streams wait for flags. What computes beside them keeps
-/// its multiprocessors; NCCL's blocks would wait until a product leaves them some. Whole sums
-/// are faster by NCCL. Among more members copies gained nothing: four H100 took 1.2 times as
-/// long as with NCCL (analysis/results/tensor-h100.txt).
+/// its multiprocessors; NCCL's blocks would wait until a product leaves them some, and the next
+/// products for NCCL's blocks. Whole sums are faster by NCCL if nothing computes beside them. Among
+/// more members copies gained nothing: four H100 took 1.2 times as long as with NCCL
+/// (analysis/results/tensor-h100.txt).
 ///
 /// Each member sends the other one message at a time, in the same order on both; a message goes
 /// once the other has come to the call too, so that the memory may be written. Graphs have a lane
@@ -28,10 +29,14 @@ namespace hyperslab::comm {
 /// what the other member does later than what it waits for itself.
 class PeerCopies {
  public:
+  /// yes, for a data group: takes memory for what the other member adds to whole sums, so that
+  /// sums() may say yes.
+  enum class Sums : std::uint8_t { no, yes };
   /// Collective over `group`. Null, alike on all members, unless there are two that can map each
-  /// other's memory (see PeerMemory), or if HYPERSLAB_PEER_COPIES is 0 on one of them.
+  /// other's memory (see PeerMemory), or if HYPERSLAB_PEER_COPIES is 0 on one of them; with sums
+  /// unless it is `all` on both. Throws on another value than 0, 1 and all.
   [[nodiscard]] static std::unique_ptr<PeerCopies> make(MPI_Comm group,
-                                                        const std::string& communicator);
+                                                        const std::string& communicator, Sums sums);
   /// Collective, after everything enqueued is done.
   ~PeerCopies();
   PeerCopies(const PeerCopies&) = delete;
@@ -44,6 +49,8 @@ class PeerCopies {
   [[nodiscard]] bool is_shared(CView view) const { return holder_of(view) != nullptr; }
   /// Whether an all_gather into `full` is worth it; if not, it is NCCL's.
   [[nodiscard]] bool gathers(CView full) const;
+  /// The same of a sum of `full` over both members, in eager calls.
+  [[nodiscard]] bool sums(CView full) const;
 
   /// When a call begins and the capture that it is part of, 0 for none.
   struct Start {
@@ -55,16 +62,23 @@ class PeerCopies {
                                                    Piece piece);
   [[nodiscard]] cudaStream_t all_gather(const Start& start, CView shard, View full);
   [[nodiscard]] cudaStream_t all_gather_piece(const Start& start, View full, Piece piece);
+  /// Of what sums() says yes to; the shard of a reduce_scatter is this member's part of `full`.
+  [[nodiscard]] cudaStream_t all_reduce(const Start& start, View full);
+  [[nodiscard]] cudaStream_t reduce_scatter(const Start& start, View full);
 
  private:
-  static constexpr int kSlots = 4;  ///< messages of a lane that may be under way
-  static constexpr int kLanes = 2;  ///< of eager calls, and of those in graphs
-
   /// Of a slot, in the memory of the member that waits for it.
   struct Flags {
     std::uint32_t free;  ///< 1 while this member may send the other one a message
     std::uint32_t full;  ///< 1 once the other's message is there
   };
+  static constexpr int kSlots = 4;  ///< messages of a lane that may be under way
+  static constexpr int kLanes = 2;  ///< of eager calls, and of those in graphs
+  static constexpr std::size_t kFlagBytes = 256;
+  static_assert(kLanes * kSlots * sizeof(Flags) <= kFlagBytes);
+  static constexpr int kPlaces = 2;  ///< for what the other member sends to be added
+  static constexpr std::size_t kPlaceBytes = std::size_t{16} << 20;
+
   struct Slot {
     Flags* flags = nullptr;  ///< of this member
     // Of the newest message.
@@ -79,16 +93,34 @@ class PeerCopies {
     std::array<Slot, kSlots> slots{};
   };
 
-  PeerCopies(MPI_Comm group, const std::string& communicator);
+  struct Place {
+    std::byte* memory = nullptr;
+    cudaEvent_t added = nullptr;  ///< once what was there last has been added
+    bool used = false;
+  };
+  /// Bytes [begin, begin + bytes) of a view.
+  struct Range {
+    std::size_t begin = 0;
+    std::size_t bytes = 0;
+  };
+
+  PeerCopies(MPI_Comm group, const std::string& communicator, Sums sums);
+  [[nodiscard]] cudaStream_t make_stream() const;
   void make_lanes();
+  void make_places();
+  /// What NCCL moves if the arena is not shared.
+  [[nodiscard]] std::string left_to_nccl(const Arena& arena) const;
   /// `moved`: what NCCL moves in place of this.
   [[nodiscard]] std::string refusal_text(std::string_view moved, const std::string& reason) const;
   /// Whether the memory is mapped; if not, the first member logs why.
   [[nodiscard]] bool maps(const PeerMemory& memory, std::string_view moved) const;
   [[nodiscard]] std::shared_ptr<const PeerMemory> holder_of(CView view) const;
-  /// Sends `from` to `to`, an address on the other member as this one maps it, and waits for what
-  /// the other sends.
-  cudaStream_t exchange(const Start& start, const void* from, std::size_t bytes, std::byte* to);
+  /// Sends `from` to `to`, an address on the other member as this one maps it. What is enqueued on
+  /// receives_, or follows the event that is returned, finds what the other sends.
+  cudaEvent_t exchange(const Start& start, const void* from, std::size_t bytes, std::byte* to);
+  enum class Gathered : std::uint8_t { no, yes };  ///< no: a member keeps its own part alone
+  /// The first member's part of `full` has first_bytes.
+  cudaStream_t sum(const Start& start, View full, std::size_t first_bytes, Gathered gathered);
   template <class Pointer>
   [[nodiscard]] Pointer own_part(Pointer full, std::size_t part) const {
     return full + static_cast<std::size_t>(rank_) * part;
@@ -101,13 +133,15 @@ class PeerCopies {
   std::string communicator_;
   MPI_Comm group_;  ///< of the communicator that owns this
   int rank_;
-  Buffer memory_;                       ///< the flags
+  Buffer memory_;                       ///< flags, then places
   std::unique_ptr<PeerMemory> mapped_;  ///< that memory; goes before it
   std::vector<std::weak_ptr<PeerMemory>> shared_;
   cudaStream_t frees_ = nullptr;  ///< waits until the other may be written to
   cudaStream_t sends_ = nullptr;
   cudaStream_t receives_ = nullptr;
+  cudaStream_t adds_ = nullptr;
   std::array<Lane, kLanes> lanes_{};
+  std::vector<Place> places_;  ///< none without sums
 };
 
 }  // namespace hyperslab::comm

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include <algorithm>
 #include <cstdint>
 
 #include "nccl_check.hpp"
 #include "peer_sums.hpp"
+#include "peer_vectors.cuh"
 
 namespace hyperslab::comm {
 namespace {
@@ -28,46 +26,9 @@ struct Lane {
   Mail mail[kMostBlocks];
 };
 
-__device__ float widened(float value) { return value; }
-__device__ float widened(__nv_bfloat16 value) { return __bfloat162float(value); }
-__device__ float widened(__half value) { return __half2float(value); }
-__device__ void round_to(float value, float& out) { out = value; }
-__device__ void round_to(float value, __nv_bfloat16& out) { out = __float2bfloat16_rn(value); }
-__device__ void round_to(float value, __half& out) { out = __float2half_rn(value); }
-
-/// Of what is moved at once: one element, or a vector of them.
-template <class T>
-__device__ T sum_of(T a, T b) {
-  T sum;
-  round_to(widened(a) + widened(b), sum);
-  return sum;
-}
-template <class T>
-struct alignas(16) Vector {
-  static constexpr int kCount = 16 / static_cast<int>(sizeof(T));
-  T each[kCount];
-};
-template <class T>
-__device__ Vector<T> sum_of(const Vector<T>& a, const Vector<T>& b) {
-  Vector<T> sum;
-#pragma unroll
-  for (int i = 0; i < Vector<T>::kCount; ++i) sum.each[i] = sum_of(a.each[i], b.each[i]);
-  return sum;
-}
-
 /// All GPUs that see the value see what the block wrote before its last barrier, too.
 __device__ void publish(std::uint32_t* flag, std::uint32_t value) {
   asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(flag), "r"(value) : "memory");
-}
-
-template <class T>
-__device__ T load_past_l1(const T* from) {
-  return __ldcg(from);
-}
-template <class T>
-__device__ Vector<T> load_past_l1(const Vector<T>* from) {
-  const uint4 raw = __ldcg(reinterpret_cast<const uint4*>(from));
-  return *reinterpret_cast<const Vector<T>*>(&raw);
 }
 
 __device__ std::uint32_t seen(const std::uint32_t* flag) {

@@ -16,6 +16,7 @@ struct Pattern {
 constexpr std::array kPatterns = {
     Pattern{"nccl", KernelClass::communication},
     Pattern{"peer_sum_kernel", KernelClass::communication},
+    Pattern{"peer_add_kernel", KernelClass::communication},
     Pattern{"cudnn", KernelClass::attention},
     Pattern{"sdpa", KernelClass::attention},
     Pattern{"flash", KernelClass::attention},

@@ -168,7 +168,7 @@ Trainer::Trainer(const Config& config, const mesh::Mesh& mesh, const TrainerOpti
   records_ = std::make_unique<StepRecords>(*ctx_, arenas_.scratch,
                                            options.compute == DType::f64 ? DType::f64 : DType::f32,
                                            reduction_counters(mesh));
-  if (real) shared_scratch_ = mesh.tensor_group().share(arenas_.scratch);  // all views are taken
+  if (real) share_memory();  // all views are taken
   if (config.precision.compute == Precision::fp16 && ctx_->device() != Device::meta) {
     ops::StepState state;
     state.loss_scale = kFirstLossScale;
@@ -182,6 +182,14 @@ Trainer::Trainer(const Config& config, const mesh::Mesh& mesh, const TrainerOpti
   const auto held =
       static_cast<std::int64_t>(used.parameters + used.gradients + used.optimizer + used.scratch);
   memory_.change(held + stage_.cache_bytes(), "parameters, state and scratch");
+}
+
+void Trainer::share_memory() {
+  shared_memory_.push_back(mesh_.tensor_group().share(arenas_.scratch));
+  if (!options_.training) return;
+  for (const Arena* arena : {&arenas_.parameters, &arenas_.gradients}) {
+    shared_memory_.push_back(mesh_.data_group().share(*arena));
+  }
 }
 
 void Trainer::set_up_worker() {

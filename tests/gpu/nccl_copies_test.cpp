@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdlib>
 #include <string_view>
+#include <vector>
 
 #include "hyperslab/core/graph.hpp"
 #include "hyperslab/core/profiler.hpp"
@@ -24,7 +25,7 @@ class NcclCopies : public NcclGroup {
     NcclGroup::SetUp();
     if (IsSkipped() || HasFailure()) return;
     if (size() != 2) GTEST_SKIP() << "copies are for groups of two";
-    memory_ = std::make_unique<Arena>("shared", Device::cuda, std::size_t{64} << 20);
+    memory_ = std::make_unique<Arena>("shared", Device::cuda, std::size_t{256} << 20);
     shared_ = group().share(*memory_);
     if (shared_) return;
     const bool linked = are_linked();
@@ -38,7 +39,9 @@ class NcclCopies : public NcclGroup {
   }
 
   /// Shared memory, the same on both members.
-  View take(Dim elements) { return memory_->take(DType::bf16, {elements}, "view"); }
+  View take(Dim elements, DType dtype = DType::bf16) {
+    return memory_->take(dtype, {elements}, "view");
+  }
   static View part_of(View full, int member) {
     const Dim part = full.numel() / 2;
     return full.slice(member * part, part);
@@ -246,6 +249,126 @@ TEST_F(NcclCopies, SmallSumsTakeNoKernelOfNccl) {
   EXPECT_EQ(kernels_of_reduction(65536, comm::ReduceOp::sum), 0);
   EXPECT_GT(kernels_of_reduction(65537, comm::ReduceOp::sum), 0) << "more than 256 KiB";
   EXPECT_GT(kernels_of_reduction(64, comm::ReduceOp::max), 0);
+}
+
+/// A data group, whose whole sums go by copies, too. Another wish of the user's is left as it is.
+class NcclDataCopies : public NcclCopies {
+ protected:
+  static void SetUpTestSuite() {
+    const bool wished = std::getenv(kVariable) != nullptr;
+    if (!wished) ::setenv(kVariable, "all", 1);
+    set_up_suite(comm::GroupRole::data);
+    if (!wished) ::unsetenv(kVariable);
+  }
+  void SetUp() override {
+    const char* wish = std::getenv(kVariable);
+    if (wish != nullptr && std::string_view(wish) != "all")
+      GTEST_SKIP() << kVariable << " " << wish;
+    NcclCopies::SetUp();
+    if (!IsSkipped() && !HasFailure()) busy_ = filled(DType::bf16, Dim{1} << 25, 0);
+  }
+  void TearDown() override {
+    busy_ = {};
+    NcclCopies::TearDown();
+  }
+  static double sum(Dim i, int seed) { return element(i, 2 * seed) + element(i, 2 * seed + 1); }
+  static Tensor terms(CView view, int seed) {
+    return elements_of(view.dtype(), view.numel(), 2 * seed + rank());
+  }
+  /// Holds up one of the members, the other one in the next run, on its GPU.
+  void be_late(int run) {
+    if (run % 2 != rank()) return;
+    const View busy = busy_.view();
+    for (int i = 0; i < 20; ++i) copy(ctx(), part_of(busy, 0), part_of(busy, 1));
+  }
+
+ private:
+  static constexpr const char* kVariable = "HYPERSLAB_PEER_COPIES";
+  Tensor busy_;
+};
+
+// Parts of one piece, of pieces that reuse the places, and of sizes that differ, by a whole piece
+// at most. All sums are under way at once: nothing waits for the GPU between them, which is late on
+// one member. They go with and without marks of their time.
+TEST_F(NcclDataCopies, SumsWholeBuffers) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    const auto element_bytes = static_cast<Dim>(size_of(dtype));
+    std::vector<View> all;
+    for (const Dim bytes : {Dim{1} << 20, Dim{1000003} * element_bytes, Dim{36} << 20,
+                            (Dim{32} << 20) + 16, Dim{3} << 20}) {
+      all.push_back(take(bytes / element_bytes, dtype));
+    }
+    for (int run = 0; run < 4; ++run) {
+      group().report_reductions(run < 2);
+      const auto seed_of = [&](std::size_t i) { return run + static_cast<int>(i); };
+      std::vector<Tensor> filling;
+      for (std::size_t i = 0; i < all.size(); ++i) filling.push_back(terms(all[i], seed_of(i)));
+      be_late(run);
+      std::vector<Ticket> tickets;
+      for (std::size_t i = 0; i < all.size(); ++i) {
+        copy(ctx(), filling[i].view(), all[i]);
+        tickets.push_back(group().all_reduce(ctx(), all[i], comm::ReduceOp::sum));
+      }
+      for (const Ticket ticket : tickets) group().wait(ctx(), ticket);
+      for (std::size_t i = 0; i < all.size(); ++i) {
+        EXPECT_EQ(wrong(all[i], [&](Dim at) { return sum(at, seed_of(i)); }), 0) << run << " " << i;
+      }
+    }
+  }
+  group().report_reductions(true);
+}
+
+// After the wait the other member's part may be overwritten: what was sent out of it has arrived.
+// Gathering brings its sums.
+TEST_F(NcclDataCopies, ScattersSumsInPlaceAndGathersThem) {
+  for (const Dim part : {Dim{1} << 19, Dim{600001}, Dim{41} << 19}) {
+    const View full = take(2 * part);
+    const View own = part_of(full, rank());
+    const Tensor garbage = filled(DType::bf16, part, 99);
+    for (int run = 0; run < 4; ++run) {
+      const Tensor filling = terms(full, run);
+      be_late(run);
+      copy(ctx(), filling.view(), full);
+      group().wait(ctx(), group().reduce_scatter(ctx(), full, own));
+      copy(ctx(), garbage.view(), part_of(full, other()));
+      EXPECT_EQ(wrong(own, [&](Dim i) { return sum(rank() * part + i, run); }), 0) << run;
+
+      group().wait(ctx(), group().all_gather(ctx(), own, full));
+      EXPECT_EQ(wrong(full, [&](Dim i) { return sum(i, run); }), 0) << part << " " << run;
+    }
+  }
+}
+
+TEST_F(NcclDataCopies, LargeSumsTakeNoKernelOfNccl) {
+  if (!Profiler::unavailable().empty()) GTEST_SKIP() << Profiler::unavailable();
+  const View shared = take(Dim{1} << 20, DType::f32);
+  Tensor unshared = filled(DType::f32, shared.numel(), 1);
+  const auto kernels_of_reduction = [](View x, comm::ReduceOp op) {
+    return kernels_of_nccl([&] { group().wait(ctx(), group().all_reduce(ctx(), x, op)); });
+  };
+
+  EXPECT_EQ(kernels_of_reduction(shared, comm::ReduceOp::sum), 0);
+  EXPECT_GT(kernels_of_reduction(shared.slice(0, 1000), comm::ReduceOp::sum), 0);
+  EXPECT_GT(kernels_of_reduction(shared, comm::ReduceOp::max), 0);
+  EXPECT_GT(kernels_of_reduction(unshared.view(), comm::ReduceOp::sum), 0);
+}
+
+// A graph, which may run beside an eager sum, leaves its sums to NCCL.
+TEST_F(NcclDataCopies, SumsOfGraphsBesideEagerOnes) {
+  const View in_graph = take(Dim{1} << 20, DType::f32);
+  const View eager = take(Dim{1} << 20, DType::f32);
+  GraphSegment segment;
+  for (int run = 0; run < 4; ++run) {
+    copy(ctx(), terms(in_graph, run).view(), in_graph);
+    copy(ctx(), terms(eager, run + 1).view(), eager);
+    const Ticket beside = group().all_reduce(ctx(), eager, comm::ReduceOp::sum);
+    segment.run(ctx(), true, [&] {
+      group().wait(ctx(), group().all_reduce(ctx(), in_graph, comm::ReduceOp::sum));
+    });
+    group().wait(ctx(), beside);
+    EXPECT_EQ(wrong(in_graph, [&](Dim i) { return sum(i, run); }), 0) << run;
+    EXPECT_EQ(wrong(eager, [&](Dim i) { return sum(i, run + 1); }), 0) << run;
+  }
 }
 
 }  // namespace

@@ -19,12 +19,13 @@ namespace hyperslab::test {
 /// a launcher tests the self communicator on one GPU.
 class NcclGroup : public testing::Test {
  protected:
-  static void SetUpTestSuite() {
+  static void SetUpTestSuite() { set_up_suite(comm::GroupRole::tensor); }
+  static void set_up_suite(comm::GroupRole role) {
     has_gpus = world().all(cuda_device_count() >= world().local_size());
     if (!has_gpus) return;
     use_cuda_device(world().local_rank());
     the_context = std::make_unique<Context>(Device::cuda);
-    the_group = world().communicator(Device::cuda, comm::GroupRole::tensor);
+    the_group = world().communicator(Device::cuda, role);
   }
   static void TearDownTestSuite() {
     the_group.reset();

@@ -167,8 +167,10 @@ class Communicator : public Background {
   void barrier();
 
   /// Lets members write into each other's memory of `arena`, from which all of them have taken the
-  /// same views. Ends when what is returned is destroyed: on all members, before the arena and this
-  /// communicator. Null where members cannot, or took other views. Collective.
+  /// same views: calls with one of these are given the same one by all members, and as shard of a
+  /// reduce_scatter all give their own part of it, or none does. Ends when what is returned is
+  /// destroyed: on all members, before the arena and this communicator. Null where members cannot,
+  /// or took other views. Collective.
   [[nodiscard]] std::shared_ptr<void> share(const Arena& arena);
   /// Whether calls with this view write right where it lies on the other members, beside
   /// computation: then products are worth cutting into pieces. Alike on all members.

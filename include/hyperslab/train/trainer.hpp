@@ -229,6 +229,7 @@ class Trainer {
           const model::MemoryPlan* plan);
   [[nodiscard]] model::StepViews step_views() const;
   void set_up_training();
+  void share_memory();
   void set_up_worker();
   /// `targets`: of the global batch that count.
   void begin(const StepArgs& args, std::int64_t targets);
@@ -259,7 +260,9 @@ class Trainer {
   TrainerOptions options_;
   pipeline::Program program_;
   model::Arenas arenas_;
-  std::shared_ptr<void> shared_scratch_;  ///< Communicator::share of the tensor group, or null
+  /// Communicator::share of the tensor group's scratch, then of the data group's parameters and
+  /// gradients; null where ranks share none.
+  std::vector<std::shared_ptr<void>> shared_memory_;
   std::unique_ptr<dp::ShardStrategy> strategy_;
   model::Stage stage_;
   std::unique_ptr<optim::Optimizer> optimizer_;  ///< null if forward only
