@@ -77,8 +77,9 @@ EOF_PACKAGES
 )
 sanitizer_program=$(PATH=$packages:$PATH:${CUDA_HOME:-/usr/local/cuda}/bin command -v compute-sanitizer || true)
 sanitizer_version=
-[[ -z $sanitizer_program ]] ||
-  sanitizer_version=$("$sanitizer_program" --version | sed -n 's/^Version \([0-9.]*\).*/\1/p')
+if ((sanitizers)) && [[ -n $sanitizer_program ]]; then
+  sanitizer_version=$("$sanitizer_program" --version | sed -n 's/^Version \([0-9.]*\).*/\1/p') || true
+fi
 
 # What --go-on takes over: programs of whose tests some passed and none failed.
 declare -A passed_earlier=()

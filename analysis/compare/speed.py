@@ -32,12 +32,12 @@ from analysis.errors import UserError
 MOST_LOSS = 0.04  # of the best ratio on record
 # Variables by which OpenBLAS (ours), MKL, oneDNN and PyTorch take kernels for another processor than the one here.
 KERNEL_VARIABLES = ("OPENBLAS_CORETYPE", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY")
-EIGHT_LAYERS = ("model.layers=8", "model.vocabulary=32000", "train.global_batch=2", "train.microbatch=2")
-ONE_SAMPLE = (*EIGHT_LAYERS[:2], "train.global_batch=1", "train.microbatch=1")
+LAYERS = ("model.layers=8", "model.vocabulary=32000")
+EIGHT_LAYERS = (*LAYERS, "train.global_batch=2", "train.microbatch=2")
 FP8 = (*EIGHT_LAYERS, "precision.gemm=fp8_tensor")
-FP8_ONE_SAMPLE = (*ONE_SAMPLE, "precision.gemm=fp8_tensor", "precision.gradients=bf16")
 # As autocast rounds the gradients of products; PyTorch then keeps and sums them in fp32. Our own bf16 beside has it too.
 BF16_GRADIENTS = "precision.gradients=bf16"
+FP8_ONE_SAMPLE = (*LAYERS, "train.global_batch=1", "train.microbatch=1", "precision.gemm=fp8_tensor", BF16_GRADIENTS)
 PARAM_GATHER = ("parallel.zero=1", "precision.fp8_param_gather=true")  # weights are rounded beside the next forward pass
 
 

@@ -102,19 +102,20 @@ def make_model(recipe: Recipe, arguments: argparse.Namespace, device: torch.devi
 def wrapped(model: Transformer, arguments: argparse.Namespace, device: torch.device) -> nn.Module:
     """The model as it is called."""
     mode = None if arguments.mode == "default" else arguments.mode
-    if arguments.shards or arguments.fp8:
+    by_blocks = arguments.shards or arguments.fp8
+    if by_blocks:
         model.stream_dtype = torch.bfloat16
-        if arguments.mode != "off":
-            model.summed_loss = torch.compile(model.summed_loss, mode=mode)
-            for block in model.blocks:
-                block.compile(mode=mode)
-        if arguments.shards:
-            from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-            policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-            for module in (*model.blocks, model):
-                fully_shard(module, mp_policy=policy, reshard_after_forward=False)
+    if by_blocks and arguments.mode != "off":
+        model.summed_loss = torch.compile(model.summed_loss, mode=mode)
+        for block in model.blocks:
+            block.compile(mode=mode)
+    if arguments.shards:
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+        for module in (*model.blocks, model):
+            fully_shard(module, mp_policy=policy, reshard_after_forward=False)
         return model
-    called = model if arguments.mode == "off" else torch.compile(model, mode=mode)
+    called = model if by_blocks or arguments.mode == "off" else torch.compile(model, mode=mode)
     if distributed.is_initialized():
         called = nn.parallel.DistributedDataParallel(
             called, device_ids=[device.index] if device.type == "cuda" else None, gradient_as_bucket_view=True)

@@ -220,8 +220,9 @@ void NcclCommunicator::do_all_reduce(Stream& after, View buffer, ReduceOp op, Ti
 }
 
 void NcclCommunicator::do_reduce_scatter(Stream& after, View full, View shard, Ticket ticket) {
-  const bool in_place = shard.raw() == full.slice(rank() * shard.numel(), shard.numel()).raw();
-  if (in_place && copies_sum(after, full)) {
+  const std::byte* own =
+      static_cast<std::byte*>(full.raw()) + static_cast<std::size_t>(rank()) * shard.bytes();
+  if (shard.raw() == own && copies_sum(after, full)) {
     return run_copies(after, Call::reduce_scatter, ticket, [&](const PeerCopies::Start& start) {
       return peer_copies_->reduce_scatter(start, full);
     });

@@ -129,6 +129,21 @@ TEST_F(Nccl, ReduceScatterIntoItsOwnPart) {
   }
 }
 
+// As parallel.sequence sums a stream: (B, T, C), of which each member gets T / size() rows.
+TEST_F(Nccl, ReduceScatterOfRows) {
+  constexpr Dim kRows = 3;
+  constexpr Dim kWidth = 40;
+  constexpr Dim kPart = kRows * kWidth;
+  Tensor full = elements_of(DType::bf16, kPart * size(), rank());
+  Tensor shard = filled(DType::bf16, kPart, 99);
+  const View stream = full.view().reshaped({1, kRows * size(), kWidth});
+
+  group().wait(ctx(),
+               group().reduce_scatter(ctx(), stream, shard.view().reshaped({1, kRows, kWidth})));
+
+  EXPECT_EQ(numbers(shard.view()), reduced(rank() * kPart, kPart));
+}
+
 TEST_F(Nccl, AllGatherFromOutsideAndFromItsOwnPart) {
   for (const DType dtype : kAllTypes) {
     for (const Dim n : kSizes) {

@@ -63,20 +63,7 @@ struct Seen {
   }
 };
 
-/// Adds vectors [begin, end) of a row to what the thread has seen.
-template <class T>
-__device__ void read_vectors(const T* row, const RowParts<T>& parts, int begin, int end,
-                             Seen<T>& seen) {
-  constexpr int N = kVector<T>;
-#pragma unroll 4
-  for (int v = begin + static_cast<int>(threadIdx.x); v < end; v += blockDim.x) {
-    const int first = parts.head + v * N;
-    float value[N];
-    load<N>(row + first, value);
-    seen.add(value, first);
-  }
-}
-/// The same of elements [begin, end), one by one.
+/// Adds elements [begin, end) of a row, one by one, to what the thread has seen.
 template <class T>
 __device__ void read_scalars(const T* row, int begin, int end, Seen<T>& seen) {
   for (int i = begin + static_cast<int>(threadIdx.x); i < end; i += blockDim.x) {
@@ -87,9 +74,16 @@ __device__ void read_scalars(const T* row, int begin, int end, Seen<T>& seen) {
 
 template <class T>
 __device__ Seen<T> read_row(const T* row, const RowParts<T>& parts) {
+  constexpr int N = kVector<T>;
   Seen<T> seen;
   read_scalars(row, 0, parts.head, seen);
-  read_vectors(row, parts, 0, parts.vectors, seen);
+#pragma unroll 4
+  for (int v = static_cast<int>(threadIdx.x); v < parts.vectors; v += blockDim.x) {
+    const int first = parts.head + v * N;
+    float value[N];
+    load<N>(row + first, value);
+    seen.add(value, first);
+  }
   read_scalars(row, parts.tail, parts.count, seen);
   return seen;
 }
