@@ -54,13 +54,14 @@ void set(cudaStream_t stream, const std::uint32_t* flag, std::uint32_t value,
 bool wants_copies(const std::string& communicator, PeerCopies::Sums sums) {
   const char* value = std::getenv("HYPERSLAB_PEER_COPIES");
   const std::string_view groups = value == nullptr ? "1" : value;
-  if (groups != "0" && groups != "1" && groups != "all") {
+  if (groups != "0" && groups != "1" && groups != "tensor") {
     throw Error(ExitCode::usage,
                 fmt::format("communicator {}: HYPERSLAB_PEER_COPIES is {}; expected 0 (no copies), "
-                            "1 (between two tensor ranks) or all (between two data ranks, too)",
+                            "1 (in groups of two, as without the variable) or tensor (between two "
+                            "tensor ranks alone)",
                             communicator, groups));
   }
-  return groups == "all" || (groups == "1" && sums == PeerCopies::Sums::no);
+  return groups == "1" || (groups == "tensor" && sums == PeerCopies::Sums::no);
 }
 
 std::byte* bytes_of(View view) { return static_cast<std::byte*>(view.raw()); }

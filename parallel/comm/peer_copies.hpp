@@ -34,7 +34,7 @@ class PeerCopies {
   enum class Sums : std::uint8_t { no, yes };
   /// Collective over `group`. Null, alike on all members, unless there are two that can map each
   /// other's memory (see PeerMemory), or if HYPERSLAB_PEER_COPIES is 0 on one of them; with sums
-  /// unless it is `all` on both. Throws on another value than 0, 1 and all.
+  /// also if it is `tensor`. Throws on another value than 0, 1 and tensor.
   [[nodiscard]] static std::unique_ptr<PeerCopies> make(MPI_Comm group,
                                                         const std::string& communicator, Sums sums);
   /// Collective, after everything enqueued is done.

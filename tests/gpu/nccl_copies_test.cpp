@@ -21,6 +21,8 @@ using comm::Ticket;
 /// failure where CUDA says that they can, unless HYPERSLAB_PEER_COPIES=0 forbids it.
 class NcclCopies : public NcclGroup {
  protected:
+  static constexpr const char* kVariable = "HYPERSLAB_PEER_COPIES";
+
   void SetUp() override {
     NcclGroup::SetUp();
     if (IsSkipped() || HasFailure()) return;
@@ -74,7 +76,7 @@ class NcclCopies : public NcclGroup {
 
  private:
   static bool wants_copies() {
-    const char* wish = std::getenv("HYPERSLAB_PEER_COPIES");
+    const char* wish = std::getenv(kVariable);
     return wish == nullptr || std::string_view(wish) != "0";
   }
   /// Whether CUDA says that each GPU reaches the other's memory over NVLink.
@@ -251,19 +253,15 @@ TEST_F(NcclCopies, SmallSumsTakeNoKernelOfNccl) {
   EXPECT_GT(kernels_of_reduction(64, comm::ReduceOp::max), 0);
 }
 
-/// A data group, whose whole sums go by copies, too. Another wish of the user's is left as it is.
+/// A data group, whose whole sums go by copies, too.
 class NcclDataCopies : public NcclCopies {
  protected:
-  static void SetUpTestSuite() {
-    const bool wished = std::getenv(kVariable) != nullptr;
-    if (!wished) ::setenv(kVariable, "all", 1);
-    set_up_suite(comm::GroupRole::data);
-    if (!wished) ::unsetenv(kVariable);
-  }
+  static void SetUpTestSuite() { set_up_suite(comm::GroupRole::data); }
   void SetUp() override {
     const char* wish = std::getenv(kVariable);
-    if (wish != nullptr && std::string_view(wish) != "all")
-      GTEST_SKIP() << kVariable << " " << wish;
+    if (wish != nullptr && std::string_view(wish) == "tensor") {
+      GTEST_SKIP() << kVariable << "=tensor";
+    }
     NcclCopies::SetUp();
     if (!IsSkipped() && !HasFailure()) busy_ = filled(DType::bf16, Dim{1} << 25, 0);
   }
@@ -283,7 +281,6 @@ class NcclDataCopies : public NcclCopies {
   }
 
  private:
-  static constexpr const char* kVariable = "HYPERSLAB_PEER_COPIES";
   Tensor busy_;
 };
 
