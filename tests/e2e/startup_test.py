@@ -4,6 +4,7 @@
 
 import json
 import os
+import pathlib
 import subprocess
 import time
 import unittest
@@ -50,6 +51,34 @@ class Links(support.Case):
         result = self.start_with("none", "run.machine=none.json", code=2)
         self.assertIn("run.machine: none.json: ", result.err)
         self.assertEqual(len(result.messages), 1, result.err)
+
+
+class Kernels(support.Case):
+    """OpenBLAS's, on a processor that it does not know."""
+
+    def kernels_of_starts(self, ranks=0, **variables):
+        """OPENBLAS_CORETYPE in every start of the program."""
+        library = os.environ["HYPERSLAB_UNKNOWN_PROCESSOR"]
+        environment = {name: value for name, value in os.environ.items() if name != "OPENBLAS_CORETYPE"}
+        program = support.command("bench", "--help")
+        launcher = support.command("bench", "--help", ranks=ranks)[:-len(program)]
+        done = subprocess.run([*launcher, "env", f"LD_PRELOAD={library}", *program], cwd=self.folder, text=True,
+                              capture_output=True, timeout=60, check=False, env={**environment, **variables})
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("--steps", done.stdout)
+        return [line.removeprefix("kernels: ") for line in done.stderr.splitlines() if line.startswith("kernels: ")]
+
+    def test_the_program_asks_for_those_of_the_widest_vectors(self):
+        flags = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
+        if "avx2" not in flags:
+            self.skipTest("no AVX2 here")
+        widest = "SkylakeX" if {"avx512f", "avx512bw", "avx512dq", "avx512vl"} <= set(flags) else "Haswell"
+
+        self.assertEqual(self.kernels_of_starts(), ["none", widest])
+        self.assertEqual(sorted(self.kernels_of_starts(ranks=2)), sorted(2 * ["none", widest]))
+
+    def test_a_choice_of_the_users_stays(self):
+        self.assertEqual(self.kernels_of_starts(OPENBLAS_CORETYPE="Nehalem"), ["Nehalem"])
 
 
 class Disks(support.Case):

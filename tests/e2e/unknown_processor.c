@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Stands in for an OpenBLAS that is older than the processor, and tells of every start of a program. */
+#include <stdio.h>
+#include <stdlib.h>
+
+char* openblas_get_corename(void);
+
+char* openblas_get_corename(void) {
+  static char name[] = "Prescott";
+  return name;
+}
+
+__attribute__((constructor)) static void tell(void) {
+  const char* kernels = getenv("OPENBLAS_CORETYPE");
+  fprintf(stderr, "kernels: %s\n", kernels == NULL ? "none" : kernels);
+}
