@@ -72,6 +72,19 @@ bool any_key_of(const Rule& rule, const Predicate& holds) {
   return false;
 }
 
+/// Of the rule's key; if the deck leaves it out, of another of its section that the rule reads and
+/// the deck gives.
+Mark mark_of(const Rule& rule, const Reader& reader) {
+  const auto section = rule.key.substr(0, rule.key.find('.') + 1);
+  std::string_view given = rule.key;
+  (void)any_key_of(rule, [&](std::string_view key) {
+    if (!key.starts_with(section) || !reader.has(key)) return false;
+    given = key;
+    return true;
+  });
+  return reader.mark_of(given);
+}
+
 void check_rules(const train::Config& config, const Surroundings& surroundings,
                  const Reader& reader, Problems& problems) {
   for (const auto& rule : rules()) {
@@ -79,8 +92,7 @@ void check_rules(const train::Config& config, const Surroundings& surroundings,
       return reader.is_bad(key) || is_unused(key, surroundings);
     };
     if (any_key_of(rule, leave_out) || rule.holds(config, surroundings)) continue;
-    problems.add(reader.mark_of(rule.key), std::string(rule.key),
-                 rule.message(config, surroundings));
+    problems.add(mark_of(rule, reader), std::string(rule.key), rule.message(config, surroundings));
   }
 }
 

@@ -166,10 +166,11 @@ class Reader {
   [[nodiscard]] bool is_bad(std::string_view full_key) const {
     return bad_.contains(full_key) || bad_.contains(full_key.substr(0, full_key.find('.')));
   }
-  [[nodiscard]] bool has(std::string_view full_key) {
-    section(full_key.substr(0, full_key.find('.')));
-    return entries_ != nullptr &&
-           find_entry(*entries_, full_key.substr(full_key.find('.') + 1)) != nullptr;
+  [[nodiscard]] bool has(std::string_view full_key) const {
+    const auto dot = full_key.find('.');
+    const auto name = full_key.substr(0, dot);
+    auto* const section = bad_.contains(name) ? nullptr : find_entry(root_, name);
+    return section != nullptr && find_entry(section->value, full_key.substr(dot + 1)) != nullptr;
   }
   void require(std::string_view full_key) {
     if (is_bad(full_key) || has(full_key)) return;

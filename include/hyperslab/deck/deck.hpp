@@ -27,7 +27,9 @@ struct Surroundings {
 /// A rule about what combines, a row of their table. The deck reader, the planner, the tests and
 /// the README's table read the same rows.
 struct Rule {
-  std::string_view key;  ///< the deck key that the message points at, "parallel.data"
+  /// The deck key that the message names and points at, "parallel.data"; if it is left out, the
+  /// message points at one of the same section that the rule reads.
+  std::string_view key;
   std::string_view
       reads;  ///< other keys that it reads, separated by blanks; bad ones leave it unchecked
   std::string_view name;  ///< one sentence for the table: what must hold

@@ -206,7 +206,8 @@ const std::vector<BrokenRule>& broken_run_rules() {
        "14:3|the model has no parameter of these roles, so nothing would be trained; add matrix or "
        "embedding"},
       {"adapter.rank", "data:", "adapter: {targets: [mlp.up]}\ndata:", kCpu,
-       "10:1|0 adds no adapters, and adapter.targets or adapter.dropout is given: set adapter.rank "
+       "10:11|0 adds no adapters, and adapter.targets or adapter.dropout is given: set "
+       "adapter.rank "
        "to 1 or more (16 is usual), or leave the others out"},
       {"adapter.rank", "global_batch: 8",
        "global_batch: 8\n  trainable: [norm]\nadapter: {rank: 4}", kCpu,
@@ -242,7 +243,8 @@ const std::vector<BrokenRule>& broken_run_rules() {
        "10:16|embeddings and head get the bits of quantization.weights, which is none: set it to "
        "int8 or int4, or leave quantization.embeddings and quantization.head out"},
       {"quantization.head", "data:", "quantization: {weights: int8, embeddings: true}\ndata:", kCpu,
-       "10:1|fake quantization is of the blocks' matrices alone: leave quantization.embeddings and "
+       "10:31|fake quantization is of the blocks' matrices alone: leave quantization.embeddings "
+       "and "
        "quantization.head out, and round them with checkpoint quantize --embeddings --head"},
       {"model.bos_token", "vocabulary: 300", "vocabulary: 300\n  bos_token: 300", kCpu,
        "9:3|300 is no id of the 300 of model.vocabulary; give one below, or -1 for none"},
