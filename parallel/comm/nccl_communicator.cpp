@@ -195,7 +195,7 @@ void NcclCommunicator::run_copies(Stream& after, Call call, Ticket ticket, Issue
   HS_COMM_CUDA(name(), cudaEventRecord(mine.done, stream_));
 }
 
-/// Whether copies add `full` up: beside products, that is outside of graphs.
+/// Whether copies add `full` up. Sums of graphs are NCCL's (see PeerCopies::sums).
 bool NcclCommunicator::copies_sum(Stream& after, View full) const {
   return peer_copies_ != nullptr && peer_copies_->sums(full) && capture_of(after.cuda()) == 0;
 }

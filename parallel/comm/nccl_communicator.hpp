@@ -22,9 +22,11 @@ namespace hyperslab::comm {
 /// the host waits for nothing. Both work while these streams are being captured: the own stream
 /// then joins the capture. Members meet over MPI alone: in barriers, and with a new unique id for
 /// every group, so that a split asks nothing of the operations under way. Never aborted: a lost
-/// member is found by the watchdog. In a tensor group of two PeerCopies take pieces and gathers
-/// into shared memory, and PeerSums small sums; in a data group of two PeerCopies take gathers and
-/// sums.
+/// member is found by the watchdog.
+///
+/// In a tensor group of two, PeerCopies take pieces and gathers and PeerSums take small sums; in a
+/// data group of two, PeerCopies take gathers and sums. Both have streams of their own and are for
+/// shared memory; gathers and sums of few bytes stay with NCCL.
 class NcclCommunicator final : public Communicator {
  public:
   /// Takes over `own`, which has at least two members and no one else may use; collective.

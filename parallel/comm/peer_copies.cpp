@@ -51,17 +51,19 @@ void set(cudaStream_t stream, const std::uint32_t* flag, std::uint32_t value,
                "cuStreamWriteValue32", communicator);
 }
 
-bool wants_copies(const std::string& communicator, PeerCopies::Sums sums) {
+/// What a member's HYPERSLAB_PEER_COPIES says of its group; the least of all members' holds.
+enum class Wish : int { unknown, no, yes };
+
+std::string_view wish_text() {
   const char* value = std::getenv("HYPERSLAB_PEER_COPIES");
-  const std::string_view groups = value == nullptr ? "1" : value;
-  if (groups != "0" && groups != "1" && groups != "tensor") {
-    throw Error(ExitCode::usage,
-                fmt::format("communicator {}: HYPERSLAB_PEER_COPIES is {}; expected 0 (no copies), "
-                            "1 (in groups of two, as without the variable) or tensor (between two "
-                            "tensor ranks alone)",
-                            communicator, groups));
-  }
-  return groups == "1" || (groups == "tensor" && sums == PeerCopies::Sums::no);
+  return value == nullptr ? "1" : value;
+}
+
+Wish wish_for(PeerCopies::Sums sums) {
+  const std::string_view text = wish_text();
+  if (text == "tensor") return sums == PeerCopies::Sums::no ? Wish::yes : Wish::no;
+  if (text == "0" || text == "1") return text == "1" ? Wish::yes : Wish::no;
+  return Wish::unknown;
 }
 
 std::byte* bytes_of(View view) { return static_cast<std::byte*>(view.raw()); }
@@ -70,14 +72,19 @@ std::byte* bytes_of(View view) { return static_cast<std::byte*>(view.raw()); }
 
 std::unique_ptr<PeerCopies> PeerCopies::make(MPI_Comm group, const std::string& communicator,
                                              Sums sums) {
-  if (size_of_group(group, communicator) != 2) return nullptr;
-  int wanted = static_cast<int>(wants_copies(communicator, sums));
-  HS_MPI(communicator, MPI_Allreduce(MPI_IN_PLACE, &wanted, 1, MPI_INT, MPI_LAND, group));
-  if (wanted == 0) return nullptr;
+  int wish = static_cast<int>(wish_for(sums));
+  HS_MPI(communicator, MPI_Allreduce(MPI_IN_PLACE, &wish, 1, MPI_INT, MPI_MIN, group));
+  if (wish == static_cast<int>(Wish::unknown)) {
+    throw Error(ExitCode::usage,
+                fmt::format("communicator {}: HYPERSLAB_PEER_COPIES is {} on rank {} of it; on all "
+                            "ranks expected: 0 (no copies), 1 (in groups of two, as without the "
+                            "variable) or tensor (between two tensor ranks alone)",
+                            communicator, wish_text(), rank_in(group, communicator)));
+  }
+  if (wish == static_cast<int>(Wish::no) || size_of_group(group, communicator) != 2) return nullptr;
   auto copies = std::unique_ptr<PeerCopies>(new PeerCopies(group, communicator, sums));
   if (!copies->maps(*copies->mapped_, kEverything)) return nullptr;
   copies->make_lanes();
-  if (sums == Sums::yes) copies->make_places();
   return copies;
 }
 
@@ -85,7 +92,8 @@ PeerCopies::PeerCopies(MPI_Comm group, const std::string& communicator, Sums sum
     : communicator_(communicator),
       group_(group),
       rank_(rank_in(group, communicator)),
-      memory_(Device::cuda, kFlagBytes + (sums == Sums::yes ? kPlaces * kPlaceBytes : 0)) {
+      sums_(sums),
+      memory_(Device::cuda, kFlagBytes) {
   HS_COMM_CUDA(communicator_, cudaMemset(memory_.data(), 0, kFlagBytes));
   HS_COMM_CUDA(communicator_, cudaDeviceSynchronize());  // before the other member writes there
   mapped_ = std::make_unique<PeerMemory>(group, communicator, memory_.data(), memory_.bytes());
@@ -115,9 +123,14 @@ void PeerCopies::make_lanes() {
 }
 
 void PeerCopies::make_places() {
+  memory_of_places_ = Buffer(Device::cuda, kPlaces * kPlaceBytes);
+  auto mapped = std::make_unique<PeerMemory>(group_, communicator_, memory_of_places_.data(),
+                                             memory_of_places_.bytes());
+  if (!maps(*mapped, "whole sums")) return;
+  mapped_places_ = std::move(mapped);
   adds_ = make_stream();
   places_.resize(kPlaces);
-  std::byte* memory = static_cast<std::byte*>(memory_.data()) + kFlagBytes;
+  auto* memory = static_cast<std::byte*>(memory_of_places_.data());
   for (Place& place : places_) {
     place.memory = memory;
     memory += kPlaceBytes;
@@ -146,7 +159,7 @@ PeerCopies::~PeerCopies() {
 }
 
 std::string PeerCopies::left_to_nccl(const Arena& arena) const {
-  return places_.empty() ? "all but small sums" : "what is in arena " + arena.name();
+  return sums_ == Sums::no ? "all but small sums" : "what is in arena " + arena.name();
 }
 
 std::string PeerCopies::refusal_text(std::string_view moved, const std::string& reason) const {
@@ -173,6 +186,7 @@ std::shared_ptr<void> PeerCopies::share(const Arena& arena) {
   const Buffer& memory = arena.buffer();
   auto mapped = std::make_shared<PeerMemory>(group_, communicator_, memory.data(), memory.bytes());
   if (!maps(*mapped, left_to_nccl(arena))) return nullptr;
+  if (sums_ == Sums::yes && !mapped_places_) make_places();
   shared_.push_back(mapped);
   return mapped;
 }
@@ -233,6 +247,7 @@ cudaEvent_t PeerCopies::exchange(const Start& start, const void* from, std::size
 /// other one sends to a place here. A piece of sums goes back while the next one is received.
 cudaStream_t PeerCopies::sum(const Start& start, View full, std::size_t first_bytes,
                              Gathered gathered) {
+  require(start.capture == 0, "copies of a graph and eager ones would share their places");
   const std::array<Range, 2> parts = {
       {{0, first_bytes}, {first_bytes, full.bytes() - first_bytes}}};
   const Range& own = parts.at(static_cast<std::size_t>(rank_));
@@ -255,7 +270,7 @@ cudaStream_t PeerCopies::sum(const Start& start, View full, std::size_t first_by
     if (place.used) HS_COMM_CUDA(communicator_, cudaStreamWaitEvent(frees_, place.added, 0));
     const Range sent = piece_of(other, i);
     const cudaEvent_t received =
-        exchange(start, data + sent.begin, sent.bytes, mapped_->there(place.memory));
+        exchange(start, data + sent.begin, sent.bytes, mapped_places_->there(place.memory));
     if (gathered == Gathered::yes && i > 0) send_sums(i - 1);
     const Range mine = piece_of(own, i);
     HS_COMM_CUDA(communicator_, cudaStreamWaitEvent(adds_, received, 0));

@@ -29,12 +29,13 @@ namespace hyperslab::comm {
 /// what the other member does later than what it waits for itself.
 class PeerCopies {
  public:
-  /// yes, for a data group: takes memory for what the other member adds to whole sums, so that
-  /// sums() may say yes.
+  /// yes, for a data group: sums() may say yes, and the first share() takes memory for what the
+  /// other member sends to be added.
   enum class Sums : std::uint8_t { no, yes };
   /// Collective over `group`. Null, alike on all members, unless there are two that can map each
-  /// other's memory (see PeerMemory), or if HYPERSLAB_PEER_COPIES is 0 on one of them; with sums
-  /// also if it is `tensor`. Throws on another value than 0, 1 and tensor.
+  /// other's memory (see PeerMemory). Null, too, where HYPERSLAB_PEER_COPIES is 0 on a member, or
+  /// is `tensor` and sums are asked for. Throws on all members if it is something else than 0, 1
+  /// and tensor on one.
   [[nodiscard]] static std::unique_ptr<PeerCopies> make(MPI_Comm group,
                                                         const std::string& communicator, Sums sums);
   /// Collective, after everything enqueued is done.
@@ -49,7 +50,7 @@ class PeerCopies {
   [[nodiscard]] bool is_shared(CView view) const { return holder_of(view) != nullptr; }
   /// Whether an all_gather into `full` is worth it; if not, it is NCCL's.
   [[nodiscard]] bool gathers(CView full) const;
-  /// The same of a sum of `full` over both members, in eager calls.
+  /// The same of a sum of `full` over both members, in eager calls: places have no lanes.
   [[nodiscard]] bool sums(CView full) const;
 
   /// When a call begins and the capture that it is part of, 0 for none.
@@ -133,15 +134,18 @@ class PeerCopies {
   std::string communicator_;
   MPI_Comm group_;  ///< of the communicator that owns this
   int rank_;
-  Buffer memory_;                       ///< flags, then places
+  Sums sums_;
+  Buffer memory_;                       ///< flags
   std::unique_ptr<PeerMemory> mapped_;  ///< that memory; goes before it
+  Buffer memory_of_places_;
+  std::unique_ptr<PeerMemory> mapped_places_;  ///< likewise
   std::vector<std::weak_ptr<PeerMemory>> shared_;
   cudaStream_t frees_ = nullptr;  ///< waits until the other may be written to
   cudaStream_t sends_ = nullptr;
   cudaStream_t receives_ = nullptr;
   cudaStream_t adds_ = nullptr;
   std::array<Lane, kLanes> lanes_{};
-  std::vector<Place> places_;  ///< none without sums
+  std::vector<Place> places_;  ///< none without sums, or before share()
 };
 
 }  // namespace hyperslab::comm

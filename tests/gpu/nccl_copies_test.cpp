@@ -284,8 +284,8 @@ class NcclDataCopies : public NcclCopies {
   Tensor busy_;
 };
 
-// Parts of one piece, of pieces that reuse the places, and of sizes that differ, by a whole piece
-// at most. All sums are under way at once: nothing waits for the GPU between them, which is late on
+// Parts of one piece, of pieces that reuse the places, and parts of which one has more bytes, or a
+// piece more. All sums are under way at once: nothing waits for the GPU between them, which is late on
 // one member. They go with and without marks of their time.
 TEST_F(NcclDataCopies, SumsWholeBuffers) {
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {

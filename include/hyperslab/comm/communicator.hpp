@@ -172,7 +172,7 @@ class Communicator : public Background {
   /// destroyed: on all members, before the arena and this communicator. Null where members cannot,
   /// or took other views. Collective.
   [[nodiscard]] std::shared_ptr<void> share(const Arena& arena);
-  /// Whether calls with this view write right where it lies on the other members, beside
+  /// Whether pieces of this view are written right where they belong on the other members, beside
   /// computation: then products are worth cutting into pieces. Alike on all members.
   [[nodiscard]] virtual bool is_shared(CView /*view*/) const { return false; }
 
