@@ -75,7 +75,7 @@ roots = [sysconfig.get_path("purelib"), *site.getsitepackages(), site.getusersit
 print(":".join(path for root in roots for path in sorted(glob.glob(root + "/nvidia/*/bin"))))
 EOF_PACKAGES
 )
-sanitizer_program=$(PATH=$packages:$PATH:${CUDA_HOME:-/usr/local/cuda}/bin command -v compute-sanitizer || true)
+sanitizer_program=$(PATH=${packages:+$packages:}$PATH:${CUDA_HOME:-/usr/local/cuda}/bin command -v compute-sanitizer || true)
 sanitizer_version=
 if ((sanitizers)) && [[ -n $sanitizer_program ]]; then
   sanitizer_version=$("$sanitizer_program" --version | sed -n 's/^Version \([0-9.]*\).*/\1/p') || true
@@ -347,10 +347,10 @@ for program in "${programs[@]}"; do
 done
 for name in memory count components; do alone+=("record $name $name"); done
 if ((sanitizers)); then
-  # Under racecheck the largest problems take more minutes than they are worth: of a kernel the
-  # smaller ones are left.
+  # Under racecheck the largest problems take more minutes than they are worth; every kernel keeps a
+  # smaller one.
   shared=("sanitized racecheck kernels_norm *.Backward:*.TheKept*:*.AMean*:*.NoneAdds"
-    "sanitized racecheck kernels_loss -*.ManyRows*:*.MatchesTheOracle:*.ZLoss*:*.AVocabulary*" "${shared[@]}"
+    "sanitized racecheck kernels_loss -*.ManyRows:*.ManyRowsThrough*:*.MatchesTheOracle:*.ZLoss*:*.AVocabulary*" "${shared[@]}"
     "sanitized racecheck kernels_attention *.CachedForward:*.ARank*")
   for name in embedding optimizer; do shared+=("sanitized racecheck kernels_$name"); done
   for name in norm loss; do shared+=("sanitized synccheck kernels_$name"); done

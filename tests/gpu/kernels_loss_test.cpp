@@ -13,6 +13,11 @@ using namespace hyperslab::ops::test;
 
 class GpuLoss : public GpuTest {
  protected:
+  struct Rows {
+    Dim N;
+    Dim V;
+    Dim padding;  ///< columns beyond the vocabulary
+  };
   StepState state;
   void SetUp() override {
     GpuTest::SetUp();
@@ -34,6 +39,8 @@ class GpuLoss : public GpuTest {
         .in_out(filled_tensor(DType::f32, {kSumCount}, 1));
     return out;
   }
+  /// In bf16, with scores of targets.
+  void expect_gradients_of(const Rows& rows) const;
 };
 
 /// `padding`: columns beyond the vocabulary.
@@ -145,29 +152,36 @@ TEST_F(GpuLoss, ColumnsOfPaddingTakeNoPart) {
   }
 }
 
+void GpuLoss::expect_gradients_of(const Rows& rows) const {
+  const auto& [N, V, padding] = rows;
+  Problem p = problem(DType::bf16, padded_logits(DType::bf16, N, V + padding, V, 1), targets(N, V));
+  p.output(DType::f32, {N, kTargetScoreCount});
+  const auto call = [V = V](Context& ctx, const Problem::Views& v) {
+    softmax_cross_entropy(ctx, {v[0], whole_vocabulary(V), v[1], v[4], 1e-3F},
+                          struct_at<StepState>(v[2]), WithGradient::yes, v[3]);
+  };
+  p.expect_match(call, "loss of many rows of " + std::to_string(V), 2);
+  EXPECT_EQ(sum_of(p.on_gpu(call)[3], kSumCorrect), sum_of(p.on_oracle(call)[3], kSumCorrect));
+}
+
 TEST_F(GpuLoss, ManyRowsThroughSharedMemory) {
   // Rows of one piece, two and up to seven, more than all blocks have room for at once, and longer
   // than their logits by a piece; the longest that fit, and longer ones.
-  for (const auto& [N, V, padding] : std::vector<std::array<Dim, 3>>{{2300, 2049, 7},
-                                                                     {600, 8192, 0},
-                                                                     {600, 8193, 255},
-                                                                     {900, 16384, 0},
-                                                                     {70, 2052, 8212},
-                                                                     {600, 28999, 1},
-                                                                     {900, 50257, 47},
-                                                                     {600, 56832, 0},
-                                                                     {70, 56833, 7}}) {
-    Problem p =
-        problem(DType::bf16, padded_logits(DType::bf16, N, V + padding, V, 1), targets(N, V));
-    p.output(DType::f32, {N, kTargetScoreCount});
-    const auto call = [V = V](Context& ctx, const Problem::Views& v) {
-      softmax_cross_entropy(ctx, {v[0], whole_vocabulary(V), v[1], v[4], 1e-3F},
-                            struct_at<StepState>(v[2]), WithGradient::yes, v[3]);
-    };
-    p.expect_match(call, "loss of many rows of " + std::to_string(V), 2);
-    EXPECT_EQ(sum_of(p.on_gpu(call)[3], kSumCorrect), sum_of(p.on_oracle(call)[3], kSumCorrect));
+  for (const Rows& rows : std::vector<Rows>{{2300, 2049, 7},
+                                            {600, 8192, 0},
+                                            {600, 8193, 255},
+                                            {900, 16384, 0},
+                                            {70, 2052, 8212},
+                                            {600, 28999, 1},
+                                            {900, 50257, 47},
+                                            {600, 56832, 0},
+                                            {70, 56833, 7}}) {
+    expect_gradients_of(rows);
   }
 }
+
+// Blocks take another row once they have written the gradient of one: few enough for racecheck.
+TEST_F(GpuLoss, ReusesSharedMemory) { expect_gradients_of({300, 28999, 1}); }
 
 /// Vocabularies whose parts a warp's row holds, and ones that take a block's.
 std::vector<Sharding> shardings() {
