@@ -128,6 +128,8 @@ def torch_of(arguments: argparse.Namespace, row: Row) -> dict[str, Any]:
 
 def output_of(words: list[str]) -> str:
     done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if "No module named 'torch'" in done.stderr:
+        raise UserError(f"{words[0]} has no PyTorch, beside which this row is measured; take a python3 that has it")
     if done.returncode != 0:
         raise UserError(f"`{' '.join(words)}` ended with {done.returncode}: {done.stderr.strip()[-600:]}")
     return done.stdout
@@ -218,13 +220,14 @@ def run(arguments: argparse.Namespace) -> int:
 def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python3 -m analysis.compare.speed", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("row", nargs="?", metavar="ROW")
+    parser.add_argument("row", nargs="?", metavar="ROW", help="measured and added to --output")
     parser.add_argument("--list", action="store_true", help="prints the rows")
-    parser.add_argument("--check", action="store_true", help="whether a ratio fell")
-    parser.add_argument("--binary", default="build/bin/hyperslab", metavar="COMMAND")
+    parser.add_argument("--check", action="store_true", help="prints the rows of --output whose ratio fell by more than 4 %%; exit code 1 if there are any")
+    parser.add_argument("--binary", default="build/bin/hyperslab", metavar="COMMAND", help="default: %(default)s")
     parser.add_argument("--launcher", default="mpirun -np {ranks}", metavar="COMMAND", help="for several ranks")
-    parser.add_argument("--decks", type=Path, default=Path("inputs"), metavar="FOLDER")
-    parser.add_argument("--output", type=Path, default=Path("analysis/results/speed.jsonl"), metavar="FILE")
+    parser.add_argument("--decks", type=Path, default=Path("inputs"), metavar="FOLDER", help="default: %(default)s")
+    parser.add_argument("--output", type=Path, default=Path("analysis/results/speed.jsonl"), metavar="FILE",
+                        help="default: %(default)s")
     parser.add_argument("--steps", type=int, default=0, help="measured steps (default: the row's)")
     arguments = parser.parse_args(words)
     try:

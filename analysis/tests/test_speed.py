@@ -107,6 +107,11 @@ class Speed(unittest.TestCase):
                 self.assertIn(says, err)
         self.assertFalse(self.output.exists())
 
+    def test_a_python_without_pytorch_is_named(self) -> None:
+        script = "raise ModuleNotFoundError(\"No module named 'torch'\")"
+        with self.assertRaisesRegex(speed.UserError, f"{sys.executable} has no PyTorch"):
+            speed.output_of([sys.executable, "-c", script])
+
     def test_processors_of_one_name_differ_by_their_vectors(self) -> None:
         info = "processor : 0\nmodel name\t: AMD EPYC\nflags\t\t: fpu {}\n"
         for flags, expected in (("avx2 avx512f avx512_bf16", "AMD EPYC, AVX512_BF16"), ("avx2 avx512f", "AMD EPYC, AVX-512"),
