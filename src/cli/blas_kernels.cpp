@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <filesystem>
 #include <string_view>
+#include <system_error>
 
 // OpenBLAS's own, which other libraries do not have.
 extern "C" {
@@ -42,8 +44,11 @@ void use_kernels_of_processor(char** words) {
   const std::string_view taken = openblas_get_corename();
   const char* const kernels = widest_kernels();
   if (kernels == nullptr || std::ranges::find(kWithoutAvx2, taken) == kWithoutAvx2.end()) return;
-  if (::setenv(kVariable, kernels, 1) != 0) return;
-  ::execv("/proc/self/exe", words);  // returns if the system refuses; then products are slow
+  std::error_code refused;
+  // Its own path, by which the system names the process.
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", refused);
+  if (refused || ::setenv(kVariable, kernels, 1) != 0) return;
+  ::execv(program.c_str(), words);  // returns if the system refuses; then products are slow
 }
 
 }  // namespace hyperslab::cli

@@ -66,7 +66,9 @@ class Kernels(support.Case):
                               capture_output=True, timeout=60, check=False, env={**environment, **variables})
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("--steps", done.stdout)
-        return [line.removeprefix("kernels: ") for line in done.stderr.splitlines() if line.startswith("kernels: ")]
+        starts = [line.split() for line in done.stderr.splitlines() if line.startswith("kernels: ")]
+        self.assertEqual({program for _, _, program in starts}, {pathlib.Path(program[0]).name})
+        return [kernels for _, kernels, _ in starts]
 
     def test_the_program_asks_for_those_of_the_widest_vectors(self):
         flags = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").split()

@@ -2,6 +2,7 @@
 /* Stands in for an OpenBLAS that is older than the processor, and tells of every start of a program. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
 
 char* openblas_get_corename(void);
 
@@ -12,5 +13,7 @@ char* openblas_get_corename(void) {
 
 __attribute__((constructor)) static void tell(void) {
   const char* kernels = getenv("OPENBLAS_CORETYPE");
-  fprintf(stderr, "kernels: %s\n", kernels == NULL ? "none" : kernels);
+  char name[16] = "";
+  (void)prctl(PR_GET_NAME, name);
+  fprintf(stderr, "kernels: %s %s\n", kernels == NULL ? "none" : kernels, name);
 }
