@@ -43,8 +43,8 @@ void report_emulation(const Start& start) {
   if (!start.is_first()) return;
   if (precision.compute == Precision::bf16) {
     log::info(ops::cpu_multiplies_bf16()
-                  ? "bf16 on CPU ranks: AVX512_BF16 multiplies matrices; every other operation "
-                    "computes in fp32 and rounds what it stores"
+                  ? "bf16 on CPU ranks: AVX512_BF16, or AMX, multiplies matrices; every other "
+                    "operation computes in fp32 and rounds what it stores"
                   : "bf16 on CPU ranks: every operation computes in fp32 and rounds what it "
                     "stores, which is slower than precision.compute: fp32; this processor has no "
                     "AVX512_BF16");

@@ -2,14 +2,18 @@
 #include "bf16_kernels.hpp"
 
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <immintrin.h>
 
 #include <algorithm>
 #include <array>
 #include <utility>
 
+#include "amx.hpp"
 #include "bf16_rounding.hpp"
+#include "hyperslab/core/round_up.hpp"
 
+#define HS_AMX __attribute__((target("amx-tile,amx-bf16,avx512f,avx512bw,avx512vl,avx512bf16")))
 #define HS_BF16 __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16")))
 #define HS_INLINE inline __attribute__((always_inline))
 
@@ -61,7 +65,7 @@ HS_BF16 void pack_neighbours(Bf16Rows rows, Dim count, Dim k, Bf16Pair* to) {
       block[i] = _mm512_maskz_loadu_epi16(i < count ? mask : 0, from);
     }
     transpose(block);
-    const Dim pairs = pairs_of(here);
+    const Dim pairs = (here + 1) / 2;
     for (Dim p = 0; p < pairs; ++p) _mm512_storeu_si512(to + p * kWidth, block[p]);
     to += pairs * kWidth;
   }
@@ -71,7 +75,7 @@ HS_BF16 void pack_neighbours(Bf16Rows rows, Dim count, Dim k, Bf16Pair* to) {
 template <Dim kWidth>
 HS_BF16 void pack_strides(Bf16Rows rows, Dim count, Dim k, Bf16Pair* to) {
   const auto mask = static_cast<__mmask16>((1U << count) - 1U);
-  for (Dim p = 0; p < pairs_of(k); ++p) {
+  for (Dim p = 0; 2 * p < k; ++p) {
     const bf16* low = rows.data + 2 * p * rows.row;
     const bool is_pair = 2 * p + 1 < k;
     const __m256i even = _mm256_maskz_loadu_epi16(mask, low);
@@ -85,10 +89,12 @@ HS_BF16 void pack_strides(Bf16Rows rows, Dim count, Dim k, Bf16Pair* to) {
 
 template <Dim kWidth>
 HS_BF16 void pack(Bf16Rows rows, Dim count, Dim k, Bf16Pair* panel) {
+  const Dim filled = (k + 1) / 2;
+  std::fill_n(panel + filled * kWidth, (pairs_of(k) - filled) * kWidth, 0U);
   for (Dim first = 0; first < kWidth; first += kLanes) {
     const Dim here = std::clamp<Dim>(count - first, 0, std::min(kLanes, kWidth));
     if (here == 0) {
-      for (Dim p = 0; p < pairs_of(k); ++p) std::fill_n(panel + p * kWidth + first, kLanes, 0U);
+      for (Dim p = 0; p < filled; ++p) std::fill_n(panel + p * kWidth + first, kLanes, 0U);
     } else if (rows.k_strides) {
       pack_strides<kWidth>(rows.at(first, 0), here, k, panel + first);
     } else {
@@ -135,6 +141,77 @@ constexpr std::array<Tile, sizeof...(kBefore)> tiles(std::integer_sequence<int, 
 }
 constexpr auto kTiles = tiles(std::make_integer_sequence<int, kTileRows>());
 
+/// Up to kTileRows rows, `pitch` pairs from one to the next.
+HS_BF16 void pack_rows(Bf16Rows rows, Dim count, Dim k, Dim pitch, Bf16Pair* panel) {
+  for (Dim first = 0; first < pitch; first += kLanes) {
+    const Dim here = std::min(2 * kLanes, k - 2 * first);
+    __m512i block[kLanes];
+    if (rows.k_strides) {
+      alignas(64) Bf16Pair of_k[kLanes * kLanes] = {};
+      pack_strides<kLanes>(rows.at(0, 2 * first), count, here, of_k);
+      for (Dim i = 0; i < kLanes; ++i) block[i] = _mm512_load_si512(of_k + i * kLanes);
+      transpose(block);
+    } else {
+      const __mmask32 mask = ~__mmask32{0} >> (2 * kLanes - here);
+      for (Dim i = 0; i < count; ++i) {
+        block[i] = _mm512_maskz_loadu_epi16(mask, rows.data + i * rows.row + 2 * first);
+      }
+    }
+    for (Dim i = 0; i < count; ++i) _mm512_storeu_si512(panel + i * pitch + first, block[i]);
+  }
+}
+
+/// What _tile_loadconfig reads: tiles 0 and 1 are sums, 2 is of the left operand, 3 and 4 of the
+/// right one; all have 64 bytes a row.
+struct alignas(64) TileConfiguration {
+  std::uint8_t palette = 1;
+  std::uint8_t start_row = 0;
+  std::uint8_t reserved[14] = {};
+  std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64};
+  std::uint8_t rows[16] = {};
+  explicit TileConfiguration(std::uint8_t left_rows)
+      : rows{left_rows, left_rows, left_rows, kLanes, kLanes} {}
+};
+
+HS_AMX void amx_tile(Dim rows, Dim pairs, const Bf16Pair* left, const Bf16Pair* right,
+                     Result<float> sums) {
+  const TileConfiguration configuration(static_cast<std::uint8_t>(rows));
+  const auto word = static_cast<Dim>(sizeof(Bf16Pair));
+  _tile_loadconfig(&configuration);
+  if (sums.beta != 0) {
+    _tile_loadd(0, sums.data, sums.row * word);
+    _tile_loadd(1, sums.data + kLanes, sums.row * word);
+  } else {
+    _tile_zero(0);
+    _tile_zero(1);
+  }
+  for (Dim p = 0; p < pairs; p += kLanes) {
+    _tile_loadd(2, left + p, pairs * word);
+    _tile_loadd(3, right + p * kTileColumns, kTileColumns * word);
+    _tile_loadd(4, right + p * kTileColumns + kLanes, kTileColumns * word);
+    _tile_dpbf16ps(0, 2, 3);
+    _tile_dpbf16ps(1, 2, 4);
+  }
+  _tile_stored(0, sums.data, sums.row * word);
+  _tile_stored(1, sums.data + kLanes, sums.row * word);
+  _tile_release();
+}
+
+/// Whether tiles of AMX multiply in place of AVX512_BF16, which is slower than fp32 on the
+/// processors that have both.
+bool has_amx() {
+  static const bool has = [] {
+    unsigned eax = 0;
+    unsigned ebx = 0;
+    unsigned ecx = 0;
+    unsigned edx = 0;
+    constexpr unsigned kAmxBf16 = 1U << 22U;
+    if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0) return false;
+    return (edx & kAmxBf16) != 0 && may_use_amx();
+  }();
+  return has;
+}
+
 /// A row of the tile becomes what is stored: alpha times it, and the bias.
 HS_BF16 void scale_row(Dim columns, float alpha, const float* sums, const bf16* bias, float* to) {
   for (Dim j = 0; j < columns; ++j) to[j] = alpha * sums[j];
@@ -151,7 +228,13 @@ bool has_bf16_products() {
   return has;
 }
 
+Dim pairs_of(Dim k) {
+  const Dim pairs = (k + 1) / 2;
+  return has_amx() ? round_up(pairs, kLanes) : pairs;
+}
+
 void pack_left(Bf16Rows rows, Dim count, Dim k, Bf16Pair* panel) {
+  if (has_amx()) return pack_rows(rows, count, k, pairs_of(k), panel);
   pack<kTileRows>(rows, count, k, panel);
 }
 void pack_right(Bf16Rows rows, Dim count, Dim k, Bf16Pair* panel) {
@@ -160,6 +243,7 @@ void pack_right(Bf16Rows rows, Dim count, Dim k, Bf16Pair* panel) {
 
 void bf16_tile(Dim rows, Dim pairs, const Bf16Pair* left, const Bf16Pair* right,
                Result<float> sums) {
+  if (has_amx()) return amx_tile(rows, pairs, left, right, sums);
   kTiles[static_cast<std::size_t>(rows - 1)](pairs, left, right, sums);
 }
 
@@ -189,6 +273,7 @@ HS_BF16 void finish_tile(Dim rows, Dim columns, float alpha, Result<const float>
 namespace hyperslab::ops::cpu {
 
 bool has_bf16_products() { return false; }
+Dim pairs_of(Dim k) { return (k + 1) / 2; }
 void pack_left(Bf16Rows, Dim, Dim, Bf16Pair*) {}
 void pack_right(Bf16Rows, Dim, Dim, Bf16Pair*) {}
 void bf16_tile(Dim, Dim, const Bf16Pair*, const Bf16Pair*, Result<float>) {}

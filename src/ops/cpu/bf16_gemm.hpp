@@ -4,7 +4,7 @@
 #include "bf16_support.hpp"
 #include "gemm.hpp"
 
-// Products of matrices stored in bf16, by the instructions of AVX512_BF16.
+// Products of matrices stored in bf16, by the instructions of AMX or AVX512_BF16.
 
 namespace hyperslab::ops::cpu {
 

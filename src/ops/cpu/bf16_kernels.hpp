@@ -18,7 +18,8 @@ inline constexpr Dim kTileColumns = 32;
 /// Packing writes up to so many pairs behind a panel of kTileRows.
 inline constexpr Dim kPackSlack = 16 - kTileRows;
 
-[[nodiscard]] constexpr Dim pairs_of(Dim k) { return (k + 1) / 2; }
+/// Pairs of a packed panel for `k` elements: with AMX whole tiles of 16, which zeros fill.
+[[nodiscard]] Dim pairs_of(Dim k);
 
 /// Rows of an operand, each of which has `k` elements along the summed dimension: element (i, k) is
 /// data[i * row + k], or data[k * row + i] if `k_strides`.
@@ -31,8 +32,8 @@ struct Bf16Rows {
   }
 };
 
-/// Packs up to kTileRows or kTileColumns rows, (pairs_of(k), kTileRows or kTileColumns); what is
-/// missing becomes zero.
+/// Packs up to kTileRows or kTileColumns rows, (pairs_of(k), kTileRows or kTileColumns), with AMX
+/// the left ones as (kTileRows, pairs_of(k)); what is missing becomes zero.
 void pack_left(Bf16Rows rows, Dim count, Dim k, Bf16Pair* panel);
 void pack_right(Bf16Rows rows, Dim count, Dim k, Bf16Pair* panel);
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "amx.hpp"
 #include "int8_kernels.hpp"
 
 #if defined(__x86_64__)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "int8_kernels.hpp"
 
+#include "amx.hpp"
 #include "hyperslab/core/error.hpp"
 
 #if defined(__x86_64__)

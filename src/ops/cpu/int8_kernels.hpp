@@ -65,7 +65,5 @@ struct Int8Kernels {
 // Of int8_avx512.cpp, where the processor is an x86.
 extern const Int8Kernels kVnniKernels;
 extern const Int8Kernels kAmxKernels;
-/// Asks the operating system once for the tiles of AMX.
-[[nodiscard]] bool may_use_amx();
 
 }  // namespace hyperslab::ops::cpu
