@@ -2,7 +2,6 @@
 #include "bf16_kernels.hpp"
 
 #if defined(__x86_64__)
-#include <cpuid.h>
 #include <immintrin.h>
 
 #include <algorithm>
@@ -161,21 +160,11 @@ HS_BF16 void pack_rows(Bf16Rows rows, Dim count, Dim k, Dim pitch, Bf16Pair* pan
   }
 }
 
-/// What _tile_loadconfig reads: tiles 0 and 1 are sums, 2 is of the left operand, 3 and 4 of the
-/// right one; all have 64 bytes a row.
-struct alignas(64) TileConfiguration {
-  std::uint8_t palette = 1;
-  std::uint8_t start_row = 0;
-  std::uint8_t reserved[14] = {};
-  std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64};
-  std::uint8_t rows[16] = {};
-  explicit TileConfiguration(std::uint8_t left_rows)
-      : rows{left_rows, left_rows, left_rows, kLanes, kLanes} {}
-};
-
+/// Tiles 0 and 1 are sums, 2 is of the left operand, 3 and 4 of the right one.
 HS_AMX void amx_tile(Dim rows, Dim pairs, const Bf16Pair* left, const Bf16Pair* right,
                      Result<float> sums) {
-  const TileConfiguration configuration(static_cast<std::uint8_t>(rows));
+  TileConfiguration configuration;
+  std::fill_n(configuration.rows, 3, static_cast<std::uint8_t>(rows));
   const auto word = static_cast<Dim>(sizeof(Bf16Pair));
   _tile_loadconfig(&configuration);
   if (sums.beta != 0) {
@@ -200,15 +189,7 @@ HS_AMX void amx_tile(Dim rows, Dim pairs, const Bf16Pair* left, const Bf16Pair* 
 /// Whether tiles of AMX multiply in place of AVX512_BF16, which is slower than fp32 on the
 /// processors that have both.
 bool has_amx() {
-  static const bool has = [] {
-    unsigned eax = 0;
-    unsigned ebx = 0;
-    unsigned ecx = 0;
-    unsigned edx = 0;
-    constexpr unsigned kAmxBf16 = 1U << 22U;
-    if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0) return false;
-    return (edx & kAmxBf16) != 0 && may_use_amx();
-  }();
+  static const bool has = may_use_amx(AmxProducts::bf16);
   return has;
 }
 

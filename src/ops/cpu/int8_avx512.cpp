@@ -3,10 +3,7 @@
 #include "int8_kernels.hpp"
 
 #if defined(__x86_64__)
-#include <cpuid.h>
 #include <immintrin.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -226,15 +223,6 @@ void vnni_panel_sums(Dim rows, Dim panels, const Int8Rows& x, const std::uint8_t
   }
 }
 
-/// Eight tiles of 16 rows of 64 bytes.
-struct alignas(64) TileConfiguration {
-  std::uint8_t palette = 1;
-  std::uint8_t start_row = 0;
-  std::uint8_t reserved[14] = {};
-  std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-  std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-};
-
 /// sums (32, 32) of 32 activation rows with two panels.
 HS_AMX HS_INLINE void amx_tile(const Int8Rows& x, const std::uint8_t* packed, std::int32_t* sums,
                                Dim pitch) {
@@ -278,21 +266,6 @@ HS_AMX void amx_panel_sums(Dim rows, Dim panels, const Int8Rows& x, const std::u
 
 const Int8Kernels kVnniKernels = {4, vnni_dots, 12, pack<128>, vnni_panel_sums};
 const Int8Kernels kAmxKernels = {4, vnni_dots, 10, pack<0>, amx_panel_sums};
-
-bool may_use_amx() {
-  static const bool may = [] {
-    unsigned eax = 0;
-    unsigned ebx = 0;
-    unsigned ecx = 0;
-    unsigned edx = 0;
-    constexpr unsigned kTileAndInt8 = 3U << 24U;
-    if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0) return false;
-    if ((edx & kTileAndInt8) != kTileAndInt8) return false;
-    // Linux hands out the state of tiles on request: ARCH_REQ_XCOMP_PERM of XTILEDATA.
-    return syscall(SYS_arch_prctl, 0x1023, 18) == 0;
-  }();
-  return may;
-}
 
 }  // namespace hyperslab::ops::cpu
 #endif

@@ -91,7 +91,8 @@ bool has(InstructionSet set) {
   switch (set) {
     case InstructionSet::portable: return true;
     case InstructionSet::avx2: return __builtin_cpu_supports("avx2") != 0;
-    case InstructionSet::amx: return has(InstructionSet::avx512_vnni) && may_use_amx();
+    case InstructionSet::amx:
+      return has(InstructionSet::avx512_vnni) && may_use_amx(AmxProducts::int8);
     case InstructionSet::avx512_vnni:
       return __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
              __builtin_cpu_supports("avx512vl") != 0 && __builtin_cpu_supports("avx512vnni") != 0;

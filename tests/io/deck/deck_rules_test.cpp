@@ -207,8 +207,7 @@ const std::vector<BrokenRule>& broken_run_rules() {
        "embedding"},
       {"adapter.rank", "data:", "adapter: {targets: [mlp.up]}\ndata:", kCpu,
        "10:11|0 adds no adapters, and adapter.targets or adapter.dropout is given: set "
-       "adapter.rank "
-       "to 1 or more (16 is usual), or leave the others out"},
+       "adapter.rank to 1 or more (16 is usual), or leave the others out"},
       {"adapter.rank", "global_batch: 8",
        "global_batch: 8\n  trainable: [norm]\nadapter: {rank: 4}", kCpu,
        "16:11|with adapters they alone are trained: leave train.trainable out, or set adapter.rank "
@@ -244,8 +243,7 @@ const std::vector<BrokenRule>& broken_run_rules() {
        "int8 or int4, or leave quantization.embeddings and quantization.head out"},
       {"quantization.head", "data:", "quantization: {weights: int8, embeddings: true}\ndata:", kCpu,
        "10:31|fake quantization is of the blocks' matrices alone: leave quantization.embeddings "
-       "and "
-       "quantization.head out, and round them with checkpoint quantize --embeddings --head"},
+       "and quantization.head out, and round them with checkpoint quantize --embeddings --head"},
       {"model.bos_token", "vocabulary: 300", "vocabulary: 300\n  bos_token: 300", kCpu,
        "9:3|300 is no id of the 300 of model.vocabulary; give one below, or -1 for none"},
       {"model.eos_tokens", "vocabulary: 300", "vocabulary: 300\n  eos_tokens: [1, 301]", kCpu,
