@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Stands in for an OpenBLAS that is older than the processor, and tells of every start of a program. */
+/* Stands in for an OpenBLAS that is older than the processor; tells of every start of a program. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
