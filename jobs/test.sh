@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# jobs/test.sh [--slow] [--tidy] [--no-install]
+# jobs/test.sh [--slow] [--tidy] [--lint] [--no-install]
 # Installs what is missing, builds, and runs every test that this machine can run: CTest, the checks
 # of the repository, the modules as shared libraries, analysis/ and lint. --slow adds the tests with
 # that label, such as every layout of every axis against one rank (an hour on 2 cores); --tidy runs
-# clang-tidy over every source, not over those that changed (slow).
+# clang-tidy over every source, not over those that changed (slow); --lint runs what needs no build
+# alone: the checks of the repository and lint without clang-tidy (half a minute).
 source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
 
 # clang-tidy takes 5 to 10 s a source: so many at most, spread evenly, without --tidy.
@@ -15,13 +16,15 @@ failures=()
 skipped=()
 left_out="slow|repository"  # labels
 tidy_all=0
+lint_only=0
 while (($# > 0)); do
   case $1 in
     --slow) left_out="repository|soak" ;;
     --tidy) tidy_all=1 ;;
+    --lint) lint_only=1 ;;
     --no-install) HYPERSLAB_NO_INSTALL=1 ;;
     -h | --help)
-      sed -n '3,7s/^# //p' "$hs_root/jobs/test.sh"
+      sed -n '3,8s/^# //p' "$hs_root/jobs/test.sh"
       exit 0
       ;;
     *) hs_die 2 "jobs/test.sh: unknown option $1; see jobs/test.sh --help" ;;
@@ -182,32 +185,8 @@ check_tidy() {
   return 1
 }
 
-hs_part "install"
-hs_install "${hs_build_packages[@]}" "${hs_test_packages[@]}" "${hs_analysis_packages[@]}"
-hs_install_optional "${hs_lint_packages[@]}" "${hs_pdf_packages[@]}"
-[[ $left_out == *slow* ]] || hs_install_optional "${hs_slow_packages[@]}"
-
-hs_part "build"
-try build configure_and_build
-if ((failed == 0)); then
-  hs_part "tests"
-  run_ctest ctest "$(hs_cores)" -LE "$left_out|e2e|fault"
-  hs_part "whole runs"
-  # They wait for launches and time-outs: each takes less than half of a core.
-  run_ctest "whole runs" $((($(hs_cores) * 3 + 1) / 2)) -L "e2e|fault" -LE "$left_out"
-  hs_part "repository"
-  run_ctest repository "$(hs_cores)" -L repository
-else
-  skipped+=("every test of CTest: not all was built")
-fi
-hs_part "layers"
-try layers build_layers
-hs_part "evidence"
-jobs/gpu-tests.sh --check
-jobs/huggingface.sh --check
-hs_part "analysis"
-run_python_tests
-if git rev-parse --is-inside-work-tree >/dev/null 2>&1; then
+check_lint() {
+  local scripts texts
   hs_part "lint"
   try_lint clang-format-16 check_format
   mapfile -t scripts < <(sources 'jobs/*.sh' 'jobs/slurm/*.sbatch' 'packaging/*.sh' .ci/run)
@@ -215,11 +194,55 @@ if git rev-parse --is-inside-work-tree >/dev/null 2>&1; then
   try_lint yamllint yamllint --strict inputs .yamllint .clang-format .clang-tidy .pre-commit-config.yaml
   mapfile -t texts < <(sources)
   try_lint codespell codespell "${texts[@]}"
-  hs_part "tidy"
-  try_lint clang-tidy-16 check_tidy
-else
-  skipped+=("lint: not a checkout of git")
-fi
+}
+
+test_all() {
+  hs_part "install"
+  hs_install "${hs_build_packages[@]}" "${hs_test_packages[@]}" "${hs_analysis_packages[@]}"
+  hs_install_optional "${hs_lint_packages[@]}" "${hs_pdf_packages[@]}"
+  [[ $left_out == *slow* ]] || hs_install_optional "${hs_slow_packages[@]}"
+
+  hs_part "build"
+  try build configure_and_build
+  if ((failed == 0)); then
+    hs_part "tests"
+    run_ctest ctest "$(hs_cores)" -LE "$left_out|e2e|fault"
+    hs_part "whole runs"
+    # They wait for launches and time-outs: each takes less than half of a core.
+    run_ctest "whole runs" $((($(hs_cores) * 3 + 1) / 2)) -L "e2e|fault" -LE "$left_out"
+    hs_part "repository"
+    run_ctest repository "$(hs_cores)" -L repository
+  else
+    skipped+=("every test of CTest: not all was built")
+  fi
+  hs_part "layers"
+  try layers build_layers
+  hs_part "evidence"
+  jobs/gpu-tests.sh --check
+  jobs/huggingface.sh --check
+  hs_part "analysis"
+  run_python_tests
+  if git rev-parse --is-inside-work-tree >/dev/null 2>&1; then
+    check_lint
+    hs_part "tidy"
+    try_lint clang-tidy-16 check_tidy
+  else
+    skipped+=("lint: not a checkout of git")
+  fi
+}
+
+lint_alone() {
+  local check
+  hs_part "install"
+  hs_install_optional "${hs_lint_packages[@]}"
+  hs_part "repository"
+  for check in tests/repository/check_*.py; do
+    try "$check" env PYTHONDONTWRITEBYTECODE=1 python3 "$check"
+  done
+  check_lint
+}
+
+if ((lint_only)); then lint_alone; else test_all; fi
 
 # What the compiler said is far up by now.
 if [[ ${failures[0]-} == build* ]]; then
