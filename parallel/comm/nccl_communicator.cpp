@@ -95,10 +95,10 @@ NcclCommunicator::NcclCommunicator(MPI_Comm own, GroupRole role,
   recorder->wait_begins(Call::barrier, 0);
   initialize_nccl();
   if (role == GroupRole::tensor) {
-    peer_copies_ = PeerCopies::make(comm_, name(), PeerCopies::Sums::no);
+    peer_copies_ = PeerCopies::make(comm_, name(), PeerCopies::WholeSums::no);
     if (peer_copies_) peer_sums_ = PeerSums::make(comm_, name());
   } else if (role == GroupRole::data) {
-    peer_copies_ = PeerCopies::make(comm_, name(), PeerCopies::Sums::yes);
+    peer_copies_ = PeerCopies::make(comm_, name(), PeerCopies::WholeSums::yes);
   }
   recorder->wait_ends();
 }
@@ -195,9 +195,9 @@ void NcclCommunicator::run_copies(Stream& after, Call call, Ticket ticket, Issue
   HS_COMM_CUDA(name(), cudaEventRecord(mine.done, stream_));
 }
 
-/// Whether copies add `full` up. Sums of graphs are NCCL's (see PeerCopies::sums).
+/// Whether copies add `full` up. Sums of graphs are NCCL's (see PeerCopies::takes_sum).
 bool NcclCommunicator::copies_sum(Stream& after, View full) const {
-  return peer_copies_ != nullptr && peer_copies_->sums(full) && capture_of(after.cuda()) == 0;
+  return peer_copies_ != nullptr && peer_copies_->takes_sum(full) && capture_of(after.cuda()) == 0;
 }
 
 void NcclCommunicator::do_all_reduce(Stream& after, View buffer, ReduceOp op, Ticket ticket) {
@@ -256,7 +256,7 @@ bool NcclCommunicator::is_shared(CView view) const {
 }
 
 void NcclCommunicator::do_all_gather(Stream& after, CView shard, View full, Ticket ticket) {
-  if (peer_copies_ != nullptr && peer_copies_->gathers(full)) {
+  if (peer_copies_ != nullptr && peer_copies_->takes_gather(full)) {
     return run_copies(after, Call::all_gather, ticket, [&](const PeerCopies::Start& start) {
       return peer_copies_->all_gather(start, shard, full);
     });

@@ -59,9 +59,9 @@ std::string_view wish_text() {
   return value == nullptr ? "1" : value;
 }
 
-Wish wish_for(PeerCopies::Sums sums) {
+Wish wish_for(PeerCopies::WholeSums sums) {
   const std::string_view text = wish_text();
-  if (text == "tensor") return sums == PeerCopies::Sums::no ? Wish::yes : Wish::no;
+  if (text == "tensor") return sums == PeerCopies::WholeSums::no ? Wish::yes : Wish::no;
   if (text == "0" || text == "1") return text == "1" ? Wish::yes : Wish::no;
   return Wish::unknown;
 }
@@ -71,7 +71,7 @@ std::byte* bytes_of(View view) { return static_cast<std::byte*>(view.raw()); }
 }  // namespace
 
 std::unique_ptr<PeerCopies> PeerCopies::make(MPI_Comm group, const std::string& communicator,
-                                             Sums sums) {
+                                             WholeSums sums) {
   int wish = static_cast<int>(wish_for(sums));
   HS_MPI(communicator, MPI_Allreduce(MPI_IN_PLACE, &wish, 1, MPI_INT, MPI_MIN, group));
   if (wish == static_cast<int>(Wish::unknown)) {
@@ -88,7 +88,7 @@ std::unique_ptr<PeerCopies> PeerCopies::make(MPI_Comm group, const std::string& 
   return copies;
 }
 
-PeerCopies::PeerCopies(MPI_Comm group, const std::string& communicator, Sums sums)
+PeerCopies::PeerCopies(MPI_Comm group, const std::string& communicator, WholeSums sums)
     : communicator_(communicator),
       group_(group),
       rank_(rank_in(group, communicator)),
@@ -159,7 +159,7 @@ PeerCopies::~PeerCopies() {
 }
 
 std::string PeerCopies::left_to_nccl(const Arena& arena) const {
-  return sums_ == Sums::no ? "all but small sums" : "what is in arena " + arena.name();
+  return sums_ == WholeSums::no ? "all but small sums" : "what is in arena " + arena.name();
 }
 
 std::string PeerCopies::refusal_text(std::string_view moved, const std::string& reason) const {
@@ -186,7 +186,7 @@ std::shared_ptr<void> PeerCopies::share(const Arena& arena) {
   const Buffer& memory = arena.buffer();
   auto mapped = std::make_shared<PeerMemory>(group_, communicator_, memory.data(), memory.bytes());
   if (!maps(*mapped, left_to_nccl(arena))) return nullptr;
-  if (sums_ == Sums::yes && !mapped_places_) make_places();
+  if (sums_ == WholeSums::yes && !mapped_places_) make_places();
   shared_.push_back(mapped);
   return mapped;
 }
@@ -199,12 +199,12 @@ std::shared_ptr<const PeerMemory> PeerCopies::holder_of(CView view) const {
   return nullptr;
 }
 
-bool PeerCopies::gathers(CView full) const {
+bool PeerCopies::takes_gather(CView full) const {
   constexpr std::size_t kLeastBytes = std::size_t{256} << 10;  // with less, NCCL is as quick
   return full.bytes() >= kLeastBytes && is_shared(full);
 }
 
-bool PeerCopies::sums(CView full) const {
+bool PeerCopies::takes_sum(CView full) const {
   constexpr std::size_t kLeastBytes = std::size_t{1} << 20;  // with less, NCCL is as quick
   return !places_.empty() && adds_received(full.dtype()) && full.bytes() >= kLeastBytes &&
          is_shared(full);
@@ -245,8 +245,8 @@ cudaEvent_t PeerCopies::exchange(const Start& start, const void* from, std::size
 
 /// Each member sums up one of two parts of `full`, the first of `first_bytes`: in pieces, which the
 /// other one sends to a place here. A piece of sums goes back while the next one is received.
-cudaStream_t PeerCopies::sum(const Start& start, View full, std::size_t first_bytes,
-                             Gathered gathered) {
+cudaStream_t PeerCopies::sum_parts(const Start& start, View full, std::size_t first_bytes,
+                                   Gathered gathered) {
   require(start.capture == 0, "copies of a graph and eager ones would share their places");
   const std::array<Range, 2> parts = {
       {{0, first_bytes}, {first_bytes, full.bytes() - first_bytes}}};
@@ -286,11 +286,11 @@ cudaStream_t PeerCopies::sum(const Start& start, View full, std::size_t first_by
 
 cudaStream_t PeerCopies::all_reduce(const Start& start, View full) {
   constexpr std::size_t kVectorBytes = 16;
-  return sum(start, full, full.bytes() / 2 / kVectorBytes * kVectorBytes, Gathered::yes);
+  return sum_parts(start, full, full.bytes() / 2 / kVectorBytes * kVectorBytes, Gathered::yes);
 }
 
 cudaStream_t PeerCopies::reduce_scatter(const Start& start, View full) {
-  return sum(start, full, full.bytes() / 2, Gathered::no);
+  return sum_parts(start, full, full.bytes() / 2, Gathered::no);
 }
 
 cudaStream_t PeerCopies::reduce_scatter_others(const Start& start, View full, View shard,

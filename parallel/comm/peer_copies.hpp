@@ -29,15 +29,16 @@ namespace hyperslab::comm {
 /// what the other member does later than what it waits for itself.
 class PeerCopies {
  public:
-  /// yes, for a data group: sums() may say yes, and the first share() takes memory for what the
-  /// other member sends to be added.
-  enum class Sums : std::uint8_t { no, yes };
+  /// yes, for a data group: takes_sum() may say yes, and the first share() takes memory for what
+  /// the other member sends to be added.
+  enum class WholeSums : std::uint8_t { no, yes };
   /// Collective over `group`. Null, alike on all members, unless there are two that can map each
   /// other's memory (see PeerMemory). Null, too, where HYPERSLAB_PEER_COPIES is 0 on a member, or
   /// is `tensor` and sums are asked for. Throws on all members if it is something else than 0, 1
   /// and tensor on one.
   [[nodiscard]] static std::unique_ptr<PeerCopies> make(MPI_Comm group,
-                                                        const std::string& communicator, Sums sums);
+                                                        const std::string& communicator,
+                                                        WholeSums sums);
   /// Collective, after everything enqueued is done.
   ~PeerCopies();
   PeerCopies(const PeerCopies&) = delete;
@@ -49,9 +50,9 @@ class PeerCopies {
   [[nodiscard]] std::shared_ptr<void> share(const Arena& arena);
   [[nodiscard]] bool is_shared(CView view) const { return holder_of(view) != nullptr; }
   /// Whether an all_gather into `full` is worth it; if not, it is NCCL's.
-  [[nodiscard]] bool gathers(CView full) const;
+  [[nodiscard]] bool takes_gather(CView full) const;
   /// The same of a sum of `full` over both members, in eager calls: places have no lanes.
-  [[nodiscard]] bool sums(CView full) const;
+  [[nodiscard]] bool takes_sum(CView full) const;
 
   /// When a call begins and the capture that it is part of, 0 for none.
   struct Start {
@@ -63,7 +64,8 @@ class PeerCopies {
                                                    Piece piece);
   [[nodiscard]] cudaStream_t all_gather(const Start& start, CView shard, View full);
   [[nodiscard]] cudaStream_t all_gather_piece(const Start& start, View full, Piece piece);
-  /// Of what sums() says yes to; the shard of a reduce_scatter is this member's part of `full`.
+  /// Of what takes_sum() says yes to; the shard of a reduce_scatter is this member's part of
+  /// `full`.
   [[nodiscard]] cudaStream_t all_reduce(const Start& start, View full);
   [[nodiscard]] cudaStream_t reduce_scatter(const Start& start, View full);
 
@@ -105,7 +107,7 @@ class PeerCopies {
     std::size_t bytes = 0;
   };
 
-  PeerCopies(MPI_Comm group, const std::string& communicator, Sums sums);
+  PeerCopies(MPI_Comm group, const std::string& communicator, WholeSums sums);
   [[nodiscard]] cudaStream_t make_stream() const;
   void make_lanes();
   void make_places();
@@ -121,7 +123,7 @@ class PeerCopies {
   cudaEvent_t exchange(const Start& start, const void* from, std::size_t bytes, std::byte* to);
   enum class Gathered : std::uint8_t { no, yes };  ///< no: a member keeps its own part alone
   /// The first member's part of `full` has first_bytes.
-  cudaStream_t sum(const Start& start, View full, std::size_t first_bytes, Gathered gathered);
+  cudaStream_t sum_parts(const Start& start, View full, std::size_t first_bytes, Gathered gathered);
   template <class Pointer>
   [[nodiscard]] Pointer own_part(Pointer full, std::size_t part) const {
     return full + static_cast<std::size_t>(rank_) * part;
@@ -134,7 +136,7 @@ class PeerCopies {
   std::string communicator_;
   MPI_Comm group_;  ///< of the communicator that owns this
   int rank_;
-  Sums sums_;
+  WholeSums sums_;
   Buffer memory_;                       ///< flags
   std::unique_ptr<PeerMemory> mapped_;  ///< that memory; goes before it
   Buffer memory_of_places_;
