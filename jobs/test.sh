@@ -31,6 +31,9 @@ while (($# > 0)); do
   esac
   shift
 done
+if ((lint_only)) && { ((tidy_all)) || [[ $left_out != *slow* ]]; }; then
+  hs_die 2 "jobs/test.sh: --lint runs without a build, which --slow and --tidy need; leave one out"
+fi
 scratch=$(mktemp -d)
 trap 'rm -rf -- "$scratch"' EXIT
 
@@ -187,6 +190,10 @@ check_tidy() {
 
 check_lint() {
   local scripts texts
+  if ! git rev-parse --is-inside-work-tree >/dev/null 2>&1; then
+    skipped+=("lint: not a checkout of git")
+    return
+  fi
   hs_part "lint"
   try_lint clang-format-16 check_format
   mapfile -t scripts < <(sources 'jobs/*.sh' 'jobs/slurm/*.sbatch' 'packaging/*.sh' .ci/run)
@@ -194,6 +201,9 @@ check_lint() {
   try_lint yamllint yamllint --strict inputs .yamllint .clang-format .clang-tidy .pre-commit-config.yaml
   mapfile -t texts < <(sources)
   try_lint codespell codespell "${texts[@]}"
+  ((lint_only == 0)) || return 0
+  hs_part "tidy"
+  try_lint clang-tidy-16 check_tidy
 }
 
 test_all() {
@@ -222,13 +232,7 @@ test_all() {
   jobs/huggingface.sh --check
   hs_part "analysis"
   run_python_tests
-  if git rev-parse --is-inside-work-tree >/dev/null 2>&1; then
-    check_lint
-    hs_part "tidy"
-    try_lint clang-tidy-16 check_tidy
-  else
-    skipped+=("lint: not a checkout of git")
-  fi
+  check_lint
 }
 
 lint_alone() {

@@ -123,10 +123,10 @@ void PeerCopies::make_lanes() {
 }
 
 void PeerCopies::make_places() {
-  memory_of_places_ = Buffer(Device::cuda, kPlaces * kPlaceBytes);
-  auto mapped = std::make_unique<PeerMemory>(group_, communicator_, memory_of_places_.data(),
-                                             memory_of_places_.bytes());
+  Buffer taken(Device::cuda, kPlaces * kPlaceBytes);
+  auto mapped = std::make_unique<PeerMemory>(group_, communicator_, taken.data(), taken.bytes());
   if (!maps(*mapped, "whole sums")) return;
+  memory_of_places_ = std::move(taken);
   mapped_places_ = std::move(mapped);
   adds_ = make_stream();
   places_.resize(kPlaces);
