@@ -67,6 +67,7 @@ ROWS = {
     "gpt2-124m-b64": Row("gpt2-124m", batch(64)),
     "gpt2-350m-b32": Row("gpt2-350m", batch(32)),
     "gpt2-1558m-b16": Row("gpt2-1558m", batch(16), steps=9),
+    "gpt2-1558m-b16-bf16-gradients": Row("gpt2-1558m", (*batch(16), BF16_GRADIENTS), steps=9),
     "gpt2-124m-b4": Row("gpt2-124m", batch(4), mode="reduce-overhead", steps=60),
     "small": Row("small", (*batch(4), "precision.compute=bf16"), mode="reduce-overhead", steps=100),
     "small-bf16-gradients": Row("small", (*batch(4), "precision.compute=bf16", BF16_GRADIENTS), mode="reduce-overhead", steps=100),

@@ -61,7 +61,7 @@ struct StreamShared {
       preceded[buffer] = 0;
       for (int piece = 0; piece < sizes.pieces; ++piece) {
         tma::init(&full[buffer][piece], 1);
-        tma::init(&written[buffer][piece], StreamCut::kWarps);
+        tma::init(&written[buffer][piece], StreamCut::kWorkers);
       }
     }
     tma::publish_init();

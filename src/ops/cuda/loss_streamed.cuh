@@ -192,8 +192,7 @@ class StreamWorker {
 
   __device__ void hand_over(const StreamPlace& at, int piece) const {
     tma::publish_writes();
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) tma::arrive(&shared_.written[at.buffer][piece]);
+    tma::arrive(&shared_.written[at.buffer][piece]);
   }
 
   __device__ void write_gradient(const StreamPlace& at, T* row, std::int32_t target, int turn) {
