@@ -94,6 +94,16 @@ class Speed(unittest.TestCase):
         self.record(1.20, 1.17, 1.14)
         self.assertEqual(self.call("--check", "--output", self.output)[0], 1)
 
+    def test_a_peer_that_alone_ran_faster_is_no_loss(self) -> None:
+        for says, newest, code in (("ours as fast", {"ours": 309, "versions": {"torch": "1"}}, 0),
+                                   ("ours slower", {"ours": 280, "versions": {"torch": "1"}}, 1),
+                                   ("a newer peer", {"ours": 309, "versions": {"torch": "2"}}, 1)):
+            with self.subTest(says):
+                lines = [{"ratio": 1.64, "ours": 310, "versions": {"torch": "1"}}, {"ratio": 1.50, **newest}]
+                self.output.write_text("".join(json.dumps({"row": "small", "hardware": "1 x H", **line}) + "\n" for line in lines),
+                                       encoding="utf-8")
+                self.assertEqual(self.call("--check", "--output", self.output)[0], code)
+
     def test_errors_are_one_line(self) -> None:
         broken = self.folder / "broken.jsonl"
         broken.write_text('{"row": "small"}\n', encoding="utf-8")
