@@ -95,14 +95,20 @@ class Speed(unittest.TestCase):
         self.assertEqual(self.call("--check", "--output", self.output)[0], 1)
 
     def test_a_peer_that_alone_ran_faster_is_no_loss(self) -> None:
-        for says, newest, code in (("ours as fast", {"ours": 309, "versions": {"torch": "1"}}, 0),
-                                   ("ours slower", {"ours": 280, "versions": {"torch": "1"}}, 1),
-                                   ("a newer peer", {"ours": 309, "versions": {"torch": "2"}}, 1)):
+        first = {"ratio": 1.64, "ours": 310, "versions": {"torch": "1"}}
+        same = {"versions": {"torch": "1"}}
+        for says, row, lines, code in (
+                ("ours as fast", "small", [first, {"ratio": 1.5, "ours": 309, **same}], 0),
+                ("ours slower", "small", [first, {"ratio": 1.5, "ours": 280, **same}], 1),
+                ("ours slower than in between", "small", [first, {"ratio": 1.6, "ours": 336, **same}, {"ratio": 1.43, "ours": 300, **same}], 1),
+                ("a peer of other versions", "small", [first, {"ratio": 1.5, "ours": 309, "versions": {"torch": "2"}}], 1),
+                ("a first line without our rate", "small", [{"ratio": 1.64, **same}, {"ratio": 1.5, "ours": 309, **same}], 1),
+                ("a row that does not wait for the host", "gpt2-124m-b64", [first, {"ratio": 1.5, "ours": 309, **same}], 1)):
             with self.subTest(says):
-                lines = [{"ratio": 1.64, "ours": 310, "versions": {"torch": "1"}}, {"ratio": 1.50, **newest}]
-                self.output.write_text("".join(json.dumps({"row": "small", "hardware": "1 x H", **line}) + "\n" for line in lines),
+                self.output.write_text("".join(json.dumps({"row": row, "hardware": "1 x H", **line}) + "\n" for line in lines),
                                        encoding="utf-8")
-                self.assertEqual(self.call("--check", "--output", self.output)[0], code)
+                found, out, _ = self.call("--check", "--output", self.output)
+                self.assertEqual((found, "the peer ran faster" in out), (code, code == 0))
 
     def test_errors_are_one_line(self) -> None:
         broken = self.folder / "broken.jsonl"
