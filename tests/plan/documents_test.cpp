@@ -3,10 +3,10 @@
 
 #include <gmock/gmock.h>
 
-#include <filesystem>
 #include <fstream>
 
 #include "hyperslab/train/setup.hpp"
+#include "support/temp_folder.hpp"
 #include "train/small_run.hpp"
 
 namespace hyperslab::plan {
@@ -15,16 +15,25 @@ namespace {
 constexpr std::int32_t kEnd = 66;
 constexpr Dim kT = 12;
 
-/// A raw file of documents of `length` tokens, the last of each kEnd.
-std::string written_tokens(const std::string& name, int length) {
-  const std::string path = (std::filesystem::path(testing::TempDir()) / name).string();
-  std::ofstream file(path, std::ios::binary);
-  for (int i = 0; i < 601; ++i) {
-    const std::uint16_t id = i % length == length - 1 ? kEnd : 1;
-    file.write(reinterpret_cast<const char*>(&id), sizeof(id));
+/// A raw file of documents for each test, the last token of each of which is kEnd.
+class WithDocuments : public testing::Test {
+ protected:
+  /// Its path, with documents of `length` tokens.
+  [[nodiscard]] std::string written_tokens(int length) const {
+    const std::string path = folder_.path() + "/tokens.bin";
+    std::ofstream file(path, std::ios::binary);
+    for (int i = 0; i < 601; ++i) {
+      const std::uint16_t id = i % length == length - 1 ? kEnd : 1;
+      file.write(reinterpret_cast<const char*>(&id), sizeof(id));
+    }
+    return path;
   }
-  return path;
-}
+
+ private:
+  test::TempFolder folder_;
+};
+class CountDocumentKeys : public WithDocuments {};
+class LeavingOutDocuments : public WithDocuments {};
 
 train::Config masked(const std::string& file, std::vector<std::string> more = {}) {
   more.insert(more.end(),
@@ -40,8 +49,8 @@ double seen(double L, double window) {
   return keys;
 }
 
-TEST(DocumentKeys, AreThoseOfTheTrainingData) {
-  const std::string file = written_tokens("documents_of_4.bin", 4);
+TEST_F(CountDocumentKeys, AreThoseOfTheTrainingData) {
+  const std::string file = written_tokens(4);
 
   const DocumentKeys plain = count_document_keys(masked(file));
   const DocumentKeys windowed = count_document_keys(masked(file, {"model.window=3"}));
@@ -54,8 +63,8 @@ TEST(DocumentKeys, AreThoseOfTheTrainingData) {
 }
 
 /// Two documents and two tokens of padding, but for a sample that has the last one, of one token.
-TEST(DocumentKeys, OfPackedSamplesAreThoseOfTheirPieces) {
-  const std::string file = written_tokens("documents_of_5.bin", 5);
+TEST_F(CountDocumentKeys, OfPackedSamplesAreThoseOfTheirPieces) {
+  const std::string file = written_tokens(5);
 
   const DocumentKeys packed =
       count_document_keys(masked(file, {"data.packing=best_fit", "data.predict_starts=false"}));
@@ -66,7 +75,7 @@ TEST(DocumentKeys, OfPackedSamplesAreThoseOfTheirPieces) {
   EXPECT_DOUBLE_EQ(packed.shares.all, (59 * (two + seen(2, kT)) + two + 2) / (60 * seen(kT, kT)));
 }
 
-TEST(DocumentKeys, AreNotKnownWithoutTheData) {
+TEST_F(CountDocumentKeys, AreNotKnownWithoutTheData) {
   const DocumentKeys keys = count_document_keys(masked("/nowhere/tokens.bin"));
 
   EXPECT_EQ(keys.samples, 0);
@@ -81,9 +90,9 @@ double flops_of(const OperationList& operations) {
 }
 
 /// By hand: two GEMMs forward and five backward over the pairs that are hidden.
-TEST(LeavingOutDocuments, TakesTheirShareOffEachLayersAttention) {
+TEST_F(LeavingOutDocuments, TakesTheirShareOffEachLayersAttention) {
   const train::Config config = masked(
-      written_tokens("documents.bin", 4),
+      written_tokens(4),
       {"model.window=3", "model.window_full_every=3", "model.layers=3", "memory.recompute=full"});
   const KeyShares shares = {0.25, 0.75};
   Plan plan = make_plan(config, {}, 0, 2);
@@ -103,8 +112,8 @@ TEST(LeavingOutDocuments, TakesTheirShareOffEachLayersAttention) {
   EXPECT_DOUBLE_EQ(plan.flops(), plan.ledger.total().flops - plan.hidden_flops);
 }
 
-TEST(LeavingOutDocuments, LeavesReferenceAttentionWhichComputesAllPairs) {
-  train::Config config = masked(written_tokens("reference.bin", 4));
+TEST_F(LeavingOutDocuments, LeavesReferenceAttentionWhichComputesAllPairs) {
+  train::Config config = masked(written_tokens(4));
   config.model.attention = model::AttentionPath::reference;
   Plan plan = make_plan(config, {}, 0, 1);
   const double before = flops_of(plan.operations[0]);
