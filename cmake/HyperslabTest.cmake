@@ -18,13 +18,13 @@ function(hyperslab_time_limit variable seconds)
   set(${variable} ${seconds} PARENT_SCOPE)
 endfunction()
 
-# hyperslab_add_test(name SOURCES a.cpp LINK hyperslab_x [RANKS 1 2 4] [LABELS unit] [TIMEOUT s])
-#   Without RANKS every TEST becomes a CTest test. With RANKS the program runs once under mpirun for
-#   each number of ranks; a failed check on any rank fails the test.
+# hyperslab_add_test(name SOURCES a.cpp LINK hyperslab_x [RANKS 1 2 4] [SHARDS 2] [LABELS unit] [TIMEOUT s])
+#   A program is a CTest test; with SHARDS it is as many, each of which runs its share of the cases. With RANKS
+#   the program runs under mpirun once for each number of ranks; a failed check on any rank fails the test.
 function(hyperslab_add_test name)
-  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LINK;RANKS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "" "TIMEOUT;SHARDS" "SOURCES;LINK;RANKS;LABELS" ${ARGN})
   if(NOT ARG_TIMEOUT)
-    set(ARG_TIMEOUT 60)
+    set(ARG_TIMEOUT 180)
   endif()
   hyperslab_time_limit(ARG_TIMEOUT ${ARG_TIMEOUT})
   add_executable(${name} ${ARG_SOURCES})
@@ -45,9 +45,19 @@ function(hyperslab_add_test name)
   else()
     target_link_libraries(${name} PRIVATE ${ARG_LINK} hyperslab_test_support GTest::gtest_main
                                           GTest::gmock hyperslab_flags)
-    # Two variables in one property would be a list, of which CTest gets the first element only.
-    gtest_discover_tests(${name} DISCOVERY_TIMEOUT 30
-      PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT OMP_NUM_THREADS=2
-                 ENVIRONMENT_MODIFICATION ${HYPERSLAB_TEST_SPINS})
+    if(NOT ARG_SHARDS)
+      set(ARG_SHARDS 1)
+    endif()
+    math(EXPR last "${ARG_SHARDS} - 1")
+    foreach(shard RANGE ${last})
+      set(test ${name})
+      if(ARG_SHARDS GREATER 1)
+        set(test ${name}_${shard})
+      endif()
+      add_test(NAME ${test} COMMAND ${name} --gtest_brief=1)
+      set_tests_properties(${test} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
+        ENVIRONMENT "OMP_NUM_THREADS=2;GTEST_TOTAL_SHARDS=${ARG_SHARDS};GTEST_SHARD_INDEX=${shard}"
+        ENVIRONMENT_MODIFICATION ${HYPERSLAB_TEST_SPINS})
+    endforeach()
   endif()
 endfunction()

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # jobs/build.sh [--test|--no-test] [--no-install] [CMAKE-OPTION...]
-# Installs what is missing and builds into build/; --test (the default) builds the tests too.
+# Installs what is missing and builds into build/; --test (the default) builds the tests too. What the
+# commands of the documents use comes along: the Python packages of analysis/, a text to train on.
 source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
 
 tests=ON
@@ -12,7 +13,7 @@ while (($# > 0)); do
     --no-test) tests=OFF ;;
     --no-install) HYPERSLAB_NO_INSTALL=1 ;;
     -h | --help)
-      sed -n '3,4s/^# //p' "$hs_root/jobs/build.sh"
+      sed -n '3,5s/^# //p' "$hs_root/jobs/build.sh"
       exit 0
       ;;
     -D* | -G*) options+=("$1") ;;
@@ -22,7 +23,8 @@ while (($# > 0)); do
 done
 
 hs_part "install"
-hs_install "${hs_build_packages[@]}"
+hs_install "${hs_build_packages[@]}" "${hs_analysis_packages[@]}"
+hs_install_optional "${hs_text_packages[@]}"
 [[ $tests == OFF ]] || hs_install "${hs_test_packages[@]}"
 hs_part "configure"
 hs_configure build "-DHYPERSLAB_TESTS=$tests" "${options[@]}"

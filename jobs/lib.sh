@@ -34,6 +34,9 @@ cd -- "$hs_root"
   hs_lint_packages=(clang-format-16 clang-tidy-16 libomp-16-dev codespell shellcheck yamllint)
 }
 
+# Where commands write what nobody reads unless they fail.
+hs_logs=${HYPERSLAB_LOGS:-$hs_root/build/logs}
+
 hs_say() { printf '== %s\n' "$*"; }
 hs_die() {
   printf 'hyperslab: %s\n' "$2" >&2
@@ -58,6 +61,36 @@ hs_missing() {
   done
 }
 
+# hs_progress: from the output of Ninja or make, the share of the commands that ran: a line that is
+# written over on a terminal, else a line at every tenth.
+hs_progress() {
+  local terminal=0
+  [[ ! -t 2 ]] || terminal=1
+  awk -v terminal="$terminal" '
+    match($0, /^\[ *[0-9]+\/[0-9]+\]/) {
+      split(substr($0, RSTART + 1, RLENGTH - 2), part, "/")
+      percent = int(100 * part[1] / part[2])
+    }
+    match($0, /^\[ *[0-9]+%\]/) { percent = substr($0, RSTART + 1, RLENGTH - 3) + 0 }
+    percent != shown && (terminal || int(percent / 10) != int(shown / 10)) {
+      printf(terminal ? "\r   %3d %%" : "   %3d %%\n", percent); fflush(); shown = percent
+    }
+    END { if (terminal && shown != "") printf("\n") }' >&2
+}
+
+# hs_quietly NAME COMMAND...: its output goes to build/logs/NAME.log, a person sees the progress. A
+# command that fails shows its errors, or the end of the log.
+hs_quietly() {
+  local log=$hs_logs/$1.log status=0
+  shift
+  mkdir -p -- "$hs_logs"
+  "$@" 2>&1 | tee -- "$log" | hs_progress || status=${PIPESTATUS[0]}
+  ((status != 0)) || return 0
+  grep -E -m 40 '^FAILED|error:|CMake Error|^E: ' "$log" >&2 || tail -n 30 -- "$log" >&2
+  printf 'all output: %s\n' "$log" >&2
+  return "$status"
+}
+
 hs_apt() {
   hs_as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -y -o DPkg::Lock::Timeout=300 \
     -o Dpkg::Use-Pty=0 -o Acquire::Retries=3 "$@" >&2
@@ -67,10 +100,10 @@ hs_apt() {
 hs_apt_updated=0
 hs_apt_install() {
   if ((hs_apt_updated == 0)); then
-    hs_apt update
+    hs_quietly apt-update hs_apt update || return
     hs_apt_updated=1
   fi
-  hs_apt install --no-install-recommends "$@"
+  hs_quietly apt-install hs_apt install --no-install-recommends "$@"
 }
 
 # hs_install PACKAGE...: installs those that are missing. Without root, or if packages are not
@@ -115,7 +148,7 @@ hs_install_optional() {
   hs_say "installing ${missing[*]}"
   hs_apt_install "${missing[@]}" && return 0
   for package in "${missing[@]}"; do
-    hs_apt_install "$package" || hs_say "not to be had here: $package"
+    hs_apt_install "$package" 2>/dev/null || hs_say "not to be had here: $package"
   done
 }
 
@@ -147,17 +180,26 @@ hs_fresh() {
   fi
 }
 
-# hs_configure FOLDER [CMAKE-OPTION...]: Release, Ninja if it is there.
+# hs_configure FOLDER [CMAKE-OPTION...]: Release, Ninja if it is there. On a machine with a GPU and a
+# CUDA toolkit, libraries of CUDA that are missing are installed, and CMake runs again.
 hs_configure() {
-  local folder=$1 options=()
+  local folder=$1 options=() missing status=0
   shift
   mapfile -t options < <(hs_fresh "$folder")
   if ((${#options[@]} > 0)) || [[ ! -f $folder/CMakeCache.txt ]]; then
     command -v ninja >/dev/null && options+=(-G Ninja)
   fi
   # AUTO builds the CUDA backend if there are a toolkit and a driver.
-  options+=("-DHYPERSLAB_CUDA=${HYPERSLAB_CUDA:-AUTO}")
-  cmake -S . -B "$folder" -DCMAKE_BUILD_TYPE=Release "${options[@]}" "$@"
+  options+=("-DHYPERSLAB_CUDA=${HYPERSLAB_CUDA:-AUTO}" -DCMAKE_BUILD_TYPE=Release "$@")
+  rm -f -- "$folder/cuda_missing.txt"
+  hs_quietly configure cmake -S . -B "$folder" "${options[@]}" || status=$?
+  mapfile -t missing < <(cat -- "$folder/cuda_missing.txt" 2>/dev/null)
+  if ((${#missing[@]} > 0)) && hs_install_cuda "$folder" "${missing[@]}"; then
+    status=0
+    hs_quietly configure cmake -S . -B "$folder" "${options[@]}" || status=$?
+  fi
+  grep -E '^-- CUDA backend' "$hs_logs/configure.log" >&2 || true
+  return "$status"
 }
 
 # hs_compile FOLDER [TARGET...]
@@ -165,7 +207,75 @@ hs_compile() {
   local folder=$1 target=()
   shift
   (($# > 0)) && target=(--target "$@")
-  cmake --build "$folder" --parallel "$(hs_jobs)" "${target[@]}"
+  hs_quietly build cmake --build "$folder" --parallel "$(hs_jobs)" "${target[@]}"
+}
+
+# hs_install_cuda FOLDER PART...: what CMake misses of toolkit, cudnn, nccl and cudnn-frontend: from
+# packages of NVIDIA or the distribution where root has them, else as Python wheels in FOLDER/wheels.
+# Fails with one line if a part cannot be had.
+hs_install_cuda() {
+  local folder=$1 part major python wheels=()
+  shift
+  [[ $HYPERSLAB_NO_INSTALL == 1 ]] && return 1
+  if [[ " $* " == *" toolkit "* ]]; then
+    hs_say "no CUDA backend: a GPU is here, but no CUDA toolkit: install one (cuda-toolkit of NVIDIA's repository,
+   nvidia-cuda-toolkit of the distribution), or load its module, and run this again"
+    return 1
+  fi
+  major=$("$(hs_nvcc)" --version | sed -n 's/.*release \([0-9]*\)\..*/\1/p')
+  for part in "$@"; do
+    hs_install_cuda_package "$part" "$major" && continue
+    case $part in
+      cudnn-frontend) wheels+=(nvidia-cudnn-frontend) ;;
+      *) wheels+=("nvidia-$part-cu$major") ;;
+    esac
+  done
+  ((${#wheels[@]} > 0)) || return 0
+  if ! python=$(hs_pip); then
+    hs_say "no CUDA backend: not found: $*; install pip and run this again, or: pip install --target $folder/wheels ${wheels[*]}"
+    return 1
+  fi
+  hs_say "installing ${wheels[*]} into $folder/wheels"
+  hs_quietly wheels "$python" -m pip install --disable-pip-version-check --root-user-action=ignore \
+    --no-deps --upgrade --target "$folder/wheels" "${wheels[@]}" && return 0
+  hs_say "no CUDA backend: pip could not install ${wheels[*]}; install them by hand (docs/clusters.md) and run this again"
+  return 1
+}
+
+# hs_install_cuda_package PART CUDA-MAJOR: by apt, if a package of that CUDA is to be had.
+hs_install_cuda_package() {
+  local names
+  case $1 in
+    cudnn) names=("libcudnn9-dev-cuda-$2") ;;
+    nccl) names=(libnccl-dev libnccl2) ;;
+    *) return 1 ;;
+  esac
+  command -v apt-cache >/dev/null && hs_can_be_root || return 1
+  local candidate
+  candidate=$(apt-cache policy "${names[0]}" | sed -n 's/^ *Candidate: //p')
+  # NVIDIA's NCCL says in its version which CUDA it is of; 2.28 is the oldest that will do.
+  [[ -n $candidate && $candidate != "(none)" ]] || return 1
+  if [[ $1 == nccl ]]; then
+    [[ $candidate == *+cuda$2.* ]] && dpkg --compare-versions "$candidate" ge 2.28 || return 1
+  fi
+  hs_say "installing ${names[*]}"
+  hs_apt_install "${names[@]}"
+}
+
+hs_nvcc() { command -v nvcc || printf '%s\n' "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc"; }
+
+# hs_pip: a python3 that has pip; installs Debian's where root can.
+hs_pip() {
+  local python
+  for python in python3 /usr/bin/python3; do
+    if "$python" -m pip --version >/dev/null 2>&1; then
+      command -v "$python"
+      return 0
+    fi
+  done
+  hs_install_optional python3-pip >&2
+  /usr/bin/python3 -m pip --version >/dev/null 2>&1 || return 1
+  printf '/usr/bin/python3\n'
 }
 
 # The first python3 that has what analysis/ needs; ends with 2 if there is none.

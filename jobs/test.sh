@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # jobs/test.sh [--slow] [--tidy] [--lint] [--no-install]
 # Installs what is missing, builds, and runs every test that this machine can run: CTest, the checks
-# of the repository, the modules as shared libraries, analysis/ and lint. --slow adds the tests with
+# of the repository and of the modules' order, analysis/ and lint. --slow adds the tests with
 # that label, such as every layout of every axis against one rank (an hour on 2 cores); --tidy runs
 # clang-tidy over every source, not over those that changed (slow); --lint runs what needs no build
 # alone: the checks of the repository and lint without clang-tidy (half a minute).
@@ -67,49 +67,72 @@ try_lint() {
   fi
 }
 
-# attribute NAME: a number of the file that CTest left.
-attribute() { hs_junit "$scratch/junit.xml" "$1"; }
-# run_whole_again: failed tests of whole runs (e2e_* and fault_*), once more, one at a time: they hold
-# processes to times, and another test beside them may take those. Sets recovered to how many pass.
-run_whole_again() {
-  local names
-  recovered=0
-  names=$(sed -n 's/^[0-9]*:\(e2e_.*\|fault_.*\)$/\1/p' build/Testing/Temporary/LastTestsFailed.log | paste -sd '|')
-  [[ -n $names ]] || return 0
-  hs_say "once more, alone: $names"
-  rm -f "$scratch/junit.xml"
-  ctest --test-dir build -R "^($names)\$" --output-on-failure --output-junit "$scratch/junit.xml" || true
-  recovered=$(($(attribute tests) - $(attribute failures)))
+# cases FILE [STATUS]: the names of CTest's tests in a file that it left; with STATUS (run, fail, notrun,
+# disabled) those that ended so.
+cases() { sed -n "s/.*<testcase name=\"\([^\"]*\)\".* status=\"${2:-[a-z]*}\".*/\1/p" "$1"; }
+# checks_passed FILE: a program of GoogleTest counts as many as it says have passed, every other test one.
+checks_passed() {
+  awk '/<testcase / {if (seen) total += passed ? passed : 1; seen = / status="run"/; passed = 0}
+    seen && !passed && match($0, /\[  PASSED  \] [0-9]+ test/) {passed = substr($0, RSTART + 13, RLENGTH - 18) + 0}
+    END {if (seen) total += passed ? passed : 1; print total + 0}' "$1"
 }
-# run_ctest NAME AT_ONCE OPTION...: CTest's own words are shown, its counts kept.
-run_ctest() {
-  local name=$1 at_once=$2 status=0 all bad unrun recovered=0
-  shift 2
-  rm -f "$scratch/junit.xml"
-  ctest --test-dir build -j "$at_once" --output-on-failure --no-tests=error \
-    --output-junit "$scratch/junit.xml" "$@" || status=$?
-  all=$(attribute tests)
-  bad=$(attribute failures)
-  unrun=$(($(attribute skipped) + $(attribute disabled)))
+# run_again DIRECTORY NAME...: whole runs that failed, once more, one at a time: they hold processes to times, and
+# what runs beside them may take those. Sets recovered to how many pass.
+run_again() {
+  local directory=$1 names
+  shift
+  recovered=0
+  (($# > 0)) || return 0
+  printf -v names '%s|' "$@"
+  hs_say "once more, alone: $*"
+  rm -f "$scratch/again.xml"
+  ctest --test-dir "$directory" -R "^(${names%|})\$" --output-on-failure --output-junit "$scratch/again.xml" || true
+  recovered=$(cases "$scratch/again.xml" run | wc -l)
+}
+# count_ctest NAME DIRECTORY FILE STATUS: what CTest left in FILE when it ended with STATUS.
+count_ctest() {
+  local name=$1 directory=$2 file=$3 status=$4 bad unrun recovered=0 whole=()
+  bad=$(cases "$file" fail | wc -l)
+  unrun=$(cases "$file" '\(notrun\|disabled\)' | wc -l)
   ((unrun == 0)) || skipped+=("$unrun of $name")
   ((status == 0 || bad > 0)) || bad=1
   if ((bad > 0)); then
-    run_whole_again
+    mapfile -t whole < <(cases "$file" fail | grep -E '^(e2e|fault)_' || true)
+    run_again "$directory" "${whole[@]}"
     bad=$((bad - recovered))
     ((recovered == 0)) || skipped+=("first failure of $recovered of $name (passed when run alone)")
   fi
-  count "$name" $((all > bad + unrun ? all - bad - unrun : 0)) "$bad"
+  count "$name" $(($(checks_passed "$file") + recovered)) "$bad"
+}
+# run_ctest NAME AT_ONCE OPTION...: CTest's own words are shown, its counts kept.
+run_ctest() {
+  local name=$1 at_once=$2 status=0 file=$scratch/$1.xml
+  shift 2
+  ctest --test-dir build -j "$at_once" --output-on-failure --no-tests=error --output-junit "$file" "$@" || status=$?
+  count_ctest "$name" build "$file" "$status"
 }
 
-configure_and_build() {
-  { hs_configure build -DHYPERSLAB_TESTS=ON -DHYPERSLAB_WERROR=ON -DBUILD_SHARED_LIBS=OFF && hs_compile build; } 2>&1 |
-    tee "$scratch/build"
+# Whole runs wait for launches and time-outs: each takes a quarter of a core. So they run beside everything else,
+# which gives way to them, and CTest keeps its notes on them in a folder of its own.
+whole_runs=build/whole_runs
+whole_runs_process=
+start_whole_runs() {
+  ctest --test-dir "$whole_runs" -j $(($(hs_cores) * 3)) --output-on-failure --no-tests=error \
+    --output-junit "$scratch/whole_runs.xml" -L "e2e|fault" -LE "$left_out|timed" >"$scratch/whole_runs" 2>&1 &
+  whole_runs_process=$!
+  trap 'kill "$whole_runs_process" 2>/dev/null; rm -rf -- "$scratch"' EXIT
+}
+end_whole_runs() {
+  local status=0
+  wait "$whole_runs_process" || status=$?
+  cat "$scratch/whole_runs"
+  count_ctest "whole runs" "$whole_runs" "$scratch/whole_runs.xml" "$status"
 }
 
-build_layers() {
-  local fresh
-  mapfile -t fresh < <(hs_fresh build-layers)
-  cmake --preset layers "${fresh[@]}" && cmake --build --preset layers --parallel "$(hs_jobs)"
+configure_build() { hs_configure build -DHYPERSLAB_TESTS=ON -DHYPERSLAB_WERROR=ON -DBUILD_SHARED_LIBS=OFF; }
+# Modules link only to modules before them, and each public header compiles alone.
+check_layers() {
+  python3 tests/repository/links_of_modules.py build/lib && hs_compile build all_verify_interface_header_sets
 }
 
 run_python_tests() {
@@ -208,31 +231,41 @@ check_lint() {
 
 test_all() {
   hs_part "install"
-  hs_install "${hs_build_packages[@]}" "${hs_test_packages[@]}" "${hs_analysis_packages[@]}"
+  hs_install "${hs_build_packages[@]}" "${hs_test_packages[@]}" "${hs_analysis_packages[@]}" "${hs_text_packages[@]}"
   hs_install_optional "${hs_lint_packages[@]}" "${hs_pdf_packages[@]}"
   [[ $left_out == *slow* ]] || hs_install_optional "${hs_slow_packages[@]}"
 
-  hs_part "build"
-  try build configure_and_build
+  hs_part "build: what whole runs start"
+  try build configure_build
+  ((failed > 0)) || try build hs_compile build whole_run_programs
+  if ((failed == 0)); then
+    start_whole_runs
+    renice -n 10 $$ >/dev/null
+    hs_part "build: tests"
+    try build hs_compile build
+  fi
   if ((failed == 0)); then
     hs_part "tests"
-    run_ctest ctest "$(hs_cores)" -LE "$left_out|e2e|fault"
-    hs_part "whole runs"
-    # They wait for launches and time-outs: each takes less than half of a core.
-    run_ctest "whole runs" $((($(hs_cores) * 3 + 1) / 2)) -L "e2e|fault" -LE "$left_out"
+    run_ctest tests "$(hs_cores)" -LE "$left_out|e2e|fault|timed"
     hs_part "repository"
     run_ctest repository "$(hs_cores)" -L repository
+    hs_part "layers"
+    try layers check_layers
   else
     skipped+=("every test of CTest: not all was built")
   fi
-  hs_part "layers"
-  try layers build_layers
   hs_part "evidence"
   jobs/gpu-tests.sh --check
   jobs/huggingface.sh --check
   hs_part "analysis"
   run_python_tests
   check_lint
+  if [[ -n $whole_runs_process ]]; then
+    hs_part "whole runs: what is left of them"
+    end_whole_runs
+    hs_part "tests of times, alone"
+    run_ctest timed 1 -L timed -LE "$left_out"
+  fi
 }
 
 lint_alone() {
@@ -251,7 +284,7 @@ if ((lint_only)); then lint_alone; else test_all; fi
 # What the compiler said is far up by now.
 if [[ ${failures[0]-} == build* ]]; then
   printf '\nthe build failed:\n'
-  grep -E -m 40 '^FAILED|error:|CMake Error|^ninja: ' "$scratch/build" || tail -n 20 "$scratch/build"
+  grep -h -E -m 40 '^FAILED|error:|CMake Error|^ninja: ' "$hs_logs/configure.log" "$hs_logs/build.log"
 fi
 printf '\n'
 hs_parts

@@ -19,6 +19,9 @@ class Install(unittest.TestCase):
         cls.scratch = tempfile.TemporaryDirectory()
         cls.addClassCleanup(cls.scratch.cleanup)
         first = pathlib.Path(cls.scratch.name, "first")
+        # A build of the target hyperslab alone has no completion: the installation makes it.
+        for completion in pathlib.Path(BUILD).glob("completion.*"):
+            completion.unlink()
         subprocess.run([CMAKE, "--install", BUILD, "--prefix", first], check=True, capture_output=True)
         cls.prefix = first.rename(first.with_name("second"))
 
@@ -48,6 +51,16 @@ class Install(unittest.TestCase):
         done = self.run_program(self.prefix / "bin/hyperslab", "plan", deck, "--ranks", "4")
 
         self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_scripts_that_the_pages_name_are_there(self):
+        jobs = self.prefix / "share/hyperslab/jobs"
+
+        done = self.run_program(jobs / "keep-running.sh", "--help")
+
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("keep-running.sh", done.stdout)
+        for name in ("train.sbatch", "train-mpirun.sbatch", "decks.sbatch"):
+            self.assertEqual(self.run_program("bash", "-n", jobs / "slurm" / name).returncode, 0, name)
 
     def test_pages_and_completion_are_there(self):
         for path in ("share/doc/hyperslab/README.md", "share/doc/hyperslab/docs/decks.md",
