@@ -69,8 +69,7 @@ carry() {
 
 hs_part "build"
 [[ $(uname -m) != x86_64 ]] || options=(-DCMAKE_CXX_FLAGS=-march=x86-64-v3 "${options[@]}")
-mapfile -t fresh < <(hs_fresh "$build")
-cmake --preset cuda-release -B "$build" "${fresh[@]}" -DHYPERSLAB_NATIVE=OFF -DHYPERSLAB_TESTS=ON \
+HYPERSLAB_CUDA=ON hs_configure "$build" --preset cuda-release -DHYPERSLAB_NATIVE=OFF -DHYPERSLAB_TESTS=ON \
   "-DCMAKE_BUILD_RPATH=\$ORIGIN/../lib" -DCMAKE_EXE_LINKER_FLAGS=-Wl,--enable-new-dtags "${options[@]}"
 hs_compile "$build" hyperslab gpu_tests
 

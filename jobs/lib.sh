@@ -192,11 +192,14 @@ hs_configure() {
   # AUTO builds the CUDA backend if there are a toolkit and a driver.
   options+=("-DHYPERSLAB_CUDA=${HYPERSLAB_CUDA:-AUTO}" -DCMAKE_BUILD_TYPE=Release "$@")
   rm -f -- "$folder/cuda_missing.txt"
-  hs_quietly configure cmake -S . -B "$folder" "${options[@]}" || status=$?
+  mkdir -p -- "$hs_logs"
+  hs_quietly configure cmake -S . -B "$folder" "${options[@]}" 2>"$hs_logs/configure.errors" || status=$?
   mapfile -t missing < <(cat -- "$folder/cuda_missing.txt" 2>/dev/null)
   if ((${#missing[@]} > 0)) && hs_install_cuda "$folder" "${missing[@]}"; then
     status=0
     hs_quietly configure cmake -S . -B "$folder" "${options[@]}" || status=$?
+  else
+    cat -- "$hs_logs/configure.errors" >&2
   fi
   grep -E '^-- CUDA backend' "$hs_logs/configure.log" >&2 || true
   return "$status"
@@ -244,22 +247,22 @@ hs_install_cuda() {
 
 # hs_install_cuda_package PART CUDA-MAJOR: by apt, if a package of that CUDA is to be had.
 hs_install_cuda_package() {
-  local names
+  local cuda_packages
   case $1 in
-    cudnn) names=("libcudnn9-dev-cuda-$2") ;;
-    nccl) names=(libnccl-dev libnccl2) ;;
+    cudnn) cuda_packages=("libcudnn9-dev-cuda-$2") ;;
+    nccl) cuda_packages=(libnccl-dev libnccl2) ;;
     *) return 1 ;;
   esac
   command -v apt-cache >/dev/null && hs_can_be_root || return 1
   local candidate
-  candidate=$(apt-cache policy "${names[0]}" | sed -n 's/^ *Candidate: //p')
+  candidate=$(apt-cache policy "${cuda_packages[0]}" | sed -n 's/^ *Candidate: //p')
   # NVIDIA's NCCL says in its version which CUDA it is of; 2.28 is the oldest that will do.
   [[ -n $candidate && $candidate != "(none)" ]] || return 1
   if [[ $1 == nccl ]]; then
     [[ $candidate == *+cuda$2.* ]] && dpkg --compare-versions "$candidate" ge 2.28 || return 1
   fi
-  hs_say "installing ${names[*]}"
-  hs_apt_install "${names[@]}"
+  hs_say "installing ${cuda_packages[*]}"
+  hs_apt_install "${cuda_packages[@]}"
 }
 
 hs_nvcc() { command -v nvcc || printf '%s\n' "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc"; }

@@ -5,14 +5,8 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/../jobs/lib.sh"
 cuda=${1:?CUDA: ON or OFF} march=${2:?MARCH} prefix=${3:?PREFIX}
 
 hs_install "${hs_build_packages[@]}"
-if [[ $cuda == ON ]]; then
-  # NCCL comes with the image; the headers of cudnn-frontend as a Python package.
-  hs_install python3-pip
-  pip3 install --break-system-packages nvidia-cudnn-frontend
-fi
-cmake -S . -B build-image -G Ninja -DCMAKE_BUILD_TYPE=Release -DHYPERSLAB_TESTS=OFF \
-  -DHYPERSLAB_NATIVE=OFF "-DCMAKE_CXX_FLAGS=-march=$march" "-DHYPERSLAB_CUDA=$cuda" \
-  "-DCMAKE_INSTALL_PREFIX=$prefix"
+HYPERSLAB_CUDA=$cuda hs_configure build-image -DHYPERSLAB_TESTS=OFF -DHYPERSLAB_NATIVE=OFF \
+  "-DCMAKE_CXX_FLAGS=-march=$march" "-DCMAKE_INSTALL_PREFIX=$prefix"
 hs_compile build-image
 cmake --install build-image --strip
 
