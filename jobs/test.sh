@@ -108,7 +108,8 @@ count_ctest() {
 run_ctest() {
   local name=$1 at_once=$2 status=0 file=$scratch/$1.xml
   shift 2
-  ctest --test-dir build -j "$at_once" --output-on-failure --no-tests=error --output-junit "$file" "$@" || status=$?
+  ctest --test-dir build -j "$at_once" --output-on-failure --no-tests=error --test-output-size-passed 100000 \
+    --output-junit "$file" "$@" || status=$?
   count_ctest "$name" build "$file" "$status"
 }
 
