@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 option(HYPERSLAB_TESTS "Build the tests" ON)
+option(HYPERSLAB_UNITY "Compile the sources of a library or a test in batches: half the processor time of a build. OFF suits \
+who edits single files" ON)
 set(HYPERSLAB_CUDA AUTO CACHE STRING "Build the CUDA backend: ON, OFF, or AUTO (where a toolkit and a driver are)")
 set_property(CACHE HYPERSLAB_CUDA PROPERTY STRINGS AUTO ON OFF)
 option(HYPERSLAB_NATIVE "Compile for this machine's processor (-march=native)" ON)

@@ -18,17 +18,20 @@ function(hyperslab_time_limit variable seconds)
   set(${variable} ${seconds} PARENT_SCOPE)
 endfunction()
 
-# hyperslab_add_test(name SOURCES a.cpp LINK hyperslab_x [RANKS 1 2 4] [SHARDS 2] [LABELS unit] [TIMEOUT s])
+# hyperslab_add_test(name SOURCES a.cpp LINK hyperslab_x [RANKS 1 2 4] [APART b.cpp] [SHARDS 2] [LABELS unit] [TIMEOUT s])
 #   A program is a CTest test; with SHARDS it is as many, each of which runs its share of the cases. With RANKS
 #   the program runs under mpirun once for each number of ranks; a failed check on any rank fails the test.
+#   APART are those of SOURCES that HYPERSLAB_UNITY leaves alone, because their names collide with others'.
 function(hyperslab_add_test name)
-  cmake_parse_arguments(ARG "" "TIMEOUT;SHARDS" "SOURCES;LINK;RANKS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "" "TIMEOUT;SHARDS" "SOURCES;APART;LINK;RANKS;LABELS" ${ARGN})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 180)
   endif()
   hyperslab_time_limit(ARG_TIMEOUT ${ARG_TIMEOUT})
   add_executable(${name} ${ARG_SOURCES})
   target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}/tests")
+  set_target_properties(${name} PROPERTIES UNITY_BUILD ${HYPERSLAB_UNITY} UNITY_BUILD_BATCH_SIZE 8)
+  set_source_files_properties(${ARG_APART} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
   # What is tested is optimized; the tests themselves compile a quarter faster so.
   target_compile_options(${name} PRIVATE $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-O1>)
   if(ARG_RANKS)

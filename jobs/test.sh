@@ -194,17 +194,20 @@ check_tidy() {
     every=$(((${#files[@]} + max_tidy - 1) / max_tidy))
     mapfile -t files < <(printf '%s\n' "${files[@]}" | awk -v n="$every" 'NF && NR % n == 0')
   fi
-  # Only what the build compiles has its flags on record.
+  # Only what the build compiles has its flags on record; a build in batches has not those of single files.
+  hs_quietly configure-tidy cmake -S . -B build/tidy -G Ninja -DCMAKE_BUILD_TYPE=Release -DHYPERSLAB_UNITY=OFF \
+    "-DHYPERSLAB_CUDA=${HYPERSLAB_CUDA:-AUTO}" || return
+  hs_quietly build-tidy cmake --build build/tidy --target hyperslab_version || return
   mapfile -t files < <(printf '%s\n' "${files[@]}" |
     while IFS= read -r file; do
-      if grep -qF "\"file\": \"$hs_root/$file\"" build/compile_commands.json; then
+      if grep -qF "\"file\": \"$hs_root/$file\"" build/tidy/compile_commands.json; then
         printf '%s\n' "$file"
       fi
     done)
   hs_say "clang-tidy over ${#files[@]} sources"
   ((${#files[@]} > 0)) || return 0
   # The flags on record are GCC's.
-  local tidy=(clang-tidy-16 --quiet --extra-arg=-Wno-unknown-warning-option -p build)
+  local tidy=(clang-tidy-16 --quiet --extra-arg=-Wno-unknown-warning-option -p build/tidy)
   printf '%s\0' "${files[@]}" |
     xargs -0 -n 1 -P "$(hs_jobs)" "${tidy[@]}" >"$scratch/tidy" 2>/dev/null && return 0
   # A fault of a header is found again in every source that includes it.
