@@ -358,7 +358,7 @@ if ((sanitizers)); then
   for name in attention norm head_norm loss embedding elementwise optimizer fp8; do
     shared+=("sanitized memcheck kernels_$name")
   done
-  shared+=("sanitized memcheck attention Intervals/*Matches*" "sanitized memcheck late_sums"
+  shared+=("sanitized memcheck attention Intervals/*Matches*" "sanitized memcheck deferred_reductions"
     "sanitized memcheck bf16_gradients")
 fi
 # take KIND JOB...: runs those that no other worker has taken.

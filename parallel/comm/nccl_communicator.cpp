@@ -95,10 +95,10 @@ NcclCommunicator::NcclCommunicator(MPI_Comm own, GroupRole role,
   recorder->wait_begins(Call::barrier, 0);
   initialize_nccl();
   if (role == GroupRole::tensor) {
-    peer_copies_ = PeerCopies::make(comm_, name(), PeerCopies::WholeSums::no);
+    peer_copies_ = PeerCopies::make(comm_, name(), PeerCopies::AllReduces::no);
     if (peer_copies_) peer_sums_ = PeerSums::make(comm_, name());
   } else if (role == GroupRole::data) {
-    peer_copies_ = PeerCopies::make(comm_, name(), PeerCopies::WholeSums::yes);
+    peer_copies_ = PeerCopies::make(comm_, name(), PeerCopies::AllReduces::yes);
   }
   recorder->wait_ends();
 }

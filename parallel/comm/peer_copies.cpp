@@ -59,9 +59,9 @@ std::string_view wish_text() {
   return value == nullptr ? "1" : value;
 }
 
-Wish wish_for(PeerCopies::WholeSums sums) {
+Wish wish_for(PeerCopies::AllReduces sums) {
   const std::string_view text = wish_text();
-  if (text == "tensor") return sums == PeerCopies::WholeSums::no ? Wish::yes : Wish::no;
+  if (text == "tensor") return sums == PeerCopies::AllReduces::no ? Wish::yes : Wish::no;
   if (text == "0" || text == "1") return text == "1" ? Wish::yes : Wish::no;
   return Wish::unknown;
 }
@@ -71,7 +71,7 @@ std::byte* bytes_of(View view) { return static_cast<std::byte*>(view.raw()); }
 }  // namespace
 
 std::unique_ptr<PeerCopies> PeerCopies::make(MPI_Comm group, const std::string& communicator,
-                                             WholeSums sums) {
+                                             AllReduces sums) {
   int wish = static_cast<int>(wish_for(sums));
   HS_MPI(communicator, MPI_Allreduce(MPI_IN_PLACE, &wish, 1, MPI_INT, MPI_MIN, group));
   if (wish == static_cast<int>(Wish::unknown)) {
@@ -88,7 +88,7 @@ std::unique_ptr<PeerCopies> PeerCopies::make(MPI_Comm group, const std::string& 
   return copies;
 }
 
-PeerCopies::PeerCopies(MPI_Comm group, const std::string& communicator, WholeSums sums)
+PeerCopies::PeerCopies(MPI_Comm group, const std::string& communicator, AllReduces sums)
     : communicator_(communicator),
       group_(group),
       rank_(rank_in(group, communicator)),
@@ -125,7 +125,7 @@ void PeerCopies::make_lanes() {
 void PeerCopies::make_places() {
   Buffer taken(Device::cuda, kPlaces * kPlaceBytes);
   auto mapped = std::make_unique<PeerMemory>(group_, communicator_, taken.data(), taken.bytes());
-  if (!maps(*mapped, "whole sums")) return;
+  if (!maps(*mapped, "all-reduces")) return;
   memory_of_places_ = std::move(taken);
   mapped_places_ = std::move(mapped);
   adds_ = make_stream();
@@ -159,7 +159,7 @@ PeerCopies::~PeerCopies() {
 }
 
 std::string PeerCopies::left_to_nccl(const Arena& arena) const {
-  return sums_ == WholeSums::no ? "all but small sums" : "what is in arena " + arena.name();
+  return sums_ == AllReduces::no ? "all but small sums" : "what is in arena " + arena.name();
 }
 
 std::string PeerCopies::refusal_text(std::string_view moved, const std::string& reason) const {
@@ -186,7 +186,7 @@ std::shared_ptr<void> PeerCopies::share(const Arena& arena) {
   const Buffer& memory = arena.buffer();
   auto mapped = std::make_shared<PeerMemory>(group_, communicator_, memory.data(), memory.bytes());
   if (!maps(*mapped, left_to_nccl(arena))) return nullptr;
-  if (sums_ == WholeSums::yes && !mapped_places_) make_places();
+  if (sums_ == AllReduces::yes && !mapped_places_) make_places();
   shared_.push_back(mapped);
   return mapped;
 }

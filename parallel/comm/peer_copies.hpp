@@ -19,8 +19,8 @@ namespace hyperslab::comm {
 /// Collectives of two members right to where they belong, in memory that their GPUs map into each
 /// other: copy engines move the bytes and streams wait for flags. What computes beside them keeps
 /// its multiprocessors; NCCL's blocks would wait until a product leaves them some, and the next
-/// products for NCCL's blocks. Whole sums are faster by NCCL if nothing computes beside them. Among
-/// more members copies gained nothing: four H100 took 1.2 times as long as with NCCL
+/// products for NCCL's blocks. All-reduces are faster by NCCL if nothing computes beside them.
+/// Among more members copies gained nothing: four H100 took 1.2 times as long as with NCCL
 /// (analysis/results/tensor-h100.txt).
 ///
 /// Each member sends the other one message at a time, in the same order on both; a message goes
@@ -31,14 +31,14 @@ class PeerCopies {
  public:
   /// yes, for a data group: takes_sum() may say yes, and the first share() takes memory for what
   /// the other member sends to be added.
-  enum class WholeSums : std::uint8_t { no, yes };
+  enum class AllReduces : std::uint8_t { no, yes };
   /// Collective over `group`. Null, alike on all members, unless there are two that can map each
   /// other's memory (see PeerMemory). Null, too, where HYPERSLAB_PEER_COPIES is 0 on a member, or
   /// is `tensor` and sums are asked for. Throws on all members if it is something else than 0, 1
   /// and tensor on one.
   [[nodiscard]] static std::unique_ptr<PeerCopies> make(MPI_Comm group,
                                                         const std::string& communicator,
-                                                        WholeSums sums);
+                                                        AllReduces sums);
   /// Collective, after everything enqueued is done.
   ~PeerCopies();
   PeerCopies(const PeerCopies&) = delete;
@@ -107,7 +107,7 @@ class PeerCopies {
     std::size_t bytes = 0;
   };
 
-  PeerCopies(MPI_Comm group, const std::string& communicator, WholeSums sums);
+  PeerCopies(MPI_Comm group, const std::string& communicator, AllReduces sums);
   [[nodiscard]] cudaStream_t make_stream() const;
   void make_lanes();
   void make_places();
@@ -136,7 +136,7 @@ class PeerCopies {
   std::string communicator_;
   MPI_Comm group_;  ///< of the communicator that owns this
   int rank_;
-  WholeSums sums_;
+  AllReduces sums_;
   Buffer memory_;                       ///< flags
   std::unique_ptr<PeerMemory> mapped_;  ///< that memory; goes before it
   Buffer memory_of_places_;

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-namespace hyperslab::dp {
+namespace hyperslab::sharding {
 namespace {
 
 /// Far fewer than may be under way in a group, and far more than reductions that a rank has under
@@ -35,4 +35,4 @@ double Arrivals::take_late_seconds(Context& ctx) {
   return late;
 }
 
-}  // namespace hyperslab::dp
+}  // namespace hyperslab::sharding

@@ -8,7 +8,7 @@
 #include "hyperslab/ops/elementwise.hpp"
 #include "hyperslab/ops/fp8.hpp"
 
-namespace hyperslab::dp {
+namespace hyperslab::sharding {
 namespace {
 
 constexpr ops::Fp8Format kFormat = ops::Fp8Format::e4m3;
@@ -197,4 +197,4 @@ void CodeGather::gather_values(Context& ctx, comm::Communicator& data) {
   }
 }
 
-}  // namespace hyperslab::dp
+}  // namespace hyperslab::sharding

@@ -7,7 +7,7 @@
 #include "hyperslab/comm/communicator.hpp"
 #include "hyperslab/param/store.hpp"
 
-namespace hyperslab::dp {
+namespace hyperslab::sharding {
 
 /// Gathers of the matrices that multiply in 8-bit floats with a scale a tensor
 /// (param::GatheredCodes). Data ranks agree on the largest magnitude of each, round what they
@@ -67,4 +67,4 @@ class CodeGather {
   std::optional<std::size_t> unsent_;  ///< bucket whose magnitudes are under way
 };
 
-}  // namespace hyperslab::dp
+}  // namespace hyperslab::sharding

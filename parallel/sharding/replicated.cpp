@@ -2,7 +2,7 @@
 #include "hyperslab/ops/elementwise.hpp"
 #include "strategies.hpp"
 
-namespace hyperslab::dp {
+namespace hyperslab::sharding {
 
 std::vector<param::ElementRange> Replicated::find_ranges() const {
   if (group().flat_size() == 0) return {};  // everything here is frozen
@@ -28,4 +28,4 @@ void Replicated::masters_changed(Context& ctx) {
   if (group().has_own_values()) ops::cast(ctx, group().master().data, group().value().data);
 }
 
-}  // namespace hyperslab::dp
+}  // namespace hyperslab::sharding

@@ -6,7 +6,7 @@
 #include "hyperslab/ops/elementwise.hpp"
 #include "strategies.hpp"
 
-namespace hyperslab::dp {
+namespace hyperslab::sharding {
 
 ShardStrategy::GradientMemory ShardedGradients::take_gradients(Arena& arena, DType dtype) {
   const View shards = arena.take(dtype, {group().shard_size()}, "gradient shards");
@@ -76,4 +76,4 @@ void ShardedGradients::finish(Context& ctx) {
   for (std::size_t i = buckets(); i-- > 0;) keep(ctx, i);
 }
 
-}  // namespace hyperslab::dp
+}  // namespace hyperslab::sharding

@@ -2,7 +2,7 @@
 #include "hyperslab/ops/elementwise.hpp"
 #include "strategies.hpp"
 
-namespace hyperslab::dp {
+namespace hyperslab::sharding {
 
 ShardStrategy::GradientMemory ShardedState::take_gradients(Arena& arena, DType dtype) {
   const View flat = arena.take(dtype, {group().flat_size()}, "gradients");
@@ -56,4 +56,4 @@ void ShardedState::masters_changed(Context& ctx) {
   wait_all(ctx);
 }
 
-}  // namespace hyperslab::dp
+}  // namespace hyperslab::sharding

@@ -6,7 +6,7 @@
 #include "code_gather.hpp"
 #include "hyperslab/sharding/strategy.hpp"
 
-namespace hyperslab::dp {
+namespace hyperslab::sharding {
 
 /// zero 0.
 class Replicated final : public ShardStrategy {
@@ -64,4 +64,4 @@ class ShardedGradients final : public ShardedState {
   int microbatch_ = -1;
 };
 
-}  // namespace hyperslab::dp
+}  // namespace hyperslab::sharding

@@ -8,7 +8,7 @@
 #include "hyperslab/core/error.hpp"
 #include "strategies.hpp"
 
-namespace hyperslab::dp {
+namespace hyperslab::sharding {
 
 std::unique_ptr<ShardStrategy> make_replicated() { return std::make_unique<Replicated>(); }
 
@@ -235,4 +235,4 @@ void ShardStrategy::report_waits(Context& ctx) {
   ctx.recorder().move(Phase::reduce_exposed, Phase::wait, arrivals_.take_late_seconds(ctx));
 }
 
-}  // namespace hyperslab::dp
+}  // namespace hyperslab::sharding

@@ -226,7 +226,7 @@ void detail::reach(const char* point) {
   if (!faults.empty()) (void)reach_point(point);
 }
 
-bool detail::spoils(const char* point) {
+bool detail::corrupts(const char* point) {
   const Fault* fault = faults.empty() ? nullptr : reach_point(point);
   return fault != nullptr && (fault->action == Action::nan || fault->action == Action::flip);
 }

@@ -6,8 +6,8 @@
 
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/model/vision_transformer.hpp"
+#include "hyperslab/ops/deferred_reductions.hpp"
 #include "hyperslab/ops/elementwise.hpp"
-#include "hyperslab/ops/late_sums.hpp"
 
 namespace hyperslab::model {
 namespace {
@@ -22,11 +22,11 @@ bool trains(const StageOptions& options, param::Role role) {
 }  // namespace
 
 Stage::Stage(const ModelSpec& spec, const StageOptions& options, Arenas& arenas,
-             dp::ShardStrategy& strategy)
+             sharding::ShardStrategy& strategy)
     : Stage(make_architecture(spec, options), options, arenas, strategy) {}
 
 Stage::Stage(std::unique_ptr<Architecture> architecture, const StageOptions& options,
-             Arenas& arenas, dp::ShardStrategy& strategy)
+             Arenas& arenas, sharding::ShardStrategy& strategy)
     : options_(options),
       architecture_(std::move(architecture)),
       params_(
@@ -142,7 +142,7 @@ void Stage::backward(Context& ctx, SlotId id, int unit, const StepViews& step,
                      Accumulate accumulate, nn::BackwardPart part) {
   require(options_.training, "this stage was planned without gradients");
   const Slot& slot = this->slot(id);
-  ops::with_late_sums(ctx, [&] {
+  ops::with_deferred_reductions(ctx, [&] {
     at(unit).unit->backward(ctx, {.slot = id.slot,
                                   .batch = slot.batch,
                                   .step = step,

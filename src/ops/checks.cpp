@@ -150,7 +150,7 @@ bool on_meta(Context& ctx, std::string_view op, double flops, std::initializer_l
   for (const CView& operand : operands) bytes += static_cast<double>(operand.bytes());
   add_work(ctx, op, {flops, bytes, path}, operands);
   if (workspace_bytes > 0) ctx.workspace(op, workspace_bytes);
-  if (!ctx.late_sums()) ctx.free_partials();
+  if (!ctx.deferred_reductions()) ctx.free_partials();
   return true;
 }
 

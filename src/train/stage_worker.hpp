@@ -27,7 +27,7 @@ class StageWorker final : public pipeline::Worker {
     BatchFeed& feed;
     MemoryMeter& memory;
     MemoryTimeline& timeline;
-    dp::ShardStrategy& strategy;
+    sharding::ShardStrategy& strategy;
     bool graphs = true;
   };
   explicit StageWorker(const Parts& parts) : parts_(parts) {}

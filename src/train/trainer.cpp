@@ -17,7 +17,7 @@
 #include "hyperslab/optim/component.hpp"
 #include "hyperslab/pipeline/validate.hpp"
 #include "hyperslab/train/batch_feed.hpp"
-#include "spoil.hpp"
+#include "inject_fault.hpp"
 #include "stage_worker.hpp"
 #include "stages.hpp"
 #include "step_records.hpp"
@@ -115,10 +115,11 @@ bool overlaps_updates(const Config& config, const TrainerOptions& options,
          !options.time_components && !expands;
 }
 
-std::unique_ptr<dp::ShardStrategy> strategy_of(const Config& config, const TrainerOptions& options,
-                                               const model::MemoryPlan* plan) {
-  if (!options.training) return dp::make_replicated();
-  std::unique_ptr<dp::ShardStrategy> strategy = dp::make_strategy(config.parallel.zero);
+std::unique_ptr<sharding::ShardStrategy> strategy_of(const Config& config,
+                                                     const TrainerOptions& options,
+                                                     const model::MemoryPlan* plan) {
+  if (!options.training) return sharding::make_replicated();
+  std::unique_ptr<sharding::ShardStrategy> strategy = sharding::make_strategy(config.parallel.zero);
   strategy->set_overlaps_updates(overlaps_updates(config, options, plan));
   return strategy;
 }
@@ -286,7 +287,7 @@ void Trainer::train(const StepArgs& args, const SlotData& tokens) {
   strategy_->begin_step();
   run_program(args, tokens, true);
   strategy_->finish(*ctx_);
-  spoil_gradients(*ctx_, *strategy_);
+  inject_gradient_fault(*ctx_, *strategy_);
   fault::reach("step.optimizer");
   const bool alone = mesh_.world_group().size() == 1;
   timeline_.begin_update(*ctx_);
@@ -301,7 +302,7 @@ void Trainer::train(const StepArgs& args, const SlotData& tokens) {
     begin_update();
   });
   if (!leaves_out && strategy_->overlaps_updates()) update_beside();
-  spoil_parameters(*ctx_, *strategy_, stage_.params());
+  inject_parameter_fault(*ctx_, *strategy_, stage_.params());
   strategy_->report_waits(*ctx_);
   if (args.traced) executor_->finish(*ctx_);  // so that the ends of all transfers are in the trace
   end();

@@ -133,13 +133,13 @@ TEST(Fault, AnErrorOfAPointThatIsNoCallIsThrown) {
   fault::reach("start.resume");
 }
 
-TEST(Fault, SpoilsNumbersAndBitsWhereThereAreSome) {
+TEST(Fault, CorruptsNumbersAndBitsWhereThereAreSome) {
   const Set set("step.gradients:1:3:nan,step.parameters#1:1:3:flip");
 
-  EXPECT_TRUE(fault::spoils("step.gradients"));
-  EXPECT_TRUE(fault::spoils("step.gradients"));
-  EXPECT_TRUE(fault::spoils("step.parameters"));
-  EXPECT_FALSE(fault::spoils("step.parameters"));
+  EXPECT_TRUE(fault::corrupts("step.gradients"));
+  EXPECT_TRUE(fault::corrupts("step.gradients"));
+  EXPECT_TRUE(fault::corrupts("step.parameters"));
+  EXPECT_FALSE(fault::corrupts("step.parameters"));
 }
 
 TEST(Fault, DelaysTheThread) {

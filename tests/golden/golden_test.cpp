@@ -94,7 +94,7 @@ class GoldenModel : public testing::TestWithParam<Case> {
     plan_ = measuring.used();
     arenas_.emplace(model::Arenas::real(Device::cpu, plan_, true));
     ctx_ = std::make_unique<Context>(Device::cpu, meta.workspace_high_water());
-    strategy_ = dp::make_replicated();
+    strategy_ = sharding::make_replicated();
     stage_ = std::make_unique<model::Stage>(spec_, options_, *arenas_, *strategy_);
     adamw_ = optim::make_optimizer(optimizer_config(), group(), false, arenas_->optimizer);
     stage_->initialize(*ctx_);
@@ -108,7 +108,7 @@ class GoldenModel : public testing::TestWithParam<Case> {
     return options_.compute == DType::f64 ? DType::f64 : DType::f32;
   }
   void run_on_meta(model::Arenas& arenas, Context& meta) {
-    const auto strategy = dp::make_replicated();
+    const auto strategy = sharding::make_replicated();
     model::Stage stage(spec_, options_, arenas, *strategy);
     const param::ParamGroup& params = stage.params().trained();
     const auto adamw = optim::make_optimizer(optimizer_config(), params, false, arenas.optimizer);
@@ -177,7 +177,7 @@ class GoldenModel : public testing::TestWithParam<Case> {
   model::MemoryPlan plan_;
   std::optional<model::Arenas> arenas_;
   std::unique_ptr<Context> ctx_;
-  std::unique_ptr<dp::ShardStrategy> strategy_;
+  std::unique_ptr<sharding::ShardStrategy> strategy_;
   std::unique_ptr<model::Stage> stage_;
   std::unique_ptr<optim::Optimizer> adamw_;
   Tensor sums_;

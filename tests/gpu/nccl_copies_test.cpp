@@ -253,7 +253,7 @@ TEST_F(NcclCopies, SmallSumsTakeNoKernelOfNccl) {
   EXPECT_GT(kernels_of_reduction(64, comm::ReduceOp::max), 0);
 }
 
-/// A data group, whose whole sums go by copies, too.
+/// A data group, whose all-reduces go by copies, too.
 class NcclDataCopies : public NcclCopies {
  protected:
   static void SetUpTestSuite() { set_up_suite(comm::GroupRole::data); }

@@ -150,7 +150,7 @@ TEST_P(FirstBlock, AdaptersHaveTheGradientsOfAModelThatComputesAllOfThem) {
 std::int64_t input_gradients(const ModelSpec& spec, const StageOptions& options) {
   Arenas measuring = Arenas::measuring();
   Context meta(Device::meta);
-  const auto strategy = dp::make_replicated();
+  const auto strategy = sharding::make_replicated();
   Stage stage(spec, options, measuring, *strategy);
   const View sums(nullptr, DType::f32, Device::meta, {ops::kSumCount});
   for (int unit = 0; unit < stage.units(); ++unit) {

@@ -53,7 +53,7 @@ class StageHarness {
       : options_(options), vocabulary_(vocabulary) {
     model::Arenas measuring = model::Arenas::measuring();
     Context meta(Device::meta);
-    model::Stage planned(make(), options, measuring, *dp::make_replicated());
+    model::Stage planned(make(), options, measuring, *sharding::make_replicated());
     run_once(planned, meta);
     arenas_.emplace(model::Arenas::real(Device::cpu, measuring.used(), false));
     ctx = std::make_unique<Context>(Device::cpu, meta.workspace_high_water());
@@ -114,7 +114,7 @@ class StageHarness {
   }
 
   std::unique_ptr<Context> ctx;
-  std::unique_ptr<dp::ShardStrategy> strategy = dp::make_replicated();
+  std::unique_ptr<sharding::ShardStrategy> strategy = sharding::make_replicated();
   std::optional<model::Stage> stage;
   Tensor sums;
   ops::StepInput input;

@@ -59,7 +59,7 @@ class AdaptedLayer {
   param::ParamStore store_ = new_store();
   Arena parameters_{"parameters", Device::cpu, 1 << 16};
   Arena gradients_{"gradients", Device::cpu, 1 << 16};
-  std::unique_ptr<dp::ShardStrategy> strategy_ = dp::make_replicated();
+  std::unique_ptr<sharding::ShardStrategy> strategy_ = sharding::make_replicated();
 
  public:
   Linear linear;

@@ -44,7 +44,7 @@ class WidthNormTest : public OpsTest {
   Arena parameters_{"parameters", Device::cpu, 1 << 12};
   Arena gradients_{"gradients", Device::cpu, 1 << 12};
   Arena activations_{"activations", Device::cpu, 1 << 14};
-  std::unique_ptr<dp::ShardStrategy> strategy_ = dp::make_replicated();
+  std::unique_ptr<sharding::ShardStrategy> strategy_ = sharding::make_replicated();
   std::optional<WidthNorm> norm_;
   WidthNorm::Slot slot_;
   Tensor qkv_ = random_tensor(DType::f64, {2, 3, kLayout.packed_width()}, 1);

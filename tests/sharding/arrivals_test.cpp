@@ -19,7 +19,7 @@ TEST(Arrivals, LateMembersAreSeenAtEachOfManyPoints) {
   const auto comm = world().communicator(Device::cpu, comm::GroupRole::data);
   Context ctx(Device::cpu);
   ctx.recorder().begin_step(1, false);
-  dp::Arrivals arrivals;
+  sharding::Arrivals arrivals;
   Tensor value(Device::cpu, DType::f32, {1});
   for (int i = 0; i < kPoints; ++i) {
     const bool late = i == 20 || i == 700 || i == kPoints - 1;

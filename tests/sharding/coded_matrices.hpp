@@ -61,7 +61,7 @@ class CodedRank {
   CodedRank(Context& ctx, comm::Communicator& data, int zero, std::size_t bucket_bytes)
       : ctx_(ctx),
         store_({data.rank(), data.size()}),
-        strategy_(dp::make_strategy(zero)),
+        strategy_(sharding::make_strategy(zero)),
         parameters_("parameters", ctx.device(), std::size_t{1} << 22),
         gradients_("gradients", ctx.device(), std::size_t{1} << 22),
         matrices_(store_) {
@@ -74,7 +74,7 @@ class CodedRank {
     put(ones.view(), values);
   }
   [[nodiscard]] const param::ParamGroup& group() const { return store_.trained(); }
-  [[nodiscard]] dp::ShardStrategy& strategy() { return *strategy_; }
+  [[nodiscard]] sharding::ShardStrategy& strategy() { return *strategy_; }
   [[nodiscard]] const std::vector<const param::GatheredCodes*>& matrices() const {
     return matrices_.all;
   }
@@ -157,7 +157,7 @@ class CodedRank {
 
   Context& ctx_;
   param::ParamStore store_;
-  std::unique_ptr<dp::ShardStrategy> strategy_;
+  std::unique_ptr<sharding::ShardStrategy> strategy_;
   Arena parameters_, gradients_;
   CodedMatrices matrices_;
 };

@@ -167,7 +167,7 @@ class RankOfLayout {
   BoundTable bound_;
 
  public:
-  dp::ShardStrategy& strategy;
+  sharding::ShardStrategy& strategy;
 };
 
 /// Coordinates of the ranks whose terms make up a parameter's gradient on the rank `at`.

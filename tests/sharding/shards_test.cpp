@@ -147,7 +147,7 @@ class StageOfRank {
  public:
   StageOfRank(model::Family family, bool tied, DType compute, int zero,
               const param::HolderRanks& ranks = {})
-      : strategy_(dp::make_strategy(zero)) {
+      : strategy_(sharding::make_strategy(zero)) {
     model::ModelSpec spec = model::preset(family);
     spec.layers = 2;
     spec.width = 24;
@@ -165,7 +165,7 @@ class StageOfRank {
     options.vocabulary_multiple = 8;
     options.bucket_bytes = 4096;
     model::Arenas measuring = model::Arenas::measuring();
-    const model::Stage planned(spec, options, measuring, *dp::make_strategy(zero));
+    const model::Stage planned(spec, options, measuring, *sharding::make_strategy(zero));
     arenas_.emplace(model::Arenas::real(Device::cpu, measuring.used(), true));
     stage_.emplace(spec, options, *arenas_, *strategy_);
     Context ctx(Device::cpu);
@@ -174,7 +174,7 @@ class StageOfRank {
   [[nodiscard]] const param::ParamStore& params() { return stage_->params(); }
 
  private:
-  std::unique_ptr<dp::ShardStrategy> strategy_;
+  std::unique_ptr<sharding::ShardStrategy> strategy_;
   std::optional<model::Arenas> arenas_;
   std::optional<model::Stage> stage_;
 };

@@ -125,13 +125,13 @@ inline param::ParamStore make_table(const TableCase& c, int data_rank = 0) {
 class BoundTable {
  public:
   BoundTable(const TableCase& c, DType compute, int zero, int data_rank)
-      : table_(make_table(c, data_rank)), strategy_(dp::make_strategy(zero)) {
+      : table_(make_table(c, data_rank)), strategy_(sharding::make_strategy(zero)) {
     const DType master = compute == DType::f64 ? DType::f64 : DType::f32;
-    const dp::ShardStrategy::DTypes dtypes = {master, compute, master};
+    const sharding::ShardStrategy::DTypes dtypes = {master, compute, master};
     Arena parameters("parameters");
     Arena gradients("gradients");
     param::ParamStore measured = make_table(c, data_rank);
-    dp::make_strategy(zero)->allocate(measured, parameters, &gradients, dtypes);
+    sharding::make_strategy(zero)->allocate(measured, parameters, &gradients, dtypes);
     parameters_.emplace("parameters", Device::cpu, parameters.used_bytes());
     gradients_.emplace("gradients", Device::cpu, gradients.used_bytes());
     strategy_->allocate(table_, *parameters_, &*gradients_, dtypes);
@@ -142,14 +142,14 @@ class BoundTable {
   }
   [[nodiscard]] param::ParamStore& table() { return table_; }
   [[nodiscard]] const param::ParamGroup& group() const { return table_.trained(); }
-  [[nodiscard]] dp::ShardStrategy& strategy() { return *strategy_; }
+  [[nodiscard]] sharding::ShardStrategy& strategy() { return *strategy_; }
 
  private:
   static void poison(View view) {
     if (view) std::memset(view.raw(), 0xff, view.bytes());
   }
   param::ParamStore table_;
-  std::unique_ptr<dp::ShardStrategy> strategy_;
+  std::unique_ptr<sharding::ShardStrategy> strategy_;
   std::optional<Arena> parameters_;
   std::optional<Arena> gradients_;
 };

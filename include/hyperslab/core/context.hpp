@@ -129,9 +129,9 @@ class Context {
   /// What is enqueued after this call may write to that memory.
   void free_partials() { partial_bytes_ = 0; }
   /// Whether gradients of parameters that ops sum in parts wait for finish_sums(): see
-  /// ops::with_late_sums.
-  void set_late_sums(bool late) { late_sums_ = late; }
-  [[nodiscard]] bool late_sums() const { return late_sums_; }
+  /// ops::with_deferred_reductions.
+  void set_deferred_reductions(bool late) { deferred_reductions_ = late; }
+  [[nodiscard]] bool deferred_reductions() const { return deferred_reductions_; }
 
   /// Adds an op's work to the ledger under the recorder's component. Ops call it on `meta` only.
   /// `path`: which of its ways the op takes on the planned device, if it has several.
@@ -167,7 +167,7 @@ class Context {
   Buffer workspace_;
   std::size_t workspace_high_water_ = 0;
   std::size_t partial_bytes_ = 0;  ///< at the end of the workspace
-  bool late_sums_ = false;
+  bool deferred_reductions_ = false;
   int threads_ = 1;
   Background* background_ = nullptr;
   ProductObserver* product_observer_ = nullptr;

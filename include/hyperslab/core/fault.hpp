@@ -67,7 +67,7 @@ namespace detail {
 inline std::atomic<int> sources{0};  ///< HYPERSLAB_FAULT and injections
 [[nodiscard]] int ask(const char* point, const std::string& subject);
 void reach(const char* point);
-[[nodiscard]] bool spoils(const char* point);
+[[nodiscard]] bool corrupts(const char* point);
 }  // namespace detail
 
 /// Asks before the call at `point` ("file.write") on `subject` (a path): 0 lets the call happen, an
@@ -85,8 +85,8 @@ inline void reach(const char* point) {
 
 /// A point with numbers: whether the caller makes them NaN (`nan`), or flips a bit (`flip`). It is
 /// reach() as well.
-[[nodiscard]] inline bool spoils(const char* point) {
-  return detail::sources.load(std::memory_order_relaxed) != 0 && detail::spoils(point);
+[[nodiscard]] inline bool corrupts(const char* point) {
+  return detail::sources.load(std::memory_order_relaxed) != 0 && detail::corrupts(point);
 }
 
 /// Answers at(), as long as it lives, on the threads that ask. Only one may live at a time, and no

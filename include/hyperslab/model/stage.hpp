@@ -28,10 +28,10 @@ class Stage {
  public:
   /// `strategy` takes the parameters' memory. It is used here alone, but refers to params().
   Stage(std::unique_ptr<Architecture> architecture, const StageOptions& options, Arenas& arenas,
-        dp::ShardStrategy& strategy);
+        sharding::ShardStrategy& strategy);
   /// Of the model that `spec` describes.
   Stage(const ModelSpec& spec, const StageOptions& options, Arenas& arenas,
-        dp::ShardStrategy& strategy);
+        sharding::ShardStrategy& strategy);
 
   [[nodiscard]] const StageOptions& options() const { return options_; }
   [[nodiscard]] param::ParamStore& params() { return params_; }

@@ -103,7 +103,7 @@ class Optimizer {
 };
 
 /// The optimizer of the deck's optimizer.name for the group, which must outlive it. `sharded`:
-/// dp::ShardStrategy::shards_state(). The groups must outlive it, too.
+/// sharding::ShardStrategy::shards_state(). The groups must outlive it, too.
 [[nodiscard]] std::unique_ptr<Optimizer> make_optimizer(const OptimizerConfig& config,
                                                         const param::ParamGroup& group,
                                                         bool sharded, Arena& arena,

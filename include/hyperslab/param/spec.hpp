@@ -93,7 +93,8 @@ struct Placement {
 [[nodiscard]] constexpr Placement partial() { return {Placement::Kind::partial, 0}; }
 
 /// The placement over the axes on which it differs. Over the data axis every value is replicated
-/// and every gradient partial; dp::ShardStrategy decides which data rank keeps which part of both.
+/// and every gradient partial; sharding::ShardStrategy decides which data rank keeps which part of
+/// both.
 struct Placements {
   Placement tensor = shard(0);    ///< a group of one rank counts as a shard
   Placement pipeline = shard(0);  ///< partial: both ends of the pipeline hold a tied table

@@ -63,8 +63,9 @@ class FusedParam {
   const Expansion* expansion_ = nullptr;
 };
 
-/// A trained matrix whose data ranks gather codes of 8 bits in place of values (dp::CodeGather).
-/// The views are absent until the strategy takes memory for them, which it does in a training run.
+/// A trained matrix whose data ranks gather codes of 8 bits in place of values
+/// (sharding::CodeGather). The views are absent until the strategy takes memory for them, which it
+/// does in a training run.
 struct GatheredCodes {
   FusedParam matrix;
   View codes{};    ///< u8, of the shape of the matrix
@@ -167,7 +168,7 @@ class ParamGroup {
 };
 
 /// All parameters of a stage in forward order. Setup: declare everything, lay out, bind the groups
-/// to memory (dp::ShardStrategy::allocate).
+/// to memory (sharding::ShardStrategy::allocate).
 class ParamStore {
  public:
   /// `trains`: whether parameters of a role are trained; the others are frozen: they have no

@@ -6,7 +6,7 @@
 
 #include "hyperslab/comm/communicator.hpp"
 
-namespace hyperslab::dp {
+namespace hyperslab::sharding {
 
 /// Separates two kinds of waiting for a group: for members that are late, and for the data that it
 /// moves. The first ends when the last member has arrived at the point at which all wait. On the
@@ -45,4 +45,4 @@ class Arrivals {
   std::size_t closed_ = 0;  ///< so many points, the oldest ones, have all_there
 };
 
-}  // namespace hyperslab::dp
+}  // namespace hyperslab::sharding

@@ -9,7 +9,7 @@
 #include "hyperslab/param/store.hpp"
 #include "hyperslab/sharding/arrivals.hpp"
 
-namespace hyperslab::dp {
+namespace hyperslab::sharding {
 
 /// The groups over which gradients are summed.
 struct GradientGroups {
@@ -189,4 +189,4 @@ class ShardStrategy {
 /// The strategy of the deck's parallel.zero: 0, 1 or 2.
 [[nodiscard]] std::unique_ptr<ShardStrategy> make_strategy(int zero);
 
-}  // namespace hyperslab::dp
+}  // namespace hyperslab::sharding

@@ -212,7 +212,7 @@ class Trainer {
   [[nodiscard]] model::Stage& stage() { return stage_; }
   [[nodiscard]] const model::Stage& stage() const { return stage_; }
   [[nodiscard]] const model::Arenas& arenas() const { return arenas_; }
-  [[nodiscard]] const dp::ShardStrategy& strategy() const { return *strategy_; }
+  [[nodiscard]] const sharding::ShardStrategy& strategy() const { return *strategy_; }
   [[nodiscard]] const MemoryMeter& memory() const { return memory_; }
   [[nodiscard]] const MemoryTimeline& memory_timeline() const { return timeline_; }
   /// Of the allocations of all arenas in the newest traced step, while it is the newest step.
@@ -263,7 +263,7 @@ class Trainer {
   /// Communicator::share of the tensor group's scratch, then of the data group's parameters and
   /// gradients; null where ranks share none.
   std::vector<std::shared_ptr<void>> shared_memory_;
-  std::unique_ptr<dp::ShardStrategy> strategy_;
+  std::unique_ptr<sharding::ShardStrategy> strategy_;
   model::Stage stage_;
   std::unique_ptr<optim::Optimizer> optimizer_;  ///< null if forward only
   std::unique_ptr<Context> ctx_;

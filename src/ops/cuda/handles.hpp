@@ -29,9 +29,9 @@ struct Closer {
 };
 using LtHandle = std::unique_ptr<cublasLtContext, Closer<&cublasLtDestroy>>;
 
-struct GemmPlans;       // algorithms and descriptors, gemm_plans.hpp
-struct AttentionPlans;  // cuDNN's handle and graphs, attention_cudnn.cpp
-struct LateSums;        // partial sums that wait, reduce.cu
+struct GemmPlans;           // algorithms and descriptors, gemm_plans.hpp
+struct AttentionPlans;      // cuDNN's handle and graphs, attention_cudnn.cpp
+struct DeferredReductions;  // partial sums that wait, reduce.cu
 
 /// What the ops of one CUDA context keep between calls. Everything is made at the first use of a
 /// shape and has a fixed address from then on, so that captured graphs stay valid.
@@ -45,7 +45,7 @@ struct Backend {
   Buffer lt_workspace;
   std::shared_ptr<GemmPlans> gemms;
   std::shared_ptr<AttentionPlans> attention;
-  std::shared_ptr<LateSums> late_sums;
+  std::shared_ptr<DeferredReductions> deferred_reductions;
 };
 
 /// Shared memory that a block of the GPU in use may have at most, in bytes.

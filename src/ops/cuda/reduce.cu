@@ -127,17 +127,18 @@ __global__ void __launch_bounds__(256) squares_kernel(const T* x, Dim count, Squ
 }  // namespace
 
 /// Sums that wait, in the order of their ops.
-struct LateSums {
+struct DeferredReductions {
   std::array<PartialSums, kMostSums> sums;
   std::size_t count = 0;
 };
 
 namespace {
 
-LateSums& late_sums_of(Context& ctx) {
+DeferredReductions& deferred_reductions_of(Context& ctx) {
   Backend& backend = backend_of(ctx);
-  if (!backend.late_sums) backend.late_sums = std::make_shared<LateSums>();
-  return *backend.late_sums;
+  if (!backend.deferred_reductions)
+    backend.deferred_reductions = std::make_shared<DeferredReductions>();
+  return *backend.deferred_reductions;
 }
 
 /// Outputs up to the last one that is there.
@@ -162,7 +163,7 @@ bool share_outputs(const PartialSums& a, const PartialSums& b) {
 
 /// Adds up what waits.
 void add_up(Context& ctx, const char* op) {
-  LateSums& late = late_sums_of(ctx);
+  DeferredReductions& late = deferred_reductions_of(ctx);
   AllPartialColumns all = {};
   int blocks = 0;
   Dim rows = 0;
@@ -188,13 +189,13 @@ void add_up(Context& ctx, const char* op) {
 }  // namespace
 
 void sum_partials(Context& ctx, const char* op, const PartialSums& sums) {
-  LateSums& late = late_sums_of(ctx);
+  DeferredReductions& late = deferred_reductions_of(ctx);
   const std::span waiting(late.sums.data(), late.count);
   const bool collides =
       std::ranges::any_of(waiting, [&](const PartialSums& s) { return share_outputs(s, sums); });
   if (collides || late.count == late.sums.size()) add_up(ctx, op);
   late.sums[late.count++] = sums;
-  if (ctx.late_sums()) return;
+  if (ctx.deferred_reductions()) return;
   add_up(ctx, op);
   ctx.free_partials();
 }

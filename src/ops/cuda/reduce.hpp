@@ -22,8 +22,9 @@ struct PartialSums {
   bool accumulate;
   View out[4];
 };
-/// out (+)= partial[0] + partial[1] + ... column by column in a fixed order; with late sums
-/// (ops::with_late_sums) when these are finished. `partial` lies in the context's partials.
+/// out (+)= partial[0] + partial[1] + ... column by column in a fixed order; with deferred
+/// reductions (ops::with_deferred_reductions) when these are finished. `partial` lies in the
+/// context's partials.
 void sum_partials(Context& ctx, const char* op, const PartialSums& sums);
 
 /// Partial sums of squares of a flat view in double, sum_of_squares_blocks(count) of them, in the

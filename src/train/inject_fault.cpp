@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "spoil.hpp"
+#include "inject_fault.hpp"
 
 #include <limits>
 
@@ -31,8 +31,8 @@ void flip_middle(Context& ctx, const View& values) {
 
 }  // namespace
 
-void spoil_gradients(Context& ctx, const dp::ShardStrategy& strategy) {
-  if (ctx.device() == Device::meta || !fault::spoils("step.gradients")) return;
+void inject_gradient_fault(Context& ctx, const sharding::ShardStrategy& strategy) {
+  if (ctx.device() == Device::meta || !fault::corrupts("step.gradients")) return;
   for (const View& gradient : strategy.norm_views()) {
     if (gradient.numel() == 0) continue;
     // The gaps between tensors, which are never written again, stay finite.
@@ -40,8 +40,9 @@ void spoil_gradients(Context& ctx, const dp::ShardStrategy& strategy) {
   }
 }
 
-void spoil_parameters(Context& ctx, dp::ShardStrategy& strategy, const param::ParamStore& params) {
-  if (ctx.device() == Device::meta || !fault::spoils("step.parameters")) return;
+void inject_parameter_fault(Context& ctx, sharding::ShardStrategy& strategy,
+                            const param::ParamStore& params) {
+  if (ctx.device() == Device::meta || !fault::corrupts("step.parameters")) return;
   strategy.wait_all(ctx);
   for (const param::GatheredCodes& gathered : params.gathered_codes()) {
     if (gathered.codes) flip_middle(ctx, gathered.codes.flat());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "hyperslab/ops/late_sums.hpp"
+#include "hyperslab/ops/deferred_reductions.hpp"
 
 #include "backend.hpp"
 

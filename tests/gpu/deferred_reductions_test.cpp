@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Partial sums of gradients that wait for one kernel (ops::with_late_sums): the bits of the same
-// ops one by one.
-#include "hyperslab/ops/late_sums.hpp"
+// Partial sums of gradients that wait for one kernel (ops::with_deferred_reductions): the bits of
+// the same ops one by one.
+#include "hyperslab/ops/deferred_reductions.hpp"
 
 #include "gpu/gpu_test.hpp"
 #include "hyperslab/ops/attention.hpp"
@@ -14,24 +14,26 @@ namespace {
 using namespace hyperslab::test;
 using Views = Problem::Views;
 
-class GpuLateSums : public GpuTest {
+class GpuDeferredReductions : public GpuTest {
  protected:
   static void expect_same(const Problem& problem, const Problem::Call& call,
                           const std::string& what) {
     const auto one_by_one = problem.on_gpu(call);
-    const auto late = problem.on_gpu(
-        [&](Context& ctx, const Views& v) { with_late_sums(ctx, [&] { call(ctx, v); }); });
+    const auto late = problem.on_gpu([&](Context& ctx, const Views& v) {
+      with_deferred_reductions(ctx, [&] { call(ctx, v); });
+    });
     for (std::size_t i = 0; i < late.size(); ++i) {
       EXPECT_TRUE(same_bits(late[i].view(), one_by_one[i].view())) << what << ", operand " << i;
     }
     problem.expect_match(
-        [&](Context& ctx, const Views& v) { with_late_sums(ctx, [&] { call(ctx, v); }); }, what, 4);
+        [&](Context& ctx, const Views& v) { with_deferred_reductions(ctx, [&] { call(ctx, v); }); },
+        what, 4);
   }
 };
 
 /// Of a product through an activation, of a layer's bias and of a norm, as a block has them; more
 /// than one kernel takes.
-TEST_F(GpuLateSums, OfManyOps) {
+TEST_F(GpuDeferredReductions, OfManyOps) {
   for (const Accumulate accumulate : {Accumulate::no, Accumulate::yes}) {
     constexpr int kLayers = 4;
     Problem problem(DType::bf16);
@@ -64,7 +66,7 @@ TEST_F(GpuLateSums, OfManyOps) {
 }
 
 /// Ops take scratch memory while the sums of others wait.
-TEST_F(GpuLateSums, LieBesideScratchMemory) {
+TEST_F(GpuDeferredReductions, LieBesideScratchMemory) {
   const HeadLayout layout = {4, 4, 64};
   constexpr Dim kPacked = Dim{3} * 256;
   Problem problem(DType::bf16);
@@ -95,14 +97,14 @@ TEST_F(GpuLateSums, LieBesideScratchMemory) {
   };
   const auto one_by_one = problem.on_gpu(call);
   const auto late = problem.on_gpu(
-      [&](Context& ctx, const Views& v) { with_late_sums(ctx, [&] { call(ctx, v); }); });
+      [&](Context& ctx, const Views& v) { with_deferred_reductions(ctx, [&] { call(ctx, v); }); });
   for (std::size_t i = 0; i < late.size(); ++i) {
     EXPECT_TRUE(same_bits(late[i].view(), one_by_one[i].view())) << "operand " << i;
   }
 }
 
 /// Each addition sees the one before.
-TEST_F(GpuLateSums, OfOneGradientStayInOrder) {
+TEST_F(GpuDeferredReductions, OfOneGradientStayInOrder) {
   Problem problem(DType::bf16);
   problem.input(random_tensor(DType::bf16, {1000, 96}, 1))
       .input(random_tensor(DType::bf16, {70, 96}, 2))

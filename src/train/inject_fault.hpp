@@ -9,10 +9,11 @@
 namespace hyperslab::train {
 
 /// Makes some of this rank's reduced gradients NaN if step.gradients asks for it.
-void spoil_gradients(Context& ctx, const dp::ShardStrategy& strategy);
+void inject_gradient_fault(Context& ctx, const sharding::ShardStrategy& strategy);
 /// Flips the highest bit of the fraction of one trained value, of its master if that is another
 /// number, and of a code of every matrix that is gathered as codes, if step.parameters asks for it.
 /// Waits for the device.
-void spoil_parameters(Context& ctx, dp::ShardStrategy& strategy, const param::ParamStore& params);
+void inject_parameter_fault(Context& ctx, sharding::ShardStrategy& strategy,
+                            const param::ParamStore& params);
 
 }  // namespace hyperslab::train

@@ -8,7 +8,7 @@
 
 namespace hyperslab::ops {
 
-/// Adds up what waits on a GPU for the end of with_late_sums, which calls it.
+/// Adds up what waits on a GPU for the end of with_deferred_reductions, which calls it.
 void finish_sums(Context& ctx);
 
 /// Calls `work`, the backward pass of some layers. On a GPU many ops leave the gradient of a vector
@@ -16,14 +16,14 @@ void finish_sums(Context& ctx);
 /// one kernel at the end does so for all of them. What `work` enqueues must not read such a
 /// gradient, and `work` does not call this itself. The kernel counts under no component.
 template <class Work>
-void with_late_sums(Context& ctx, Work&& work) {
+void with_deferred_reductions(Context& ctx, Work&& work) {
   class Late {
    public:
     explicit Late(Context& of) : ctx_(of) {
-      require(!ctx_.late_sums(), "with_late_sums: is under way");
-      ctx_.set_late_sums(true);
+      require(!ctx_.deferred_reductions(), "with_deferred_reductions: is under way");
+      ctx_.set_deferred_reductions(true);
     }
-    ~Late() { ctx_.set_late_sums(false); }
+    ~Late() { ctx_.set_deferred_reductions(false); }
     Late(const Late&) = delete;
     Late& operator=(const Late&) = delete;
     Late(Late&&) = delete;
