@@ -49,7 +49,7 @@ class PeerCopies {
   /// As in Communicator.
   [[nodiscard]] std::shared_ptr<void> share(const Arena& arena);
   [[nodiscard]] bool is_shared(CView view) const { return holder_of(view) != nullptr; }
-  /// Whether an all_gather into `full` is worth it; if not, it is NCCL's.
+  /// True if an all_gather into `full` is worth it; if not, it is NCCL's.
   [[nodiscard]] bool takes_gather(CView full) const;
   /// The same of a sum of `full` over both members, in eager calls: places have no lanes.
   [[nodiscard]] bool takes_sum(CView full) const;
@@ -115,7 +115,7 @@ class PeerCopies {
   [[nodiscard]] std::string left_to_nccl(const Arena& arena) const;
   /// `moved`: what NCCL moves in place of this.
   [[nodiscard]] std::string refusal_text(std::string_view moved, const std::string& reason) const;
-  /// Whether the memory is mapped; if not, the first member logs why.
+  /// True if the memory is mapped; if not, the first member logs why.
   [[nodiscard]] bool maps(const PeerMemory& memory, std::string_view moved) const;
   [[nodiscard]] std::shared_ptr<const PeerMemory> holder_of(CView view) const;
   /// Sends `from` to `to`, an address on the other member as this one maps it. What is enqueued on

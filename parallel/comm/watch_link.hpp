@@ -75,7 +75,7 @@ class Connection {
   void send(const Packet& packet);
   /// Tells the other side that no packet follows.
   void finish();
-  /// Whether another packet has arrived whole, which `packet` then is; closes if the other side
+  /// True if another packet has arrived whole, which `packet` then is; closes if the other side
   /// did.
   [[nodiscard]] bool receive(Packet& packet);
 

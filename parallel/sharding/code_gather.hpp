@@ -20,7 +20,7 @@ class CodeGather {
   /// Setup, once `store` is bound: takes memory for the codes of all matrices that ask for it.
   CodeGather(param::ParamStore& store, Arena& arena);
 
-  /// Whether the bucket has such matrices.
+  /// True if the bucket has such matrices.
   [[nodiscard]] bool covers(std::size_t bucket) const { return !parts_[bucket].matrices.empty(); }
   /// This rank's shard of the bucket is updated on ctx: starts to agree on magnitudes, and rounds
   /// and sends the bucket before, so that neither waits for a gather. To be called for all buckets

@@ -15,7 +15,7 @@ bool has_op(const Ledger& ledger, const Component& component, std::string_view o
   return ledger.find(component.name, op) != nullptr;
 }
 
-/// Whether all calls of a layer's op compute its activation inside the GEMM.
+/// True if all calls of a layer's op compute its activation inside the GEMM.
 bool fuses_activation(const Ledger& ledger, std::string_view op) {
   const Work* row = ledger.find(nn::kFfnComponent.name, op);
   return row != nullptr && row->paths == std::set<std::string, std::less<>>{"fused"};

@@ -34,7 +34,7 @@ class Reading {
   /// Enqueues the pass that was staged. logits: (frame.B, columns) of token `frame.last` of each
   /// row, or (frame.B frame.T, columns) of all tokens.
   virtual void enqueue(const Frame& frame, View logits) = 0;
-  /// Whether passes of one token in frames of equal size differ in nothing but what is staged, so
+  /// True if passes of one token in frames of equal size differ in nothing but what is staged, so
   /// that a graph repeats them.
   [[nodiscard]] virtual bool repeats() const = 0;
 };

@@ -79,7 +79,7 @@ ops::ImageOperation operation_of(PolicyOperation operation, const Magnitude& mag
   return {.kind = Kind::invert};
 }
 
-/// Whether a coin decides the direction.
+/// True if a coin decides the direction.
 bool has_sign(PolicyOperation operation) {
   return operation >= PolicyOperation::shear_x && operation <= PolicyOperation::sharpness;
 }

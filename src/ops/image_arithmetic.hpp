@@ -144,7 +144,7 @@ HS_HOST_DEVICE inline bool needs_histograms(ImageOperationKind kind) {
 HS_HOST_DEVICE inline bool needs_luma(ImageOperationKind kind) {
   return kind == ImageOperationKind::contrast;
 }
-/// Whether a value's result depends on nothing else of its surroundings.
+/// True if a value's result depends on nothing else of its surroundings.
 HS_HOST_DEVICE inline bool uses_table(ImageOperationKind kind) {
   return kind != ImageOperationKind::affine && kind != ImageOperationKind::saturation &&
          kind != ImageOperationKind::sharpness;

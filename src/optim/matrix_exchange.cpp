@@ -52,7 +52,7 @@ struct TensorCut {
       throw Error(ExitCode::internal, "muon: tensor ranks hold unequal parts of " + param.name);
     }
   }
-  /// Whether the elements of a part lie one after the other in the whole.
+  /// True if the elements of a part lie one after the other in the whole.
   [[nodiscard]] bool is_contiguous() const { return parts == 1 || dim == 0; }
   [[nodiscard]] int part_of(int rank) const { return rank / replicas; }
 

@@ -21,7 +21,7 @@
 namespace hyperslab::run {
 namespace {
 
-/// Whether `directory` holds steps, complete or not.
+/// True if `directory` holds steps, complete or not.
 bool holds_steps(const std::string& directory) {
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {

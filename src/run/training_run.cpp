@@ -57,7 +57,7 @@ void report_emulation(const Start& start) {
   }
 }
 
-/// Whether any rank was asked to stop before the first step, on all ranks.
+/// True if any rank was asked to stop before the first step, on all ranks.
 bool is_stopped_early(const Start& start, std::int64_t first_step) {
   if (start.world.all(!start.is_asked_to_stop())) return false;
   if (start.is_first()) log::info(fmt::format("stopped before step {} on request", first_step));

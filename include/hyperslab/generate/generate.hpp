@@ -49,7 +49,7 @@ class TokenListener {
   virtual void fail(std::size_t /*prompt*/, const std::exception_ptr& error) {
     std::rethrow_exception(error);
   }
-  /// Whether token() reads logits. If not, likeliest tokens are chosen where the model runs, and
+  /// True if token() reads logits. If not, likeliest tokens are chosen where the model runs, and
   /// logits stay there.
   [[nodiscard]] virtual bool wants_logits() const = 0;
 };
@@ -88,9 +88,9 @@ class Generator {
   Generator(Generator&&) = delete;
   Generator& operator=(Generator&&) = delete;
 
-  /// Whether this rank is the first of its tensor group. What follows let_rest() is the leader's.
+  /// True if this rank is the first of its tensor group. What follows let_rest() is the leader's.
   [[nodiscard]] bool leads() const;
-  /// Whether there are no other ranks.
+  /// True if there are no other ranks.
   [[nodiscard]] bool is_alone() const;
   /// A rank that does not lead: takes part in the leader's passes until it lets this one go. An
   /// error of one rank in a pass leaves the others within it: it must end all of them.
@@ -123,7 +123,7 @@ class Generator {
   bool step(GenerateStats& stats);
   /// Ends all texts, whose listeners get the error.
   void abandon(const std::exception_ptr& error);
-  /// Whether a text that begins now runs at once, but for pages.
+  /// True if a text that begins now runs at once, but for pages.
   [[nodiscard]] bool has_free_row() const;
   [[nodiscard]] bool is_idle() const;
 

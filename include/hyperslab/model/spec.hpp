@@ -137,7 +137,7 @@ struct ModelSpec {
   /// Of all queries together, and of all keys or values.
   [[nodiscard]] Dim query_width() const { return heads * head_width(); }
   [[nodiscard]] Dim kv_width() const { return kv_heads * head_width(); }
-  /// Whether the stream reaches the head without a norm, which is then put before it.
+  /// True if the stream reaches the head without a norm, which is then put before it.
   [[nodiscard]] bool has_final_norm() const { return norm_place != NormPlace::post; }
   [[nodiscard]] bool has_qkv_bias() const { return bias ? !unbiased_qkv : qkv_bias; }
   [[nodiscard]] nn::MatrixInit matrix_init() const { return {init, static_cast<float>(init_std)}; }

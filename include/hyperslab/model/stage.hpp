@@ -47,12 +47,12 @@ class Stage {
   [[nodiscard]] int unit_of_model(int unit) const { return at(unit).of_model; }
   [[nodiscard]] const std::string& name(int unit) const { return at(unit).name; }
   [[nodiscard]] int chunks() const { return static_cast<int>(options_.chunks.size()); }
-  /// Whether a chunk begins with the model's first unit, or ends with its last.
+  /// True if a chunk begins with the model's first unit, or ends with its last.
   [[nodiscard]] bool begins_model(int chunk) const;
   [[nodiscard]] bool ends_model(int chunk) const;
   /// Views of a batch that units of a chunk read.
   [[nodiscard]] BatchReads reads(int chunk, Mode mode) const;
-  /// Whether forward of a unit with Mode::train writes parameter gradients.
+  /// True if forward of a unit with Mode::train writes parameter gradients.
   [[nodiscard]] bool forward_writes_gradients(int unit) const {
     return at(unit).unit->forward_writes_gradients();
   }

@@ -104,7 +104,7 @@ class Unit {
   virtual void backward(Context& ctx, const UnitCall& call) = 0;
 
   [[nodiscard]] virtual BatchReads reads(Mode mode) const = 0;
-  /// Whether forward with Mode::train writes parameter gradients, as a head does that never keeps
+  /// True if forward with Mode::train writes parameter gradients, as a head does that never keeps
   /// all logits.
   [[nodiscard]] virtual bool forward_writes_gradients() const { return false; }
   /// The stream that entered, as the newest training pass with `slot` kept it; absent for the

@@ -31,14 +31,14 @@ struct LinearPass {
   /// How backward_weight will accumulate if it follows backward_input: what one reading of dy gives
   /// both, backward_input then computes. Absent: it does not follow.
   std::optional<ops::Accumulate> weights_follow = {};
-  /// Whether backward_weight computes no gradient of the bias, as a norm does (StreamBiases),
+  /// True if backward_weight computes no gradient of the bias, as a norm does (StreamBiases),
   /// attention (ops::AttentionGradients) or a product (ops::ActivationGradients).
   bool skips_bias = false;
-  /// Whether the gradients are what backward_input left there for this dy.
+  /// True if the gradients are what backward_input left there for this dy.
   bool has_gradient = false;
-  /// Whether what is in between has memory of its own for both directions.
+  /// True if what is in between has memory of its own for both directions.
   [[nodiscard]] bool keeps() const { return reduced && reduced_gradient; }
-  /// Whether backward_input computes the gradients of B too.
+  /// True if backward_input computes the gradients of B too.
   [[nodiscard]] bool reads_once() const { return weights_follow && keeps(); }
   /// The part of rows [begin, begin + count) of the input x, for forward.
   [[nodiscard]] LinearPass rows(CView x, Dim begin, Dim count) const;
@@ -60,7 +60,7 @@ class Adapter {
   [[nodiscard]] explicit operator bool() const { return !parts_.empty(); }
   /// Rows of all A: columns of what is in between.
   [[nodiscard]] Dim ranks() const { return static_cast<Dim>(parts_.size()) * rank_; }
-  /// Whether every column of y, C_out in all, gets a term.
+  /// True if every column of y, C_out in all, gets a term.
   [[nodiscard]] bool covers(Dim outputs) const;
   /// y: (..., C_out) (+)= s (x A^T) B^T with x: (..., C_in) after dropout. Columns without an
   /// adapter stay as they are.

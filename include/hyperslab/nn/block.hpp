@@ -57,7 +57,7 @@ using RopeTables = ops::RotaryTables;
 struct BatchInfo {
   CView sample_position;                  ///< (B) i64
   const ops::StepState* state = nullptr;  ///< on the device
-  bool dropout = false;                   ///< whether dropout acts in this pass
+  bool dropout = false;                   ///< true if dropout acts in this pass
   CView first_keys{};  ///< (B, T) i32: where the document of every token begins; absent: at 0
 };
 
@@ -123,7 +123,7 @@ struct BackwardPass {
   const Scratch& scratch;
   Accumulate accumulate = Accumulate::no;  ///< of parameter gradients
   BackwardPart part = BackwardPart::both;
-  /// Whether the sublayers compute no gradients of their outputs' biases (StreamBiases).
+  /// True if the sublayers compute no gradients of their outputs' biases (StreamBiases).
   bool skips_output_biases = false;
   /// The pass of a linear layer's backward_input, which learns whether backward_weight follows.
   [[nodiscard]] LinearPass before_weights(LinearPass linear) const {

@@ -21,9 +21,9 @@ class Fp8Product {
   /// Error(usage) if this rank's are not multiples of ops::kFp8Multiple.
   Fp8Product(const Fp8Config& config, Dim outputs, Dim inputs, Dim rank_outputs, Dim rank_inputs);
 
-  /// Whether products of the layer are computed so if they have rows enough.
+  /// True if products of the layer are computed so if they have rows enough.
   [[nodiscard]] explicit operator bool() const { return is_used_; }
-  /// Whether products of so many rows are computed so. Fewer read each weight for next to no work,
+  /// True if products of so many rows are computed so. Fewer read each weight for next to no work,
   /// as generation does, and rounding the weights would take longer than the product.
   [[nodiscard]] bool takes(Dim rows) const { return is_used_ && rows >= kFewestRows; }
   static constexpr Dim kFewestRows = 64;
@@ -42,7 +42,7 @@ class Fp8Product {
     Fp8Weights weights = Fp8Weights::rounded;
   };
   static constexpr Dim kLargest = 3;
-  /// Whether `largest` is of use: with a scale a tensor.
+  /// True if `largest` is of use: with a scale a tensor.
   [[nodiscard]] bool keeps_largest() const { return is_used_ && recipe_ == Fp8Recipe::tensor; }
   /// Where whoever writes x, or dy, leaves its largest magnitude; absent if `largest` is.
   [[nodiscard]] static View largest_of_input(View largest);

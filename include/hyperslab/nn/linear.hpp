@@ -67,13 +67,13 @@ class Linear {
   [[nodiscard]] std::optional<ops::BlockWeights> product() const;
   /// Columns of LinearPass::reduced; 0: no adapters.
   [[nodiscard]] Dim adapter_ranks() const { return adapter_.ranks(); }
-  /// Whether LinearPass::largest is of use.
+  /// True if LinearPass::largest is of use.
   [[nodiscard]] bool keeps_largest() const { return fp8_.keeps_largest(); }
 
  private:
   /// y = x W^T + b without adapters.
   void multiply(Context& ctx, CView x, const LinearPass& pass, View y) const;
-  /// Whether the layer is x W^T + b with W as it lies in memory.
+  /// True if the layer is x W^T + b with W as it lies in memory.
   [[nodiscard]] bool is_plain(Dim rows) const;
   [[nodiscard]] CView rounded_input(Context& ctx, CView x) const;
   [[nodiscard]] CView bias_value() const { return bias_ && adds_bias_ ? bias_.value() : CView(); }

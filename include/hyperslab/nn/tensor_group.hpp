@@ -34,7 +34,7 @@ class TensorGroup {
   [[nodiscard]] int size() const { return size_; }
   [[nodiscard]] bool is_alone() const { return size_ == 1; }
   [[nodiscard]] bool is_first() const { return rank_ == 0; }
-  /// Whether the residual stream is cut by rows.
+  /// True if the residual stream is cut by rows.
   [[nodiscard]] bool cuts_rows() const { return sequence_; }
   /// Shape of the residual stream on this rank.
   [[nodiscard]] Shape stream_shape(Dim B, Dim T, Dim C) const {
@@ -69,12 +69,12 @@ class TensorGroup {
   /// computation via decomposition"). `inner`: the length of the product's sums on this rank. One
   /// piece on a CPU, if rows are cut, and if a piece takes less time than the sum before it.
   [[nodiscard]] int pieces(const Context& ctx, Dim rows, Dim inner) const;
-  /// Whether sum_products() replaces start_sum() of a whole product: ranks write right into each
+  /// True if sum_products() replaces start_sum() of a whole product: ranks write right into each
   /// other's `out`, and `term` has enough rows, those of the whole sum.
   [[nodiscard]] bool sums_at_members(CView term, CView out) const {
     return writes_at_members(term) && group_->is_shared(out);
   }
-  /// Whether of_gathered() replaces gather(): rows are cut, ranks write right into each other's
+  /// True if of_gathered() replaces gather(): rows are cut, ranks write right into each other's
   /// `full`, and it has enough rows.
   [[nodiscard]] bool gathers_at_members(CView full) const {
     return sequence_ && writes_at_members(full);
@@ -152,7 +152,7 @@ class TensorGroup {
   void wait(Context& ctx, comm::Ticket ticket) const;
 
  private:
-  /// Whether ranks write right into each other's view of all rows, beside computation.
+  /// True if ranks write right into each other's view of all rows, beside computation.
   [[nodiscard]] bool writes_at_members(CView all) const {
     return size_ > 1 && all.rows() % size_ == 0 && all.rows() >= kLeastShared &&
            group_->is_shared(all);

@@ -34,7 +34,7 @@ enum class Rotation : std::uint8_t { forward, inverse };
 void rope(Context& ctx, const HeadLayout& layout, CView cosines, CView sines,
           const TokenPosition& first_position, Rotation rotation, View qkv);
 
-/// Whether attention_forward and attention_backward take these operands on a GPU (cuDNN does not
+/// True if attention_forward and attention_backward take these operands on a GPU (cuDNN does not
 /// take fp32, and head widths only in multiples of 8 up to 256).
 [[nodiscard]] constexpr bool has_fused_attention_on_gpu(DType compute, Dim head_width) {
   return (compute == DType::bf16 || compute == DType::f16) && head_width % 8 == 0 &&

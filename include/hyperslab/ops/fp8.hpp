@@ -42,7 +42,7 @@ using Fp8Matrix = BasicFp8Matrix<View>;
 using CFp8Matrix = BasicFp8Matrix<CView>;
 [[nodiscard]] CFp8Matrix as_const(const Fp8Matrix& matrix);
 
-/// Whether the largest magnitudes are found in a pass over x, or lie there already.
+/// True if the largest magnitudes are found in a pass over x, or lie there already.
 enum class Fp8Largest : bool { found, given };
 
 /// What cuBLASLt asks of the length of its sums.

@@ -12,7 +12,7 @@ enum class Trans : std::uint8_t { no, yes };
 /// beside activations in bf16: an op then sums in f32 and rounds once.
 enum class Accumulate : std::uint8_t { no, yes };
 
-/// Whether products of bf16 on CPU ranks are those of the processor, AVX512_BF16 or AMX: exact
+/// True if products of bf16 on CPU ranks are those of the processor, AVX512_BF16 or AMX: exact
 /// products of two, added in f32 to nearest even, denormals taken for zero. If not, f32 copies are
 /// multiplied.
 [[nodiscard]] bool cpu_multiplies_bf16();

@@ -56,7 +56,7 @@ struct Rounding {
   Calibration* calibration = nullptr;  ///< of the blocks' matrices; null: each weight by itself
 };
 
-/// Whether `tensor` of a checkpoint is a matrix of a block.
+/// True if `tensor` of a checkpoint is a matrix of a block.
 [[nodiscard]] bool is_matrix(const std::string& tensor);
 
 /// Writes a checkpoint in `output` that holds what is rounded as `tensor`.codes and `tensor`.scales

@@ -7,7 +7,7 @@ namespace hyperslab::ops::cpu {
 
 enum class AmxProducts : std::uint8_t { int8, bf16 };
 
-/// Whether the processor has tiles and these products of them, and Linux lets this process use
+/// True if the processor has tiles and these products of them, and Linux lets this process use
 /// them, which it asks for.
 [[nodiscard]] bool may_use_amx(AmxProducts products);
 

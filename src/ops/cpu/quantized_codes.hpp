@@ -44,7 +44,7 @@ float largest_magnitude(const T* values, Dim count) {
   return std::bit_cast<float>(most);
 }
 
-/// Whether values can be divided by a scale: not if it is 0, infinite or NaN. The codes of such a
+/// True if values can be divided by a scale: not if it is 0, infinite or NaN. The codes of such a
 /// group stand for zero.
 inline bool divides(float scale) { return scale > 0 && scale <= std::numeric_limits<float>::max(); }
 

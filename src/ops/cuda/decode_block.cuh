@@ -287,7 +287,7 @@ __device__ void attend(const BlockCall<T>& call, int past, std::uint8_t* shared)
   }
 }
 
-/// Whether a block has tiles of a product. Their finisher arrives at the barrier after it, in other
+/// True if a block has tiles of a product. Their finisher arrives at the barrier after it, in other
 /// blocks a reader does.
 __device__ bool has_tiles(const RingSource& source) {
   return static_cast<int>(blockIdx.x) < source.tiles();

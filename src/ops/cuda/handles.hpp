@@ -58,7 +58,7 @@ struct Backend {
 /// The context's backend, made at the first call.
 [[nodiscard]] Backend& backend_of(Context& ctx);
 
-/// Whether the stream records a graph, when nothing may be timed or waited for.
+/// True if the stream records a graph, when nothing may be timed or waited for.
 [[nodiscard]] bool is_capturing(const Backend& backend);
 
 }  // namespace hyperslab::ops::cuda

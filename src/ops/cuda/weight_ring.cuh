@@ -153,7 +153,7 @@ __device__ float with_bias(float total, const T* bias, int m) {
   return bias == nullptr ? total : total + to_real(bias[m]);
 }
 
-/// Whether the copy engine and kRingShared are there, and take M rows of so many bytes, by halves
+/// True if the copy engine and kRingShared are there, and take M rows of so many bytes, by halves
 /// if `gated`.
 [[nodiscard]] bool suits_ring(Dim M, Dim row_bytes, bool gated);
 
