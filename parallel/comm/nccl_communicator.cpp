@@ -304,7 +304,7 @@ double NcclCommunicator::do_wait(Stream& before, Ticket ticket) {
   return 0;
 }
 
-/// What NCCL's own threads found since the last look, such as a broken connection.
+/// Reports errors that NCCL's own threads found since the last call, such as a broken connection.
 void NcclCommunicator::check_peers() const {
   ncclResult_t state = ncclSuccess;
   HS_NCCL(name(), nccl_, ncclCommGetAsyncError(nccl_, &state));

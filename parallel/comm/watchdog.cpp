@@ -181,7 +181,7 @@ Frame Watchdog::Guard::frame_of(Notice notice) const {
   return frame;
 }
 
-/// What this rank has told of itself.
+/// The report that this rank has sent.
 const Status& Watchdog::Guard::told() const {
   return peers_[static_cast<std::size_t>(rank_)].status;
 }

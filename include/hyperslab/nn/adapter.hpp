@@ -13,8 +13,8 @@
 
 namespace hyperslab::nn {
 
-/// What a pass through a linear layer takes besides its operands, for its adapters and for its
-/// products in 8-bit floats.
+/// Arguments of a pass through a linear layer besides its operands, for its adapters and its
+/// products of FP8 values.
 struct LinearPass {
   ops::Dropout dropout = {};  ///< of the adapters' input
   View reduced = {};          ///< (..., ranks): s x A^T, that backward_weight finds as forward left
@@ -23,13 +23,12 @@ struct LinearPass {
   View rounded_gradient = {};  ///< Fp8Product::kept_bytes: dy^T as backward_input rounded it for
                                ///< backward_weight; absent: rounded again
   View largest = {};           ///< Fp8Product::Kept::largest of the layer, or absent
-  /// Whether the largest magnitudes of x and of dy lie in `largest` before forward and
-  /// backward_input.
+  /// `given` if the amax of x and of dy lie in `largest` before forward and backward_input.
   ops::Fp8Largest input_largest = ops::Fp8Largest::found;
   ops::Fp8Largest gradient_largest = ops::Fp8Largest::found;
   Fp8Weights fp8_weights = Fp8Weights::rounded;
-  /// How backward_weight will accumulate if it follows backward_input: what one reading of dy gives
-  /// both, backward_input then computes. Absent: it does not follow.
+  /// The accumulation of backward_weight if it follows backward_input, which then also computes
+  /// what one reading of dy gives both. Absent: it does not follow.
   std::optional<ops::Accumulate> weights_follow = {};
   /// True if backward_weight computes no gradient of the bias, as a norm does (StreamBiases),
   /// attention (ops::AttentionGradients) or a product (ops::ActivationGradients).

@@ -28,7 +28,7 @@ class Fp8Product {
   [[nodiscard]] bool takes(Dim rows) const { return is_used_ && rows >= kFewestRows; }
   static constexpr Dim kFewestRows = 64;
 
-  /// What one product leaves for another.
+  /// Values that one product leaves for another.
   struct Kept {
     /// kept_bytes(): dy^T in 8-bit floats, which backward_input leaves for backward_weight; or
     /// absent.
@@ -44,13 +44,14 @@ class Fp8Product {
   static constexpr Dim kLargest = 3;
   /// True if `largest` is of use: with a scale a tensor.
   [[nodiscard]] bool keeps_largest() const { return is_used_ && recipe_ == Fp8Recipe::tensor; }
-  /// Where whoever writes x, or dy, leaves its largest magnitude; absent if `largest` is.
+  /// The view into which the writer of x, or of dy, puts its amax; absent if `largest` is.
   [[nodiscard]] static View largest_of_input(View largest);
   [[nodiscard]] static View largest_of_gradient(View largest);
 
   /// Bytes of the codes and scales of a rank's (M, K) weights and of their transpose.
   [[nodiscard]] static std::size_t weight_bytes(const Fp8Config& config, Dim M, Dim K);
-  /// Where these lie from forward to forward, in a training run; must outlive the product.
+  /// Sets the memory that keeps the weights from forward to forward in a training run; it must
+  /// outlive the product.
   void keep_weights_in(const View* memory) { weight_memory_ = memory; }
   /// Bytes of the codes of the transpose alone.
   [[nodiscard]] static std::size_t transposed_bytes(Dim M, Dim K);

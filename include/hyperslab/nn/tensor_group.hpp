@@ -27,7 +27,7 @@ class TensorGroup {
         size_(group == nullptr ? 1 : group->size()),
         sequence_(sequence && size_ > 1) {}
 
-  /// The same ranks for layers that have all rows on every rank.
+  /// This group for layers that have all rows on every rank.
   [[nodiscard]] TensorGroup of_whole_rows() const { return {group_, false}; }
 
   [[nodiscard]] int rank() const { return rank_; }
@@ -139,16 +139,16 @@ class TensorGroup {
     const Dim after = all.shape()[0] - own - part;
     if (after > 0) work(all.slice(own + part, after), own + part, after);
   }
-  /// What is enqueued afterwards sees the sums.
+  /// Makes work that is enqueued afterwards see the sums.
   void wait(Context& ctx, const Sums& sums) const {
     for (const comm::Ticket ticket : sums.tickets) wait(ctx, ticket);
   }
-  /// Where a row-parallel product puts this rank's term of the sum: `scratch` if rows are cut, else
-  /// `out`.
+  /// The view for this rank's term of the sum of a row-parallel product: `scratch` if rows are cut,
+  /// else `out`.
   [[nodiscard]] View term(View out, View scratch) const { return sequence_ ? scratch : out; }
   /// Puts the views of all ranks into `all`, in order of rank, and waits for it.
   void all_gather(Context& ctx, CView mine, View all) const;
-  /// What is enqueued afterwards runs after the operation; ticket 0 stands for none.
+  /// Makes work that is enqueued afterwards run after the operation; ticket 0 stands for none.
   void wait(Context& ctx, comm::Ticket ticket) const;
 
  private:
