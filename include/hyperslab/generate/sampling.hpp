@@ -36,7 +36,7 @@ class Sampler {
   /// that negative ones would rise).
   void see(std::span<const std::int32_t> tokens);
 
-  /// How next() would choose, without the penalty.
+  /// The choice that next() would make, without the penalty.
   [[nodiscard]] ops::TokenChoice choice() const;
   /// Another chose the next token.
   void take() { ++draws_; }

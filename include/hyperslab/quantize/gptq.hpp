@@ -7,7 +7,7 @@
 
 namespace hyperslab::quantize {
 
-/// What inputs say about the errors of a layer's weights.
+/// The weight of errors of a layer's weights, from the inputs of the layer.
 class ErrorModel {
  public:
   /// `products`: X^T X over all calibration inputs X (N, K), row-major (K, K). Factors the inverse
