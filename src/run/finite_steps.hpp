@@ -13,8 +13,8 @@ namespace hyperslab::run {
 /// that its own update leaves. A step that is not finite updates nothing.
 class FiniteSteps {
  public:
-  /// What becomes of a checkpoint after the newest step: a step that is not finite saves nothing,
-  /// and the checkpoint waits for one that is, or at the end of a run is not written.
+  /// The decision about a checkpoint after the newest step: a step that is not finite saves
+  /// nothing, and the checkpoint waits for one that is, or at the end of a run is not written.
   enum class Save : std::uint8_t { now, later, never };
   static constexpr int kMostInARow = 10;      ///< more steps in a row that are not finite end a run
   static constexpr int kMostFailedSaves = 3;  ///< so many in a row end a run

@@ -48,8 +48,8 @@ std::string quoted(const std::string& word) {
   return text + "'";
 }
 
-/// How `python3 -m analysis` is started from here: from the folder that holds it, or with the path
-/// to the one that the program was built in.
+/// The command that starts `python3 -m analysis` from here: from the folder that holds it, or with
+/// the path to the one that the program was built in.
 std::string analysis() {
   namespace fs = std::filesystem;
   const char* const python = "python3 -m analysis";

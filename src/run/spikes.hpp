@@ -59,7 +59,7 @@ class SpikeDetector {
   State state_;
 };
 
-/// What a run knows of its spikes. Fed alike on all ranks, it decides alike on all ranks.
+/// The statistics of a run about its spikes. Fed alike on all ranks, it decides alike on all ranks.
 class Spikes {
  public:
   /// A step that was a spike.

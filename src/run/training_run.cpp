@@ -37,7 +37,7 @@ void report_placement(const Start& start, const std::string& device) {
   if (!warning.empty()) log::warn(warning);
 }
 
-/// What of the precision this CPU has arithmetic for; the rest is rounded after fp32.
+/// Logs which precisions this CPU computes natively and which it emulates in fp32.
 void report_emulation(const Start& start) {
   const train::PrecisionConfig& precision = start.config.precision;
   if (!start.is_first()) return;

@@ -33,8 +33,8 @@ struct GemmPlans;       // algorithms and descriptors, gemm_plans.hpp
 struct AttentionPlans;  // cuDNN's handle and graphs, attention_cudnn.cpp
 struct LateSums;        // partial sums that wait, reduce.cu
 
-/// What the ops of one CUDA context keep between calls. Everything is made at the first use of a
-/// shape and has a fixed address from then on, so that captured graphs stay valid.
+/// State that the ops of one CUDA context keep between calls. Everything is made at the first use
+/// of a shape and has a fixed address from then on, so that captured graphs stay valid.
 struct Backend {
   static constexpr std::size_t kLtWorkspaceBytes = 32U << 20;  ///< what cuBLAS advises for Hopper
 

@@ -47,7 +47,7 @@ __device__ T from_real(float value) {
     return out;
   }
 }
-/// What is left of a value after it was stored as T.
+/// The value after it was stored as T.
 template <class T>
 __device__ float rounded(float value) {
   return to_real(from_real<T>(value));

@@ -31,7 +31,7 @@ struct FewRows {
   NormalFloat table;
 };
 
-/// Where a lane stands in the layout of kernels_mma.cuh.
+/// The position of a lane in the layout of kernels_mma.cuh.
 struct Lane {
   int warp = static_cast<int>(threadIdx.x) / 32;
   int index = static_cast<int>(threadIdx.x) % 32;

@@ -9,7 +9,7 @@
 
 namespace hyperslab::ops::cuda {
 
-/// Where a product goes: y (rows, M); or, of a gate and what it gates, y (rows, M / 2) as
+/// The destination of a product: y (rows, M); or, of a gate and what it gates, y (rows, M / 2) as
 /// gated_forward of the product.
 struct RowsOutput {
   View y;

@@ -44,8 +44,8 @@ struct StageShape {
         group_bytes_log2(weights.group_bytes_log2) {}
 };
 
-/// Where the product goes: y (M), or (M / 2) as gated_forward has it if the source is gated, else
-/// the activation of it if `activates`.
+/// The destination of the product: y (M), or (M / 2) as gated_forward has it if the source is
+/// gated, else the activation of it if `activates`.
 template <class T>
 struct RowOutput {
   T* y;

@@ -46,7 +46,7 @@ struct RingSource : RingShape {
   CUtensorMap scales;  ///< boxes of what belongs to them
 };
 
-/// Where a reading lane stands in the layout of kernels_mma.cuh.
+/// The position of a reading lane in the layout of kernels_mma.cuh.
 struct RingLane {
   int warp = static_cast<int>(threadIdx.x) / 32;
   int index = static_cast<int>(threadIdx.x) % 32;
