@@ -10,7 +10,7 @@
 
 namespace hyperslab::io {
 
-/// Whether a checkpoint can hold tensors of this dtype: f32, f16 and u8.
+/// True if a checkpoint can hold tensors of this dtype: f32, f16 and u8.
 [[nodiscard]] bool is_storable(DType dtype);
 /// The storable dtype that name_of() calls so; throws std::invalid_argument for other names.
 [[nodiscard]] DType storable_dtype(const std::string& name);

@@ -273,7 +273,7 @@ void check(const Manifest& manifest) {
   }
 }
 
-/// Whether there is a number with a fraction or an exponent, or one of more than 64 bits.
+/// True if there is a number with a fraction or an exponent, or one of more than 64 bits.
 bool holds_fraction(const json& value) {
   if (value.is_structured()) return std::ranges::any_of(value, holds_fraction);
   return value.is_number_float();

@@ -53,7 +53,7 @@ void add_unexpected(std::vector<std::string>& lines, const Tensors& tensors,
   }
 }
 
-/// Whether a target's memory can take a tensor of this dtype; one without memory takes nothing.
+/// True if a target's memory can take a tensor of this dtype; one without memory takes nothing.
 bool takes(const SlabTarget& target, DType dtype) {
   return !target.data || target.data.dtype() == dtype;
 }

@@ -40,7 +40,7 @@ std::optional<std::int64_t> step_before(const std::string& name, const std::stri
   return step_of_name(name.substr(0, name.size() - suffix.size()));
 }
 
-/// Whether it is the name of an unfinished step: "<step name>.tmp", or that followed by a number.
+/// True if it is the name of an unfinished step: "<step name>.tmp", or that followed by a number.
 bool is_temporary(const std::string& name) {
   const std::size_t last = name.find_last_not_of("0123456789");
   const std::size_t end = last == std::string::npos ? 0 : last + 1;

@@ -65,7 +65,7 @@ struct Halves {
   }
 };
 
-/// Whether the bytes look like ids of twice as many bytes: every second id is 0 or tiny, and the
+/// True if the bytes look like ids of twice as many bytes: every second id is 0 or tiny, and the
 /// others are not. Tokens of a text do not; looks at the first and the last pairs.
 template <class T>
 bool resembles_wider_ids(const Shard& shard) {

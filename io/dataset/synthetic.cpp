@@ -25,7 +25,7 @@ class Words {
     }
     return block_.x[index % 4];
   }
-  /// Whether token `index` is drawn by itself. The coin is the low bits, the id the high ones.
+  /// True if token `index` is drawn by itself. The coin is the low bits, the id the high ones.
   bool restarts(std::uint64_t index) { return index == 0 || ((*this)[index] & 3U) == 0; }
 
  private:

@@ -271,7 +271,7 @@ constexpr auto kSentences = std::to_array<KeySentence>({
      "Weights are rounded to 8-bit floats once a step, for all its microbatches, and kept: two "
      "bytes a weight more."},
     {"precision.fp8_param_gather",
-     "Data ranks gather weights as 8-bit codes in place of values (parallel.zero 1 and 2), which "
+     "Data ranks gather weights as FP8 values in place of bf16 ones (parallel.zero 1 and 2), which "
      "serve the step: two bytes a weight more."},
     {"memory", "What is kept for the backward pass."},
     {"memory.recompute",
@@ -365,17 +365,17 @@ constexpr auto kSentences = std::to_array<KeySentence>({
     {"adapter.targets", "Linear layers of every block that get adapters; empty: all."},
     {"adapter.dropout", "Fraction of the adapters' inputs that is dropped in training."},
 
-    {"quantization", "Training that rounds the blocks' matrices to few bits as it computes."},
+    {"quantization", "Training that rounds the blocks' matrices to quantized values."},
     {"quantization.weights",
      "Bits of the blocks' matrices, in products and after checkpoint quantize; none: as they are."},
     {"quantization.group", "Columns that share a scale, with int4; int8 has one scale a row."},
     {"quantization.activations",
      "Whether products also round their input, each row by a scale of its own; int8 weights only."},
     {"quantization.embeddings",
-     "Whether the table of tokens has few bits, too, in a model that is not trained; a tied one is "
+     "Whether the table of tokens is quantized too, in a model that is not trained; a tied one is "
      "also the head."},
     {"quantization.head",
-     "Whether the head has few bits, too, in a model that is not trained; a tied one is also the "
+     "Whether the head is quantized too, in a model that is not trained; a tied one is also the "
      "table of tokens."},
     {"quantization.after", "Steps that are trained without rounding first."},
 

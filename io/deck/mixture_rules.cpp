@@ -20,7 +20,7 @@ std::size_t weights_asked(const Config& c) {
   return c.data.train.size() * (1 + c.data.weight_steps.size());
 }
 
-/// Whether every row of weights has one above 0.
+/// True if every row of weights has one above 0.
 bool has_weight_in_every_row(const Config& c) {
   const std::size_t sources = c.data.train.size();
   for (std::size_t first = 0; first < c.data.weights.size(); first += sources) {

@@ -14,7 +14,7 @@ namespace hyperslab::deck {
 /// alignment distance).
 [[nodiscard]] int edit_distance(std::string_view a, std::string_view b);
 
-/// Whether `word` may be a slip of `known`: an edit, or one for every three letters of `known`.
+/// True if `word` may be a slip of `known`: an edit, or one for every three letters of `known`.
 [[nodiscard]] bool is_near(std::string_view word, std::string_view known);
 
 /// "6 or 8": the divisors of `number` next below and above `near`, for which `fits` holds.

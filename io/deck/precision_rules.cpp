@@ -17,7 +17,7 @@ std::int64_t widest_layer(const Config& c) {
   return std::min(c.model.width, std::max(c.model.query_width(), c.model.ffn_width));
 }
 
-/// Whether a step updates the matrices of the blocks.
+/// True if a step updates the matrices of the blocks.
 bool trains_matrices(const Config& c) {
   const auto& roles = c.train.trainable;
   return !c.adapter &&

@@ -62,7 +62,7 @@ void resolve(train::Config& config) {
   }
 }
 
-/// Whether it holds for the rule's key or another that it reads.
+/// True if it holds for the rule's key or another that it reads.
 template <class Predicate>
 bool any_key_of(const Rule& rule, const Predicate& holds) {
   if (holds(rule.key)) return true;

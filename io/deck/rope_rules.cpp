@@ -17,7 +17,7 @@ using train::Config;
 
 bool has_rope(const Config& c) { return c.model.position == Position::rope; }
 
-/// Whether the model's width and heads give a head's width.
+/// True if the model's width and heads give a head's width.
 bool has_head_width(const Config& c) {
   return c.model.own_head_width > 0 || divides(c.model.heads, c.model.width);
 }

@@ -31,7 +31,7 @@ Mark deck_mark(const YAML::Mark& position, int override_index) {
   return {override_index, std::max(position.line, 0) + 1, std::max(position.column, 0) + 1};
 }
 
-/// Whether the line starts with a whole quoted text.
+/// True if the line starts with a whole quoted text.
 bool holds_quoted(std::string_view line) {
   const char quote = line.empty() ? ' ' : line.front();
   if (quote != '"' && quote != '\'') return false;

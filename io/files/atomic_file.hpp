@@ -19,7 +19,7 @@ namespace hyperslab::io {
 /// "<kind>.<process id>": a suffix that processes which write the same path do not share.
 [[nodiscard]] std::string process_suffix(std::string_view kind = "tmp");
 
-/// Whether a rename would replace a device, a pipe or a symbolic link.
+/// True if a rename would replace a device, a pipe or a symbolic link.
 [[nodiscard]] bool is_written_in_place(const std::string& path);
 
 /// A new file at `<path>.<suffix>`, which commit() renames to `path`: the one way to replace a

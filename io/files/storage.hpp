@@ -59,7 +59,7 @@ class File {
   /// Returns how many bytes there were before the end of the file.
   [[nodiscard]] std::size_t read_at(std::uint64_t offset, void* data, std::size_t bytes) const;
   [[nodiscard]] std::uint64_t size() const;
-  /// Whether it, or the folder around it, was removed since it was opened.
+  /// True if it, or the folder around it, was removed since it was opened.
   [[nodiscard]] bool is_removed() const;
   void sync();
   void close();  ///< if the result matters; the destructor closes silently

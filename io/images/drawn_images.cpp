@@ -43,7 +43,7 @@ std::size_t colour_of(std::int64_t label) {
   return static_cast<std::size_t>(label) % kKinds % kColours.size();
 }
 
-/// Whether a shape covers (x, y), where the square [-1, 1] x [-1, 1] is around it.
+/// True if a shape covers (x, y), where the square [-1, 1] x [-1, 1] is around it.
 bool covers(std::size_t shape, float x, float y) {
   const float radius = std::sqrt(x * x + y * y);
   if (std::max(std::abs(x), std::abs(y)) > 1) return false;

@@ -60,7 +60,7 @@ bool is_frame(std::uint32_t marker) {
          marker != kExtension && marker != kArithmeticTables;
 }
 
-/// Whether the chroma of a frame of YCbCr is subsampled in a way that nvJPEG's kernels know: 4:4:4,
+/// True if the chroma of a frame of YCbCr is subsampled in a way that nvJPEG's kernels know: 4:4:4,
 /// 4:4:0, 4:2:2, 4:2:0, 4:1:1 or 4:1:0.
 bool has_common_sampling(std::span<const std::byte> frame) {
   const std::uint32_t luma = byte_at(frame, 7);
@@ -69,7 +69,7 @@ bool has_common_sampling(std::span<const std::byte> frame) {
                           luma == 0x41 || luma == 0x42);
 }
 
-/// Whether the three components have the numbers 'R', 'G', 'B', which libjpeg takes for colours.
+/// True if the three components have the numbers 'R', 'G', 'B', which libjpeg takes for colours.
 bool is_named_rgb(std::span<const std::byte> frame) {
   return byte_at(frame, 6) == 'R' && byte_at(frame, 9) == 'G' && byte_at(frame, 12) == 'B';
 }

@@ -14,7 +14,7 @@ inline constexpr const char* kIndexFile = "index.npy";
 inline constexpr const char* kSetFormat = "hyperslab images";
 inline constexpr int kSetVersion = 1;
 
-/// Whether the folder holds a packed set.
+/// True if the folder holds a packed set.
 [[nodiscard]] bool is_packed_set(const std::string& folder);
 /// Throws Error(data) that names the file.
 [[nodiscard]] ImageFiles open_packed_set(const std::string& folder);

@@ -12,7 +12,7 @@
 
 namespace hyperslab::io {
 
-/// Whether a name ends in .jpg, .jpeg, .png or .ppm, in letters of any case; not the twin files
+/// True if a name ends in .jpg, .jpeg, .png or .ppm, in letters of any case; not the twin files
 /// "._x.jpg" that macOS adds.
 [[nodiscard]] bool has_image_suffix(std::string_view name);
 

@@ -31,7 +31,7 @@ class AddedTokenSearch {
   /// `text`: the token as it stands in the texts that are searched, not empty. Of two tokens with
   /// one text the first counts.
   void add(const AddedToken& token, const std::string& text);
-  /// Whether a token may be found.
+  /// True if a token may be found.
   [[nodiscard]] bool is_empty() const { return findable_ == 0; }
 
   struct Part {

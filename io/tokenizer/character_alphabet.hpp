@@ -18,7 +18,7 @@ class CharacterAlphabet final : public Alphabet {
   explicit CharacterAlphabet(const CharacterVocabulary& vocabulary);
 
   void append(std::string_view piece, std::vector<std::int32_t>& ids) const override;
-  /// Whether a character, or a byte that belongs to none, has symbols of its own, which do not
+  /// True if a character, or a byte that belongs to none, has symbols of its own, which do not
   /// depend on what stands beside it.
   [[nodiscard]] bool is_sure(std::uint32_t code) const {
     return has_all_bytes_ || id_of(code) >= 0;

@@ -19,7 +19,7 @@ class CharacterCuts {
   /// Both must outlive this.
   CharacterCuts(const CharacterVocabulary& vocabulary, const CharacterAlphabet& alphabet);
 
-  /// Whether a token may reach over the place between two characters of a word, or symbols there
+  /// True if a token may reach over the place between two characters of a word, or symbols there
   /// depend on both.
   [[nodiscard]] bool may_merge(std::uint32_t left, std::uint32_t right) const {
     return merged_.contains(left, right) || !merges_characters_ || !alphabet_.is_sure(left) ||

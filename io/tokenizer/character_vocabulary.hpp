@@ -44,14 +44,14 @@ struct CharacterVocabulary : MergeVocabulary {
   std::string split_after;  ///< words end after each of these; empty: a piece is one word
   TokenRules rules;
 
-  /// Whether a character stands for the space before a text.
+  /// True if a character stands for the space before a text.
   [[nodiscard]] bool puts_prefix() const {
     for (const NormalizerStep& step : normalizer) {
       if (step.from.empty()) return true;
     }
     return metaspace && metaspace->prefix != Metaspace::Prefix::never;
   }
-  /// Whether pieces are split into words.
+  /// True if pieces are split into words.
   [[nodiscard]] bool splits_words() const {
     return (metaspace && metaspace->splits) || !split_after.empty();
   }

@@ -11,7 +11,7 @@ bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_visible(char c) { return c > ' ' && c < 127; }
 bool is_ascii_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
-/// Whether the three bytes from `at` on may hold a Unicode space (U+0085, U+00A0, U+1680, U+2000 to
+/// True if the three bytes from `at` on may hold a Unicode space (U+0085, U+00A0, U+1680, U+2000 to
 /// U+205F, U+3000); some other characters count as well.
 bool may_be_space(std::string_view text, std::size_t at) {
   const std::string_view lead = text.substr(at, 2);

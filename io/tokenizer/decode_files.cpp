@@ -55,7 +55,7 @@ class Decoder {
   }
 
  private:
-  /// Whether the id stands around documents, not in their text.
+  /// True if the id stands around documents, not in their text.
   [[nodiscard]] bool is_added(std::int32_t id) const {
     return std::ranges::find(around_.before, id) != around_.before.end() ||
            std::ranges::find(around_.after, id) != around_.after.end();

@@ -25,7 +25,7 @@ class Pattern {
   Pattern(const std::string& text, const std::string& where);
   [[nodiscard]] const pcre2_real_code_8* code() const { return code_.get(); }
   [[nodiscard]] bool has_jit() const { return has_jit_; }
-  /// Whether this is GPT-2's, whose pieces of ASCII text are found without the engine.
+  /// True if this is GPT-2's, whose pieces of ASCII text are found without the engine.
   [[nodiscard]] bool is_gpt2() const { return is_gpt2_; }
 
  private:

@@ -37,7 +37,7 @@ constexpr std::array kForeignFiles = {
     ForeignFile{"vocab.txt",
                 " (WordPiece), which is not read; take a model whose tokenizer is a BPE"}};
 
-/// Whether each line is a token in base64 and its rank.
+/// True if each line is a token in base64 and its rank.
 bool is_of_tiktoken(const std::string& path) {
   const std::string text = read_vocabulary_text(path);
   const std::string_view line = std::string_view(text).substr(0, text.find('\n'));
@@ -134,7 +134,7 @@ void require_bpe(const std::string& path, const nlohmann::json& model) {
                                     found));
 }
 
-/// Whether the pre-tokenizer is the one whose prefix space transformers sets by its own file.
+/// True if the pre-tokenizer is the one whose prefix space transformers sets by its own file.
 bool is_byte_level_alone(const nlohmann::json& tokenizer) {
   const nlohmann::json part = tokenizer.value("pre_tokenizer", nlohmann::json());
   return part.is_object() && part.value("type", nlohmann::json()) == "ByteLevel";

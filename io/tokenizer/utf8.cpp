@@ -21,7 +21,7 @@ std::size_t length_of(unsigned char lead) {
   return 0;
 }
 
-/// Whether `byte` may stand `index` (1 to 3) bytes after `lead`: the Unicode Standard, table 3-7,
+/// True if `byte` may stand `index` (1 to 3) bytes after `lead`: the Unicode Standard, table 3-7,
 /// which rules out overlong forms, surrogates and everything above U+10FFFF.
 bool may_follow(unsigned char lead, std::size_t index, unsigned char byte) {
   unsigned char low = 0x80;

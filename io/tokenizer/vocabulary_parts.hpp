@@ -29,7 +29,7 @@ namespace hyperslab::io {
 /// The file of a vocabulary that decides which it is: a tokenizer.json or a vocab.json. `path`: of
 /// a folder or of the file. Throws Error(data) if there is none.
 [[nodiscard]] std::string vocabulary_file(const std::string& path);
-/// Whether a vocabulary's file is a tokenizer.json; else it is a vocab.json.
+/// True if a vocabulary's file is a tokenizer.json; else it is a vocab.json.
 [[nodiscard]] bool is_tokenizer_json(const nlohmann::json& content);
 /// The path of the merges.txt that belongs to a vocab.json, which `path` ends in.
 [[nodiscard]] std::string merges_file(const std::string& path);
@@ -91,7 +91,7 @@ void parse_special_tokens(const std::string& path, MergeVocabulary& vocabulary);
 /// Hugging Face's file of one tokenizer of a byte-level BPE, read from `path`.
 [[nodiscard]] BpeVocabulary read_tokenizer_json(const std::string& path,
                                                 const nlohmann::json& file);
-/// Whether a tokenizer.json splits no text into bytes, as those do that came from SentencePiece.
+/// True if a tokenizer.json splits no text into bytes, as those do that came from SentencePiece.
 [[nodiscard]] bool is_character_json(const nlohmann::json& file);
 /// That of a BPE on characters.
 [[nodiscard]] CharacterVocabulary read_character_json(const std::string& path,

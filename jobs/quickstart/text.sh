@@ -11,18 +11,24 @@ ids_of_vocabulary() {
 
 check_input() { :; } # the options were enough
 
-prepare() {
+# hold_out TEXT TRAIN VALIDATION: cuts the text into a hundred stretches of lines, or one a line, and keeps every tenth
+# for validation. The end of a book alone may be in another language than the rest of it.
+hold_out() {
   local lines
+  lines=$(wc -l <"$1")
+  ((lines >= 10)) || hs_die 3 "the text has $lines lines; at least 10 are needed to keep a tenth for validation"
+  awk -v stretch=$(((lines + 99) / 100)) -v train="$2" -v validation="$3" \
+    '{print > (int((NR - 1) / stretch) % 10 == 9 ? validation : train)}' "$1"
+}
+
+prepare() {
   if [[ -n $text ]]; then
     cp -- "$text" "$run/data/text.txt"
   else
     # A line is "Ge1:1 In the beginning ...": the text is what follows the reference.
     bible -f gen1:1-rev22:21 | sed 's/^[^ ]* //' >"$run/data/text.txt"
   fi
-  lines=$(wc -l <"$run/data/text.txt")
-  ((lines >= 10)) || hs_die 3 "the text has $lines lines; at least 10 are needed to keep a tenth for validation"
-  head -n $((lines - lines / 10)) "$run/data/text.txt" >"$run/data/train.txt"
-  tail -n $((lines / 10)) "$run/data/text.txt" >"$run/data/validation.txt"
+  hold_out "$run/data/text.txt" "$run/data/train.txt" "$run/data/validation.txt"
   "$hyperslab" tokenize --train-vocab 4096 --input "$run/data/train.txt" --output-vocab "$run/data/vocabulary"
   # Short texts give fewer ids.
   settings+=(--set "model.vocabulary=$(ids_of_vocabulary)")

@@ -12,7 +12,7 @@
 namespace hyperslab::comm {
 namespace {
 
-/// How the work went on one rank.
+/// The outcome of the work on one rank.
 struct Outcome {
   int code = 0;         // an ExitCode
   std::string message;  // of the error; empty: none

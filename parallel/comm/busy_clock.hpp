@@ -9,8 +9,8 @@
 
 namespace hyperslab::comm {
 
-/// How long a stream was busy with what stands between start() and stop(), by the GPU's nanosecond
-/// timer; never nested. The marks are kernels of one thread, so that they work in graphs too.
+/// Measures the time of a stream's work between start() and stop(), by the GPU's nanosecond timer;
+/// never nested. The marks are kernels of one thread, so that they work in graphs too.
 class BusyClock {
  public:
   BusyClock();

@@ -31,11 +31,11 @@ namespace hyperslab::comm {
 /// tell. Needs no MPI.
 [[nodiscard]] int launched_ranks_here();
 
-/// Whether there seem to be more ranks here than cores, as far as it can be known before MPI_Init:
+/// True if there seem to be more ranks here than cores, as far as it can be known before MPI_Init:
 /// by the masks of this process and of its launcher, which may be wider.
 [[nodiscard]] bool seems_crowded();
 
-/// Whether MPI yields while it waits, by its own variable; not known: none. Only after MPI_Init.
+/// True if MPI yields while it waits, by its own variable; not known: none. Only after MPI_Init.
 [[nodiscard]] std::optional<bool> mpi_yields();
 
 }  // namespace hyperslab::comm

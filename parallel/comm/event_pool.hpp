@@ -22,7 +22,7 @@ class EventPool {
   EventPool& operator=(EventPool&&) = delete;
 
   [[nodiscard]] cudaEvent_t take();
-  /// What already waits for the event is not disturbed when it is recorded again.
+  /// Streams that already wait for the event are not disturbed when it is recorded again.
   void give_back(cudaEvent_t event) { free_.push_back(event); }
 
  private:

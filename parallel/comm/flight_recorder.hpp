@@ -14,7 +14,7 @@
 
 namespace hyperslab::comm {
 
-/// How far one rank is on one communicator. It is sent to other ranks byte by byte.
+/// The progress of one rank on one communicator. It is sent to other ranks byte by byte.
 struct CallState {
   std::uint64_t called = 0;   ///< number of the newest call
   std::uint64_t awaited = 0;  ///< number of the call that the host waits for

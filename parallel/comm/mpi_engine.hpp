@@ -36,7 +36,7 @@ class MpiEngine {
       std::shared_ptr<FlightRecorders> recorders = std::make_shared<FlightRecorders>());
 
   [[nodiscard]] const MpiTypes& types() const { return types_; }
-  /// Of the communicators on this engine.
+  /// The flight recorders of the communicators on this engine.
   [[nodiscard]] FlightRecorders& flight_recorders() { return *flight_recorders_; }
   /// Takes over the request. `recv_bytes`: what a receive must bring, -1 for other calls.
   void add(MPI_Request request, Operation& operation, std::int64_t recv_bytes = -1);

@@ -34,7 +34,7 @@ int cta_budget(GroupRole role, const CtaBudgets& budgets) {
   return NCCL_CONFIG_UNDEF_INT;
 }
 
-/// Whether the blocks of a group are scheduled before those of the arithmetic.
+/// True if the blocks of a group are scheduled before those of the arithmetic.
 bool has_priority(GroupRole role) { return role != GroupRole::world; }
 
 ncclDataType_t type_of(DType dtype) {
@@ -195,7 +195,7 @@ void NcclCommunicator::run_copies(Stream& after, Call call, Ticket ticket, Issue
   HS_COMM_CUDA(name(), cudaEventRecord(mine.done, stream_));
 }
 
-/// Whether copies add `full` up. Sums of graphs are NCCL's (see PeerCopies::takes_sum).
+/// True if copies add `full` up. Sums of graphs are NCCL's (see PeerCopies::takes_sum).
 bool NcclCommunicator::copies_sum(Stream& after, View full) const {
   return peer_copies_ != nullptr && peer_copies_->takes_sum(full) && capture_of(after.cuda()) == 0;
 }
@@ -304,7 +304,7 @@ double NcclCommunicator::do_wait(Stream& before, Ticket ticket) {
   return 0;
 }
 
-/// What NCCL's own threads found since the last look, such as a broken connection.
+/// Reports errors that NCCL's own threads found since the last call, such as a broken connection.
 void NcclCommunicator::check_peers() const {
   ncclResult_t state = ncclSuccess;
   HS_NCCL(name(), nccl_, ncclCommGetAsyncError(nccl_, &state));

@@ -9,7 +9,7 @@
 
 namespace hyperslab::comm {
 
-/// Whether add_received() adds elements of the type.
+/// True if add_received() adds elements of the type.
 [[nodiscard]] constexpr bool adds_received(DType dtype) {
   return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16;
 }

@@ -34,7 +34,7 @@ void check_driver(CUresult result, const char* call, const std::string& communic
 
 CUdeviceptr address_of(const std::uint32_t* flag) { return reinterpret_cast<CUdeviceptr>(flag); }
 
-/// What is enqueued on the stream next waits until the flag of this GPU is 1.
+/// Makes the next work on the stream wait until the flag of this GPU is 1.
 void wait_for(cudaStream_t stream, const std::uint32_t* flag, const std::string& communicator) {
   static const auto wait =
       driver_function<StreamValue>("communicator " + communicator, "cuStreamWaitValue32");
@@ -51,7 +51,7 @@ void set(cudaStream_t stream, const std::uint32_t* flag, std::uint32_t value,
                "cuStreamWriteValue32", communicator);
 }
 
-/// What a member's HYPERSLAB_PEER_COPIES says of its group; the least of all members' holds.
+/// A member's setting of HYPERSLAB_PEER_COPIES for its group; the least of all members holds.
 enum class Wish : int { unknown, no, yes };
 
 std::string_view wish_text() {

@@ -49,9 +49,10 @@ class PeerCopies {
   /// As in Communicator.
   [[nodiscard]] std::shared_ptr<void> share(const Arena& arena);
   [[nodiscard]] bool is_shared(CView view) const { return holder_of(view) != nullptr; }
-  /// Whether an all_gather into `full` is worth it; if not, it is NCCL's.
+  /// True if an all_gather into `full` is worth it; if not, it is NCCL's.
   [[nodiscard]] bool takes_gather(CView full) const;
-  /// The same of a sum of `full` over both members, in eager calls: places have no lanes.
+  /// True if copies take a sum of `full` over both members, in eager calls: its slots have no
+  /// lanes.
   [[nodiscard]] bool takes_sum(CView full) const;
 
   /// When a call begins and the capture that it is part of, 0 for none.
@@ -59,18 +60,18 @@ class PeerCopies {
     cudaEvent_t after = nullptr;
     unsigned long long capture = 0;
   };
-  /// What is enqueued on the stream that is returned follows the operation.
+  /// Returns a stream; work that is enqueued on it follows the operation.
   [[nodiscard]] cudaStream_t reduce_scatter_others(const Start& start, View full, View shard,
                                                    Piece piece);
   [[nodiscard]] cudaStream_t all_gather(const Start& start, CView shard, View full);
   [[nodiscard]] cudaStream_t all_gather_piece(const Start& start, View full, Piece piece);
-  /// Of what takes_sum() says yes to; the shard of a reduce_scatter is this member's part of
+  /// Sums a view that takes_sum() accepts; the shard of a reduce_scatter is this member's part of
   /// `full`.
   [[nodiscard]] cudaStream_t all_reduce(const Start& start, View full);
   [[nodiscard]] cudaStream_t reduce_scatter(const Start& start, View full);
 
  private:
-  /// Of a slot, in the memory of the member that waits for it.
+  /// The flags of a slot, in the memory of the member that waits for it.
   struct Flags {
     std::uint32_t free;  ///< 1 while this member may send the other one a message
     std::uint32_t full;  ///< 1 once the other's message is there
@@ -111,11 +112,11 @@ class PeerCopies {
   [[nodiscard]] cudaStream_t make_stream() const;
   void make_lanes();
   void make_places();
-  /// What NCCL moves if the arena is not shared.
+  /// A text that says what NCCL moves if the arena is not shared.
   [[nodiscard]] std::string left_to_nccl(const Arena& arena) const;
   /// `moved`: what NCCL moves in place of this.
   [[nodiscard]] std::string refusal_text(std::string_view moved, const std::string& reason) const;
-  /// Whether the memory is mapped; if not, the first member logs why.
+  /// True if the memory is mapped; if not, the first member logs why.
   [[nodiscard]] bool maps(const PeerMemory& memory, std::string_view moved) const;
   [[nodiscard]] std::shared_ptr<const PeerMemory> holder_of(CView view) const;
   /// Sends `from` to `to`, an address on the other member as this one maps it. What is enqueued on

@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::size_t kBusIdBytes = 16;
 
-/// What a member tells the other one.
+/// The message of a member to the other one.
 struct Offer {
   std::array<char, kBusIdBytes> bus_id;
   cudaIpcMemHandle_t allocation;
@@ -54,7 +54,7 @@ std::string reason_of(cudaError_t status, std::string_view call) {
   return fmt::format("{} failed ({})", call, cudaGetErrorName(status));
 }
 
-/// What the other member needs to map `memory`. Returns a reason.
+/// Makes the offer by which the other member maps `memory`. Returns a reason if it fails.
 std::string make_offer(const std::string& communicator, void* memory, std::size_t bytes,
                        Offer& offer) {
   static const auto range = driver_function<decltype(&cuMemGetAddressRange)>(
@@ -77,8 +77,8 @@ std::string make_offer(const std::string& communicator, void* memory, std::size_
   return reason;
 }
 
-/// Whether NVLink connects the GPUs: they carry out each other's atomic operations. Returns a
-/// reason.
+/// Checks that NVLink connects the GPUs: they carry out each other's atomic operations. Returns a
+/// reason if it does not.
 std::string find_link(const Offer& mine, const Offer& theirs) {
   int device = 0;
   int other = 0;

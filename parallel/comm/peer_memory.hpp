@@ -28,7 +28,7 @@ class PeerMemory {
   [[nodiscard]] const std::string& refusal() const { return refusal_; }
   [[nodiscard]] bool is_on_one_host() const { return one_host_; }
   [[nodiscard]] bool holds(const void* address, std::size_t bytes) const;
-  /// Where this member maps what has `address`, which the memory holds, on the other one.
+  /// The address here of the other member's counterpart of `address`, which must lie in the memory.
   [[nodiscard]] std::byte* there(const void* address) const {
     return theirs_ + (static_cast<const std::byte*>(address) - own_);
   }

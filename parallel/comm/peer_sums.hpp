@@ -28,7 +28,7 @@ class PeerSums {
   [[nodiscard]] static std::unique_ptr<PeerSums> make(MPI_Comm group,
                                                       const std::string& communicator);
 
-  /// Whether a sum of `buffer` is worth it, alike on both members: floats, at most kMostBytes. It
+  /// True if a sum of `buffer` is worth it, alike on both members: floats, at most kMostBytes. It
   /// is fastest if they begin and end at multiples of 16 bytes.
   [[nodiscard]] static bool takes(CView buffer);
   /// Enqueues buffer = its sum over both members. `captured`: the stream is being captured.

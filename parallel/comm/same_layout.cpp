@@ -35,7 +35,7 @@ Hashes reduced(Hashes mine, MPI_Op op, MPI_Comm group, const std::string& commun
   return mine;
 }
 
-/// Of every member; what does not fit is cut off.
+/// The texts of all members; a text that does not fit is cut off.
 std::vector<Text> gathered(const std::string& mine, MPI_Comm group,
                            const std::string& communicator) {
   Text text{};

@@ -86,7 +86,7 @@ std::string host_name() {
   return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "?";
 }
 
-/// What to print, and whether it is this rank's to print.
+/// The line to print, and whether this rank prints it.
 std::string line_of(const std::string& what, double seconds, const std::vector<HostRank>& here,
                     bool& is_mine) {
   const int mine = launcher_rank().value_or(0);

@@ -14,7 +14,7 @@
 
 namespace hyperslab::comm {
 
-/// What a rank reports of itself. It is sent to other ranks byte by byte.
+/// The report of a rank about itself. It is sent to other ranks byte by byte.
 struct Status {
   static constexpr std::size_t kMostGroups = 10;
   static constexpr std::size_t kMostOfTask = 128;
@@ -37,7 +37,7 @@ struct Status {
 };
 static_assert(std::has_unique_object_representations_v<Status>);
 
-/// How a rank is connected to the monitor.
+/// The connection of a rank to the monitor.
 enum class Link : std::uint8_t {
   none,       ///< it could not connect, or that is not known
   connected,  ///< or it is the monitor itself
@@ -70,8 +70,8 @@ struct Diagnosis {
   std::string line;         ///< for the user, without "hyperslab: " and the line's end
 };
 
-/// How long a rank may stand still: the timeout, three times as long until every rank that answers
-/// has ended a step, ten times as long while it pauses and answers.
+/// The seconds for which a rank may stand still: the timeout, three times as long until every rank
+/// that answers has ended a step, ten times as long while it pauses and answers.
 [[nodiscard]] double longest_standstill(std::span<const Peer> peers, const Peer& of,
                                         const Limits& limits, double now);
 

@@ -15,7 +15,7 @@ struct Process {
   int parent = 0;
   std::string start_time;  ///< in ticks since the machine started
 };
-/// What the system tells of a process; none if it is gone.
+/// The system's view of a process; none if it is gone.
 [[nodiscard]] std::optional<Process> process_of(int id);
 /// mpirun or its like among the ancestors of a process, with nothing but shells between.
 [[nodiscard]] std::optional<Process> launcher_of(int process);

@@ -35,7 +35,7 @@ struct Frame {
 static_assert(std::is_trivially_copyable_v<Frame>);
 static_assert(std::has_unique_object_representations_v<Frame>);
 
-/// What travels: Session says how.
+/// A message between sessions, in the form that Session describes.
 struct Packet {
   Frame frame;
   std::uint64_t number = 0;             ///< counts the sender's frames; 0: a hello
@@ -75,7 +75,7 @@ class Connection {
   void send(const Packet& packet);
   /// Tells the other side that no packet follows.
   void finish();
-  /// Whether another packet has arrived whole, which `packet` then is; closes if the other side
+  /// True if another packet has arrived whole, which `packet` then is; closes if the other side
   /// did.
   [[nodiscard]] bool receive(Packet& packet);
 

@@ -13,7 +13,7 @@
 
 namespace hyperslab::comm {
 
-/// What the ranks of a job know and no one else: rank 0 draws it, MPI brings it to the others.
+/// A secret of the ranks of a job: rank 0 draws it, MPI brings it to the others.
 struct Secret {
   std::array<std::uint8_t, 32> bytes{};
   [[nodiscard]] static Secret random();

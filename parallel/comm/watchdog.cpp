@@ -181,12 +181,12 @@ Frame Watchdog::Guard::frame_of(Notice notice) const {
   return frame;
 }
 
-/// What this rank has told of itself.
+/// The report that this rank has sent.
 const Status& Watchdog::Guard::told() const {
   return peers_[static_cast<std::size_t>(rank_)].status;
 }
 
-/// Whether the first step began or ended since: the timeout depends on it.
+/// True if the first step began or ended since: the timeout depends on it.
 bool Watchdog::Guard::is_news() const {
   const Activity& activity = flight_recorders_->activity();
   return (told().step == 0 && activity.step > 0) ||
@@ -201,7 +201,7 @@ void Watchdog::Guard::report_status() {
   clients_.send(frame);
 }
 
-/// Whether a rank was lost whose grace period may still run.
+/// True if a rank was lost whose grace period may still run.
 bool Watchdog::Guard::has_break() const {
   return std::ranges::any_of(peers_, [](const Peer& peer) { return peer.link == Link::broken; });
 }

@@ -87,7 +87,7 @@ std::int64_t checked_length(std::size_t length) {
 }  // namespace
 
 struct World::Impl {
-  /// What a world and its parts have in common.
+  /// State that a world and its parts share.
   struct Process {
     std::shared_ptr<FlightRecorders> flight_recorders = std::make_shared<FlightRecorders>();
     std::shared_ptr<MpiEngine> engine;

@@ -201,7 +201,7 @@ class RankChecker {
   int action_ = 0;
 };
 
-/// What identifies a message, alike for both of its ends: payload, sending global stage,
+/// The identity of a message, alike for both of its ends: payload, sending global stage,
 /// microbatch.
 using Identity = std::tuple<Payload, int, int>;
 

@@ -20,14 +20,14 @@ class CodeGather {
   /// Setup, once `store` is bound: takes memory for the codes of all matrices that ask for it.
   CodeGather(param::ParamStore& store, Arena& arena);
 
-  /// Whether the bucket has such matrices.
+  /// True if the bucket has such matrices.
   [[nodiscard]] bool covers(std::size_t bucket) const { return !parts_[bucket].matrices.empty(); }
   /// This rank's shard of the bucket is updated on ctx: starts to agree on magnitudes, and rounds
   /// and sends the bucket before, so that neither waits for a gather. To be called for all buckets
   /// with matrices in their order; the last one is sent at once.
   void start(Context& ctx, comm::Communicator& data, std::size_t bucket);
-  /// What is enqueued on ctx after this call sees all codes of the bucket, and all of its values
-  /// but those of the matrices.
+  /// Makes work that is enqueued on ctx after this call see all FP8 values of the bucket, and all
+  /// of its values but those of the matrices.
   void await(Context& ctx, comm::Communicator& data, std::size_t bucket);
   /// After await() of all buckets: what is enqueued on ctx after this call sees the values of
   /// matrices, too. Collective over the data group.
@@ -40,7 +40,7 @@ class CodeGather {
     Dim size = 0;
     [[nodiscard]] Range within(const Range& other) const;
   };
-  /// What belongs to a bucket.
+  /// The parts of a bucket.
   struct Part {
     std::vector<Range> matrices;
     View codes;                            ///< (elements) u8

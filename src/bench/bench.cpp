@@ -44,7 +44,7 @@ class Bench {
  private:
   [[nodiscard]] int first() const { return options_.cold ? 1 : options_.warmup + 1; }
   [[nodiscard]] int last() const { return first() + options_.steps - 1; }
-  /// Of a microbatch, in all measured steps.
+  /// The forward passes of a microbatch in all measured steps.
   [[nodiscard]] int forwards() const {
     return options_.steps * static_cast<int>(config_.microbatches());
   }

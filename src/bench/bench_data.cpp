@@ -73,7 +73,7 @@ class DataBench {
   void load_directly(std::int64_t step, int microbatch, bool with_sort_index);
   DataBenchRow measure(const std::string& name, const LoadOne& load);
   [[nodiscard]] std::vector<double> of_all_ranks(double mine);
-  /// Of a step, on one data rank.
+  /// The samples of a step on one data rank.
   [[nodiscard]] std::int64_t rank_samples() const {
     return config_.train.global_batch / config_.parallel.data;
   }

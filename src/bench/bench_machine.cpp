@@ -153,7 +153,7 @@ std::vector<OpRow> ops_on_gpu(comm::World& world, BenchRig& rig, const Operation
   return table.rows();
 }
 
-/// What a step with graphs takes beyond its kernels, per kernel.
+/// The time of a step with graphs beyond its kernels, per kernel.
 double launch_seconds(double step_seconds, const std::vector<OpRow>& rows,
                       const OperationList& operations) {
   double seconds = 0;
@@ -249,7 +249,7 @@ class CollectiveBench {
   std::vector<CollectiveRow> rows_;
 };
 
-/// What a rank writes while all others of its node do.
+/// The rate at which a rank writes while all others of its node do.
 double storage_rate(comm::World& world) {
   constexpr std::size_t kBytes = std::size_t{64} << 20;
   const std::string path = fmt::format("hyperslab-storage-{}.tmp", world.rank());

@@ -15,13 +15,13 @@ bool has_op(const Ledger& ledger, const Component& component, std::string_view o
   return ledger.find(component.name, op) != nullptr;
 }
 
-/// Whether all calls of a layer's op compute its activation inside the GEMM.
+/// True if all calls of a layer's op compute its activation inside the GEMM.
 bool fuses_activation(const Ledger& ledger, std::string_view op) {
   const Work* row = ledger.find(nn::kFfnComponent.name, op);
   return row != nullptr && row->paths == std::set<std::string, std::less<>>{"fused"};
 }
 
-/// Of the GEMMs of reference attention.
+/// FLOPs of the GEMMs of reference attention.
 double reference_flops(const Ledger& ledger, Phase phase) {
   const Work* row = ledger.find(nn::kAttentionComponent.name, phase == Phase::forward
                                                                   ? "attention_reference_forward"
@@ -89,7 +89,7 @@ std::string fused_in_head(const BenchRun& run, const Ledger& ledger) {
                  : "softmax, loss and gradient of the logits in one pass";
 }
 
-/// What shares kernels on this rank.
+/// The work that shares kernels on this rank.
 std::string fused(const BenchRun& run, const Ledger& ledger, const Component& component) {
   if (ledger.component(component.name).calls == 0) return "";
   if (component == nn::kEmbeddingComponent) return fused_in_embedding(run);

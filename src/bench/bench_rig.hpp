@@ -19,7 +19,7 @@ class BenchRig {
 
   /// Enqueues a step on what the slots hold, or on the loader's next microbatches.
   void run(BenchMode mode, std::int64_t step, bool loads = false);
-  /// The same on what the slots hold, with a timeline of memory for memory().
+  /// A step on the data that the slots hold, with a timeline of memory for memory().
   void trace(BenchMode mode, std::int64_t step);
 
   [[nodiscard]] train::Trainer& trainer() { return *trainer_; }
@@ -27,9 +27,9 @@ class BenchRig {
   [[nodiscard]] const train::TrainerOptions& options() const { return trainer_options_; }
   [[nodiscard]] const plan::Plan& plan() const { return plan_; }
   [[nodiscard]] bool on_gpu() const { return trainer_options_.device == Device::cuda; }
-  /// Of what the slots hold, or of the loader's first step.
+  /// The key shares of the data in the slots, or of the loader's first step.
   [[nodiscard]] KeyShares key_shares() const { return loader_->key_shares(1); }
-  /// Of this rank; on a GPU what is in use now is read from it.
+  /// The memory of this rank; on a GPU the memory in use is read from it.
   [[nodiscard]] BenchMemory memory() const;
 
  private:
@@ -47,7 +47,7 @@ class BenchRig {
   bool has_timeline_ = false;
 };
 
-/// What decides which work shares kernels.
+/// The settings that decide which work shares kernels.
 struct BenchRun {
   const train::Config& config;
   const train::TrainerOptions& options;

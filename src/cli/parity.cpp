@@ -85,7 +85,7 @@ void require_comparable(const train::Config& reference, const Candidate& candida
   }
 }
 
-/// Whether all candidates agree with the reference; rank 0 reports.
+/// True if all candidates agree with the reference; rank 0 reports.
 bool compare_all(comm::World& world, const Arguments& args, const train::Config& reference,
                  const std::vector<Candidate>& candidates) {
   const auto steps = args.get<std::int64_t>("steps");

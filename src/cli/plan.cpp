@@ -153,7 +153,7 @@ void print_work(const train::Config& config, const std::vector<plan::Plan>& plan
       "reduce-scatter and all-gather (n-1)/n\n");
 }
 
-/// Whether whole steps are planned.
+/// True if whole steps are planned.
 bool is_training(const Arguments& args) {
   const auto mode = args.get<std::string>("mode");
   if (mode == "step" || mode == "forward") return mode == "step";

@@ -66,7 +66,7 @@ std::vector<fs::path> beginnings(const StoredDeck& deck, const train::Config& co
   return folders;
 }
 
-/// Whether it is the same path from every folder.
+/// True if it is the same path from every folder.
 bool is_fixed(const std::string& path) {
   return path.empty() || path == kBytes || path == kSynthetic || path.starts_with('~') ||
          fs::path(path).is_absolute();

@@ -72,8 +72,8 @@ void fill_with_canary(const Buffer& buffer) {
   std::memset(buffer.data(), kCanary, buffer.bytes());
 }
 
-/// Where an arena begins. On `meta` there is no memory, and addresses are numbers: arenas lie far
-/// apart, so that views of two arenas do not seem to be the same.
+/// The address at which an arena begins. On `meta` there is no memory, and addresses are numbers:
+/// arenas lie far apart, so that views of two arenas do not seem to be the same.
 std::uintptr_t base_of(const Buffer& buffer, const std::string& arena) {
   if (buffer.device() != Device::meta) return reinterpret_cast<std::uintptr_t>(buffer.data());
   constexpr int kLog2Apart = 44;

@@ -24,7 +24,7 @@ void release_pinned(void* memory) noexcept;
 
 /// Streams that this thread makes from now on have the highest priority.
 void prefer_streams() noexcept;
-/// Whether streams that this thread makes from now on have kMainStreamPriority.
+/// With true, streams that this thread makes from now on have kMainStreamPriority.
 void make_main_streams(bool main) noexcept;
 inline constexpr int kMainStreamPriority = -1;  ///< lower numbers start first; others have 0
 /// A stream that does not wait for the default stream.
@@ -41,7 +41,7 @@ void synchronize(CUevent_st* event);
 
 /// Enqueues a copy between any of host and GPU.
 void copy(CUstream_st* stream, void* to, const void* from, std::size_t bytes);
-/// The same, ordered after and before everything else on the GPU. Setup and tests only.
+/// Copies after and before everything else on the GPU. Setup and tests only.
 void copy_blocking(void* to, const void* from, std::size_t bytes);
 /// Sets every byte; ordered as copy_blocking.
 void fill_blocking(void* to, unsigned char value, std::size_t bytes);

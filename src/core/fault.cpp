@@ -164,7 +164,7 @@ Fault* strike(std::string_view name, const std::string& subject) {
   return found;
 }
 
-/// What ends or holds this process; other actions are the caller's.
+/// Ends or holds this process; other actions are the caller's.
 void act(const Fault& fault) {
   if (fault.action == Action::kill) ::kill(::getpid(), SIGKILL);
   if (fault.action == Action::stop) ::kill(::getpid(), SIGSTOP);

@@ -57,7 +57,7 @@ constexpr std::array kActions = {
     ActionText{Action::flip, "flip", "one bit flips"},
 };
 
-/// What a point has beside or in place of the actions of all.
+/// The actions that a point has beside or in place of the common ones.
 std::string_view special(Kind kind) {
   switch (kind) {
     case Kind::place:

@@ -54,8 +54,8 @@ struct Library {
   std::string unavailable;  ///< why; empty if all is there
 };
 
-/// What is tried: the loader's own search (LD_LIBRARY_PATH, the system), then the folder of the
-/// toolkit of this build.
+/// Tries the loader's own search (LD_LIBRARY_PATH, the system), then the folder of the toolkit of
+/// this build.
 void* open_library(std::string& why) {
   const std::string name =
       "libcupti.so." + std::to_string(CUPTI_API_VERSION / 10000);  // its major version is CUDA's

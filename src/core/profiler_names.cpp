@@ -68,7 +68,8 @@ void erase_namespaces(std::string& text) {
   }
 }
 
-/// Where the list of parameters begins: the last '(' that is outside of template arguments.
+/// The index at which the list of parameters begins: the last '(' that is outside of template
+/// arguments.
 std::size_t parameters_at(std::string_view text) {
   if (!text.ends_with(')')) return text.size();
   int depth = 0;

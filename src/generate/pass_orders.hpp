@@ -17,7 +17,7 @@ struct RowRead {
   std::span<const std::int32_t> pages;  ///< of the cache, that the text owns
 };
 
-/// What the ranks of a tensor group do next.
+/// The next action of the ranks of a tensor group.
 enum class PassOrder : std::int32_t {
   read,      ///< a pass with the logits of the last token of each row
   read_all,  ///< a pass with the logits of every token
@@ -25,8 +25,8 @@ enum class PassOrder : std::int32_t {
   end,       ///< nothing more
 };
 
-/// How the first rank of a tensor group, which alone knows the texts, has the others take part in
-/// its passes: a message before each.
+/// Messages by which the first rank of a tensor group, which alone knows the texts, has the others
+/// take part in its passes: one before each.
 class PassOrders {
  public:
   /// `ranks`: of the group; null, or of one rank: nothing is sent.

@@ -16,7 +16,7 @@ struct Frame {
   Dim last;  ///< the last token of a row that counts
 };
 
-/// How a trainer reads new tokens of texts, a pass at a time: one implementation for each
+/// Reads new tokens of texts with a trainer, a pass at a time: one implementation for each
 /// model::Generation that reads any.
 class Reading {
  public:
@@ -27,14 +27,14 @@ class Reading {
   Reading(Reading&&) = delete;
   Reading& operator=(Reading&&) = delete;
 
-  /// Of a pass over `texts`, with rows and tokens that only fill it.
+  /// The frame of a pass over `texts`, with rows and tokens that only fill it.
   [[nodiscard]] virtual Frame frame_of(std::span<const RowRead> texts) const = 0;
   /// Puts where enqueue() finds it, on the host, what the pass reads.
   virtual void stage(std::span<const RowRead> texts, const Frame& frame) = 0;
   /// Enqueues the pass that was staged. logits: (frame.B, columns) of token `frame.last` of each
   /// row, or (frame.B frame.T, columns) of all tokens.
   virtual void enqueue(const Frame& frame, View logits) = 0;
-  /// Whether passes of one token in frames of equal size differ in nothing but what is staged, so
+  /// True if passes of one token in frames of equal size differ in nothing but what is staged, so
   /// that a graph repeats them.
   [[nodiscard]] virtual bool repeats() const = 0;
 };

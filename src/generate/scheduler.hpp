@@ -34,7 +34,7 @@ struct ScheduledText {
   [[nodiscard]] std::int64_t unread() const { return length - begin - cached; }
 };
 
-/// What the model does next: it reads `count` tokens of each text, those after what was cached.
+/// The next pass of the model: it reads `count` tokens of each text, those after what was cached.
 struct SchedulerPass {
   std::vector<const ScheduledText*> texts;
   std::int64_t count = 0;
@@ -66,7 +66,7 @@ class Scheduler {
     return std::ssize(running_) + std::ssize(waiting_) < limits_.rows;
   }
   [[nodiscard]] bool is_idle() const { return running_.empty() && waiting_.empty(); }
-  /// How often a text gave its pages back before it had ended.
+  /// Counts how often a text gave its pages back before it had ended.
   [[nodiscard]] std::int64_t preempted() const { return preempted_; }
   [[nodiscard]] PagePool& pool() { return pool_; }
 

@@ -77,18 +77,18 @@ class TextModel {
   /// each text if drawn tokens are wanted.
   void read(std::span<const RowRead> texts, Wanted wanted,
             std::span<const ops::TokenChoice> choices = {});
-  /// What read() left, if logits were wanted.
+  /// The logits that read() left, if it was asked for them.
   [[nodiscard]] std::span<const float> logits(std::size_t row) const {
     return last_.row(row, vocabulary_);
   }
-  /// What read() left, if it chose tokens; -1: logits are no numbers.
+  /// The token that read() chose, if it was asked to; -1: logits are not finite.
   [[nodiscard]] std::int32_t chosen(std::size_t row) const;
   /// Also of a pass that chose tokens.
   void fetch_logits();
   /// As read(), with the logits after every token of every row: `to` has as many rows.
   void read_all(std::span<const RowRead> texts, LogitsBlock& to);
   [[nodiscard]] LogitsBlock make_block(Dim tokens) const;
-  /// Of one token's logits on the host.
+  /// The bytes of one token's logits on the host.
   [[nodiscard]] std::size_t logits_row_bytes() const;
 
  private:

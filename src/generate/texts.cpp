@@ -19,8 +19,8 @@ SchedulerLimits limits_of(const TextModel& model) {
 
 using Wanted = TextModel::Wanted;
 
-/// What serves both of two texts of a pass: to draw is to choose the likeliest at temperature 0,
-/// and logits serve every choice.
+/// The request that serves both of two texts of a pass: to draw is to choose the likeliest at
+/// temperature 0, and logits serve every choice.
 Wanted together(Wanted a, Wanted b) {
   if (a == b) return a;
   return a == Wanted::logits || b == Wanted::logits ? Wanted::logits : Wanted::drawn;
@@ -133,7 +133,7 @@ std::vector<Generator::Texts::Choice> Generator::Texts::choose(const std::vector
   return choices;
 }
 
-/// What was chosen for a text, and what its listener makes of it.
+/// Adds the chosen token to a text and hands it to the listener.
 void Generator::Texts::take(std::size_t id, Choice choice, std::span<const float> logits,
                             GenerateStats& stats) {
   Text& text = texts_.at(id);

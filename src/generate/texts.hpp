@@ -36,7 +36,7 @@ class Generator::Texts {
     std::unique_ptr<Sampler> sampler{};  ///< from the first token on
     std::int64_t generated = 0;
   };
-  /// What a pass that ends with the text's newest token must give to choose the next one.
+  /// The result that a pass over the text's newest token must give to choose the next one.
   [[nodiscard]] static TextModel::Wanted wanted_by(const Text& text);
   void read(const SchedulerPass& pass, TextModel::Wanted wanted);
   [[nodiscard]] Sampler& sampler_of(Text& text) const;

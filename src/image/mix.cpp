@@ -9,8 +9,8 @@
 namespace hyperslab::image {
 namespace {
 
-/// Where the partner shows: a box of the share 1 - weight around a random middle, cut off at the
-/// edges (Yun et al. 2019, section 3; torchvision's CutMix).
+/// The box in which the partner shows: a box of the share 1 - weight around a random middle, cut
+/// off at the edges (Yun et al. 2019, section 3; torchvision's CutMix).
 ops::ImageBox cut_of(double weight, Dim size, Draws& draws) {
   const auto middle_x = static_cast<double>(draws.below(size));
   const auto middle_y = static_cast<double>(draws.below(size));

@@ -13,7 +13,8 @@ struct Part {
 /// torchvision's RandomResizedCrop.get_params: ten tries, then the middle of the nearest ratio.
 [[nodiscard]] Part random_part(const AugmentConfig& config, std::uint64_t seed, std::uint64_t index,
                                ImageSize source);
-/// What CenterCrop(size) keeps of the image whose shorter side is floor(size / validation_crop).
+/// The part that CenterCrop(size) keeps of the image whose shorter side is floor(size /
+/// validation_crop).
 [[nodiscard]] Part middle_part(const AugmentConfig& config, ImageSize source, Dim size);
 
 /// Appends the operations that colour jitter and the policy draw.

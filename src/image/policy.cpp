@@ -14,7 +14,7 @@ namespace {
 
 using Kind = ops::ImageOperationKind;
 
-/// How strong an operation is: `bin` of `bins` equal steps from none to the most; `sign` is -1 or
+/// The strength of an operation: `bin` of `bins` equal steps from none to the most; `sign` is -1 or
 /// 1. The largest values are those of Cubuk et al. (2019), table 6, as torchvision has them.
 struct Magnitude {
   int bin = 0;
@@ -28,7 +28,7 @@ std::int32_t fixed_point(double value) {
   return static_cast<std::int32_t>(std::floor(value * 65536.0 + 0.5));
 }
 
-/// Where pixel (x, y) comes from: (a x + b y + c, d x + e y + f) of pixels' middles.
+/// The source of pixel (x, y): (a x + b y + c, d x + e y + f) of pixels' middles.
 ops::ImageOperation affine(double a, double b, double c, double d, double e, double f) {
   ops::ImageOperation out{.kind = Kind::affine};
   const double values[6] = {a, b, c + a * 0.5 + b * 0.5, d, e, f + d * 0.5 + e * 0.5};
@@ -79,7 +79,7 @@ ops::ImageOperation operation_of(PolicyOperation operation, const Magnitude& mag
   return {.kind = Kind::invert};
 }
 
-/// Whether a coin decides the direction.
+/// True if a coin decides the direction.
 bool has_sign(PolicyOperation operation) {
   return operation >= PolicyOperation::shear_x && operation <= PolicyOperation::sharpness;
 }
@@ -90,7 +90,7 @@ void append_step(PolicyOperation operation, const Magnitude& magnitude, Dim size
   append(operation_of(operation, magnitude, size), augmentation);
 }
 
-/// What affine operations uncover has the level `fill`.
+/// Gives pixels that affine operations uncover the level `fill`.
 void fill_uncovered(std::int64_t fill, ops::ImageAugmentation& augmentation) {
   for (ops::ImageOperation& operation : augmentation.operations) {
     if (operation.kind == Kind::affine) operation.level = static_cast<std::int32_t>(fill);

@@ -65,7 +65,7 @@ inline constexpr PolicyTable kCifar10 = {{
     {{{translate_y, 0.7, 9}, {autocontrast, 0.9, 0}}},
 }};
 
-// The same, table 9.
+// ImageNet, table 9.
 inline constexpr PolicyTable kImageNet = {{
     {{{posterize, 0.4, 8}, {rotate, 0.6, 9}}},  {{{solarize, 0.6, 5}, {autocontrast, 0.6, 0}}},
     {{{equalize, 0.8, 0}, {equalize, 0.6, 0}}}, {{{posterize, 0.6, 7}, {posterize, 0.6, 6}}},

@@ -79,7 +79,7 @@ class ConfigReader {
     const auto found = config_.find(key);
     return found == config_.end() || found->is_null() ? nullptr : &*found;
   }
-  /// Whether the file names the key, be it with null.
+  /// True if the file names the key, be it with null.
   [[nodiscard]] bool has(const char* key) const { return config_.contains(key); }
   [[nodiscard]] bool has_read(const std::string& key) const { return read_.contains(key); }
   /// A size with two names, which must agree if both are given.

@@ -121,7 +121,7 @@ struct LlamaKind {
   [[nodiscard]] bool is_phi3() const { return type == "phi3"; }
   [[nodiscard]] bool is_olmo2() const { return type == "olmo2"; }
   [[nodiscard]] bool knows_windows() const { return type != "llama" && !is_olmo2(); }
-  /// Whether no layer can have the bias that attention_bias asks for.
+  /// True if no layer can have the bias that attention_bias asks for.
   [[nodiscard]] bool lacks_bias() const { return type == "qwen3" || is_phi3() || is_olmo2(); }
 };
 constexpr std::array<LlamaKind, 6> kLlamaKinds = {{

@@ -15,7 +15,7 @@ namespace hyperslab::interop {
 /// The model that model_type gemma2 or gemma3_text describes, but for what all models share.
 [[nodiscard]] model::ModelSpec read_gemma(Import& in, std::string_view type);
 
-/// Whether a model of Llama's kind has a counterpart among Gemma's, if any.
+/// True if a model of Llama's kind has a counterpart among Gemma's, if any.
 [[nodiscard]] bool is_of_gemma(const model::ModelSpec& spec);
 /// Gemma 3 normalizes query and key heads.
 [[nodiscard]] bool is_of_gemma3(const model::ModelSpec& spec);

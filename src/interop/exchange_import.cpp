@@ -144,7 +144,7 @@ void Part::write(io::CheckpointParts& checkpoint) const {
   checkpoint.add(slabs);
 }
 
-/// Whether a folder whose config.json ties the head to the token embedding has a head of its own.
+/// True if a folder whose config.json ties the head to the token embedding has a head of its own.
 /// transformers 5 loads such a model untied.
 bool has_another_head(const std::string& folder, const model::ModelSpec& spec) {
   const io::SafetensorsReader reader(folder);

@@ -37,7 +37,7 @@ struct ExchangedTensor {
 /// The same for a folder that is read: its tensors say whether it is timm's or Phi-3's.
 [[nodiscard]] std::vector<ExchangedTensor> tensors_of_folder(const model::ModelSpec& spec,
                                                              const io::SafetensorsReader& folder);
-/// Whether Phi3ForCausalLM is the counterpart of a model of Llama's kind: the only one of them that
+/// True if Phi3ForCausalLM is the counterpart of a model of Llama's kind: the only one of them that
 /// turns a part of each head.
 [[nodiscard]] bool is_of_phi3(const model::ModelSpec& spec);
 

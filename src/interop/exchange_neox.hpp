@@ -13,7 +13,7 @@ namespace hyperslab::interop {
 /// The model that model_type gpt_neox describes, but for what all models share.
 [[nodiscard]] model::ModelSpec read_neox(Import& in);
 
-/// Whether a model of Llama's kind has a counterpart here, if any: the only one with layernorm.
+/// True if a model of Llama's kind has a counterpart here, if any: the only one with layernorm.
 [[nodiscard]] bool is_of_neox(const model::ModelSpec& spec);
 void check_neox_counterpart(const model::ModelSpec& spec, Complaints& complaints);
 void add_neox_config(const model::ModelSpec& spec, double probability_dropout,

@@ -10,7 +10,7 @@
 
 namespace hyperslab::interop {
 
-/// Whether a model of Llama's kind has a counterpart here, if any.
+/// True if a model of Llama's kind has a counterpart here, if any.
 [[nodiscard]] bool is_of_olmo2(const model::ModelSpec& spec);
 void check_olmo2_counterpart(const model::ModelSpec& spec, Complaints& complaints);
 void add_olmo2_config(double probability_dropout, nlohmann::ordered_json& config);

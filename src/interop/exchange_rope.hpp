@@ -20,7 +20,7 @@ namespace hyperslab::interop {
 /// Of one object, whose name in complaints is `key`.
 [[nodiscard]] model::RopeSpec read_rope_of(Import& in, const std::string& key,
                                            const nlohmann::json& value, double theta, Dim context);
-/// Whether a fraction leaves an even number of dimensions, from 2, and is at most 1.
+/// True if a fraction leaves an even number of dimensions, from 2, and is at most 1.
 [[nodiscard]] bool turns_pairs(const model::RopeSpec& spec, Dim head_width);
 
 void add_rope(const model::RopeSpec& rope, nlohmann::ordered_json& config);

@@ -69,7 +69,7 @@ class Export {
   bool in_blocks_ = false;
 };
 
-/// Whether one A does for all layers of the module.
+/// True if one A does for all layers of the module.
 bool Export::shares_a(const AdaptedModule& module) const {
   if (!module.is_fused()) return true;
   if (!std::ranges::all_of(module.layers, [&](const auto& each) { return has(each); })) {

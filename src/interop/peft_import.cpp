@@ -114,7 +114,7 @@ void check_blocks(const std::vector<AdaptedModule>& all, const std::vector<Adapt
                     "there is no adapter for a linear layer of the base's blocks");
 }
 
-/// Whether B is zero outside of the blocks on its diagonal, a block for each layer.
+/// True if B is zero outside of the blocks on its diagonal, a block for each layer.
 bool is_block_diagonal(CView b, const AdaptedModule& module, Dim rank) {
   const Dim width = b.shape()[1];
   const float* row = b.data<float>();

@@ -37,7 +37,7 @@ struct AdaptedModule {
 /// All modules of the model that adapters may be added to, in forward order.
 [[nodiscard]] std::vector<AdaptedModule> adapted_modules(const model::ModelSpec& spec);
 
-/// Whether a text of target_modules or of a pattern means the module: its name or the end of it
+/// True if a text of target_modules or of a pattern means the module: its name or the end of it
 /// after a dot.
 [[nodiscard]] bool means(const std::string& text, const AdaptedModule& module);
 

@@ -28,7 +28,7 @@ std::int64_t block_biases(const ModelSpec& spec) {
   return qkv + 2 * spec.width + inner_vectors * spec.ffn_width;
 }
 
-/// Of queries and keys, in a block.
+/// The parameters of the norms of queries and keys in a block.
 std::int64_t qk_norm_parameters(const ModelSpec& spec) {
   switch (spec.qk_norm) {
     case QkNorm::none: return 0;
@@ -186,7 +186,8 @@ std::string number(double value) {
 
 using Choices = std::vector<std::pair<const char*, std::string>>;
 
-/// What is not as in a plain model, so that earlier identities stay.
+/// Adds settings that differ from a plain model alone, so that identities of older checkpoints
+/// stay.
 void add_rope(const RopeSpec& rope, Choices& choices) {
   if (rope.fraction != 1) choices.emplace_back("rotary_fraction", number(rope.fraction));
   if (rope.scaling == RopeScaling::none) return;

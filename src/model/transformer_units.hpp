@@ -11,7 +11,7 @@
 
 namespace hyperslab::model {
 
-/// What the units of one stage of a transformer share.
+/// State that the units of one stage of a transformer share.
 struct TransformerParts {
   ModelSpec spec;
   StageOptions options;
@@ -21,7 +21,7 @@ struct TransformerParts {
   nn::RopeTables local_rope;  ///< of layers with a window
   nn::Scratch scratch;
   std::optional<nn::Block::Slot> one_slot;  ///< of all blocks, if they share one
-  /// Of a tied token table on this rank: the embedding's, with which the head computes, too.
+  /// A tied token table on this rank: the embedding's, with which the head computes, too.
   const param::FusedParam* token_table = nullptr;
   bool head_writes_token_table = false;
 
@@ -36,7 +36,7 @@ struct TransformerParts {
   [[nodiscard]] Shape stream() const {
     return options.tensor.stream_shape(options.B, options.T, spec.width);
   }
-  /// Of the block of a layer, whose attention may have a window.
+  /// The configuration of the block of a layer, whose attention may have a window.
   [[nodiscard]] nn::BlockConfig block_of(int layer) const {
     nn::BlockConfig config = block;
     if (!spec.is_of_images()) config.scores.mask.window = spec.scores.window_of(layer);
@@ -45,7 +45,7 @@ struct TransformerParts {
   [[nodiscard]] const nn::RopeTables& rope_of(int layer) const {
     return spec.scores.window_of(layer) > 0 ? local_rope : rope;
   }
-  /// What differs from microbatch to microbatch, for the layers.
+  /// Inputs of the layers that differ from microbatch to microbatch.
   [[nodiscard]] nn::BatchInfo info(const UnitCall& call) const {
     return {call.batch.sample_position, call.step.state, call.mode == Mode::train,
             call.batch.first_keys};
@@ -57,7 +57,7 @@ struct TransformerParts {
   }
 };
 
-/// Of the blocks of a model.
+/// The configuration of the blocks of a model.
 [[nodiscard]] nn::BlockConfig block_config(const ModelSpec& spec, const StageOptions& options,
                                            ops::AttentionMask mask);
 
@@ -146,7 +146,7 @@ class LmHead final : public Unit {
   [[nodiscard]] CView normalized(Context& ctx, nn::ResidualStream in, nn::Norm::Slot& slot) const;
   void decode(Context& ctx, const UnitCall& call, nn::ResidualStream in, const Slot& slot) const;
   void logits_of(Context& ctx, CView rows, View logits) const;
-  /// Of some rows of x, in products of as many rows as those of the loss.
+  /// Logits of some rows of x, in products of as many rows as those of the loss.
   void logits_of(Context& ctx, CView x, std::span<const Dim> rows, View logits) const;
   template <class Product>
   void on_all_ranks(Context& ctx, View logits, Product&& product) const;

@@ -17,7 +17,7 @@ using ops::Fp8Matrix;
 using ops::Fp8Scaling;
 using ops::Fp8Sums;
 
-/// What each operand is rounded to.
+/// The format to which each operand is rounded.
 struct Rounding {
   Fp8Scaling rows;      ///< of inputs and of gradients of outputs
   Fp8Scaling weights;   ///< likewise
@@ -49,7 +49,7 @@ struct MatrixSpec {
   Fp8Scaling scaling;
   Shape shape;
 
-  /// Of codes, scales and, without groups, largest magnitudes.
+  /// The bytes of FP8 values, scales and, without groups, of each amax.
   [[nodiscard]] std::size_t bytes() const {
     const std::size_t scales = bytes_of(DType::f32, ops::fp8_scales_shape(scaling, shape).numel());
     return bytes_of(DType::u8, shape.numel()) + (ops::has_groups(scaling) ? 1 : 2) * scales;

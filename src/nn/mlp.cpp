@@ -68,7 +68,7 @@ LinearPass Mlp::linear_pass(AdaptedLinear linear, const BatchInfo& batch, const 
           .largest = linear == AdaptedLinear::up ? slot.up_largest : slot.down_largest};
 }
 
-/// Of values that a gated activation wrote, which leaves their largest magnitude.
+/// The amax of values that a gated activation wrote, which leaves it behind.
 ops::Fp8Largest Mlp::activated_largest() const {
   return ops::is_gated(config_.activation) ? ops::Fp8Largest::given : ops::Fp8Largest::found;
 }

@@ -8,11 +8,11 @@ namespace hyperslab::ops {
 /// Smaller magnitudes are scaled like this one, so that the inverse is finite.
 inline constexpr float kSmallestMagnitude = 0x1p-100F;
 
-/// What codes are multiplied by. NaN stays NaN.
+/// The factor of FP8 values. NaN stays NaN.
 [[nodiscard]] constexpr float fp8_scale(float magnitude, float largest_value) {
   return (magnitude < kSmallestMagnitude ? kSmallestMagnitude : magnitude) / largest_value;
 }
-/// What values are multiplied by before they are rounded.
+/// The factor of values before they are rounded.
 [[nodiscard]] constexpr float fp8_inverse(float magnitude, float largest_value) {
   return largest_value / (magnitude < kSmallestMagnitude ? kSmallestMagnitude : magnitude);
 }

@@ -64,7 +64,7 @@ HS_HOST_DEVICE inline ResizeAxis along_columns(ResizeAxis axis) {
   return axis;
 }
 
-/// What an output pixel reads: input pixels first to first + count.
+/// The input of an output pixel: input pixels first to first + count.
 struct Taps {
   int first;
   int count;
@@ -144,7 +144,7 @@ HS_HOST_DEVICE inline bool needs_histograms(ImageOperationKind kind) {
 HS_HOST_DEVICE inline bool needs_luma(ImageOperationKind kind) {
   return kind == ImageOperationKind::contrast;
 }
-/// Whether a value's result depends on nothing else of its surroundings.
+/// True if a value's result depends on nothing else of its surroundings.
 HS_HOST_DEVICE inline bool uses_table(ImageOperationKind kind) {
   return kind != ImageOperationKind::affine && kind != ImageOperationKind::saturation &&
          kind != ImageOperationKind::sharpness;
@@ -181,8 +181,8 @@ HS_HOST_DEVICE inline void equalize_table(const std::uint32_t* histogram, std::u
   }
 }
 
-/// What each of the 256 values of a channel becomes. histogram: of the channel, if the operation
-/// needs it; mean_luma likewise.
+/// Fills the new value of each of the 256 values of a channel. histogram: of the channel, if the
+/// operation needs it; mean_luma likewise.
 HS_HOST_DEVICE inline void fill_table(const ImageOperation& operation,
                                       const std::uint32_t* histogram, int mean_luma,
                                       std::uint8_t* table) {

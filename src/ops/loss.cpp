@@ -14,7 +14,7 @@ constexpr double kStatisticFlops = 10;     // of one logit: largest, difference,
 constexpr double kScaleFlops = 2;          // its gradient from the exponential
 constexpr Dim kMostTokens = Dim{1} << 24;  // f32 holds every integer up to here
 
-/// What errors call an op and its operands.
+/// The names of an op and its operands in errors.
 struct Names {
   const char* op;
   const char* logits;

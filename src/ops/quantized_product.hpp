@@ -5,7 +5,7 @@
 
 namespace hyperslab::ops {
 
-/// What the scratch memory of quantized_linear_forward depends on.
+/// The sizes on which the scratch memory of quantized_linear_forward depends.
 struct QuantizedProduct {
   Dim rows = 0;
   Dim M = 0;

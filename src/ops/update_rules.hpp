@@ -9,9 +9,9 @@
 
 namespace hyperslab::ops {
 
-/// What decoupled weight decay takes off a weight `x` at a learning rate of 1. A cautious decay
-/// acts only on weights that the update, which subtracts `direction`, moves towards zero, too:
-/// where both have one sign (Chen et al. 2025, "Cautious weight decay", algorithm 1).
+/// The amount that decoupled weight decay takes off a weight `x` at a learning rate of 1. A
+/// cautious decay acts only on weights that the update, which subtracts `direction`, moves towards
+/// zero, too: where both have one sign (Chen et al. 2025, "Cautious weight decay", algorithm 1).
 template <class T>
 HS_HOST_DEVICE constexpr T decay_of(T x, T direction, T decay, bool cautious) {
   return cautious && direction * x < T(0) ? T(0) : decay * x;

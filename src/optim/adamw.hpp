@@ -5,7 +5,7 @@
 
 namespace hyperslab::optim {
 
-/// What Adam takes of the deck.
+/// The constants that Adam takes from the deck.
 [[nodiscard]] ops::AdamWConstants adamw_constants(const OptimizerConfig& config);
 /// `constants` with the betas of which finalize_step derives Adam's bias corrections.
 [[nodiscard]] ops::FinalizeConstants with_betas(ops::FinalizeConstants constants,

@@ -39,8 +39,8 @@ struct Member {
   int size;
 };
 
-/// How the tensor group holds a matrix: in equal parts along one dimension, each of which
-/// `replicas` neighbouring ranks have.
+/// The split of a matrix over the tensor group: equal parts along one dimension, each of which
+/// `replicas` neighbouring ranks hold.
 struct TensorCut {
   TensorCut(const param::Param& param, int ranks) {
     const Shape& whole = param.global_shape;
@@ -52,7 +52,7 @@ struct TensorCut {
       throw Error(ExitCode::internal, "muon: tensor ranks hold unequal parts of " + param.name);
     }
   }
-  /// Whether the elements of a part lie one after the other in the whole.
+  /// True if the elements of a part lie one after the other in the whole.
   [[nodiscard]] bool is_contiguous() const { return parts == 1 || dim == 0; }
   [[nodiscard]] int part_of(int rank) const { return rank / replicas; }
 
@@ -142,7 +142,7 @@ class RoundBuilder {
     return held;
   }
 
-  /// Of a local part what a data rank updates.
+  /// The rows of this part that a data rank updates.
   [[nodiscard]] Range range_of(const param::Param& param, int data_rank) const {
     if (!sharded_) return {0, param.numel()};
     const param::Bucket& bucket = group_.bucket_of(param);

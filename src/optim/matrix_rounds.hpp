@@ -12,11 +12,11 @@ struct OwnedMatrix {
   const param::Param* param = nullptr;
   int owner = 0;
 };
-/// What all owners work on at a time: by owner, then by shape, so that matrices of one shape are a
-/// batch.
+/// The matrices that all owners work on at a time: by owner, then by shape, so that matrices of one
+/// shape are a batch.
 using MatrixRound = std::vector<OwnedMatrix>;
 
-/// Of a group, what is orthogonalized: matrices of blocks that have elements here.
+/// True if the parameter is orthogonalized: a matrix of a block that has elements here.
 [[nodiscard]] bool is_matrix(const param::Param& param);
 
 /// Deals the matrices out to `owners` ranks, the costliest first, each to the owner with the least

@@ -14,7 +14,7 @@ namespace {
 
 bool is_16_bits(DType dtype) { return dtype == DType::bf16 || dtype == DType::f16; }
 
-/// Of the learning rate, for every matrix of a group.
+/// The factor of the learning rate for every matrix of a group.
 double rate_of_matrices(const param::ParamGroup& group) {
   const auto& params = group.params();
   const auto first =
@@ -72,7 +72,7 @@ void Muon::find_others() {
   }
 }
 
-/// What one learning rate for matrices and the rest asks for.
+/// The scale by which one learning rate serves matrices and all else.
 float Muon::scale_of(const View& batch) const {
   const Dim side = std::max(batch.shape()[1], batch.shape()[2]);
   return static_cast<float>(rate_of_matrices_ * 0.2 * std::sqrt(static_cast<double>(side)));

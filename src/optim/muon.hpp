@@ -35,7 +35,7 @@ class Muon final : public Optimizer {
   /// All else.
   void update_range(Context& ctx, const ops::StepState* state, const ops::UpdateOperands& operands,
                     const param::ElementRange& range) const override;
-  /// Of the orthogonal update of every matrix of a batch.
+  /// The scale of the orthogonal update of every matrix of a batch.
   [[nodiscard]] float scale_of(const View& batch) const;
   void take_space(Arena& arena);
   void find_others();

@@ -6,7 +6,7 @@
 namespace hyperslab::plan {
 namespace {
 
-/// What the pass that `options` ask for enqueues.
+/// Enqueues the pass that `options` ask for.
 void run(train::Trainer& trainer, const train::TrainerOptions& options, OperationList* list) {
   trainer.context().stream().record_to(list);
   if (options.training) {
@@ -30,7 +30,7 @@ void decode(train::Trainer& trainer, DType compute, Dim B, Dim T) {
   trainer.stage().decode(trainer.context(), {tokens, 0, pages, T - 1}, logits);
 }
 
-/// What the largest prompt takes, and a token of every text.
+/// Reads the largest prompt, then a token of every text.
 void decode(train::Trainer& trainer, const train::TrainerOptions& options) {
   const model::CacheSize& cache = trainer.stage().options().cache_size;
   const Dim tokens = trainer.microbatch() * trainer.sequence();

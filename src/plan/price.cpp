@@ -12,7 +12,7 @@
 namespace hyperslab::plan {
 namespace {
 
-/// What the shortest kernels take, at which efficiency cannot be judged.
+/// The time of the shortest kernels, at which efficiency cannot be judged.
 constexpr double kSecondsPerKernel = 1e-6;
 
 /// Operands that are absent at the end do not count: an op may have gained them since its times

@@ -142,7 +142,7 @@ class Search {
     return "";
   }
 
-  /// What is left for the arenas: contexts of CUDA, NCCL and cuBLASLt take some.
+  /// The bytes left for the arenas: contexts of CUDA, NCCL and cuBLASLt take some.
   [[nodiscard]] double usable_bytes() const {
     constexpr double kLibraries = 3.0 * (1 << 30);
     return machine_.memory_bytes - (machine_.device == "cuda" ? kLibraries : 0);

@@ -89,7 +89,8 @@ class Simulation {
   const mesh::ParallelConfig& parallel_;
   Prices& prices_;
   std::vector<Rank> ranks_;
-  /// Of collectives with members in several pipeline ranks: when each member could start.
+  /// The time at which each member could start, for collectives with members in several pipeline
+  /// ranks.
   std::map<std::pair<Group, std::uint64_t>, std::map<int, double>> arrivals_;
   std::map<std::pair<int, int>, std::vector<Match>> messages_;  ///< by sender and receiver
   std::map<std::pair<int, int>, std::pair<int, int>> calls_;    ///< sends and receives so far
@@ -317,8 +318,8 @@ SimulatedStep Simulation::run() {
   return result;
 }
 
-/// What the mean power is taken over: the step but for collectives that computation waits for, in
-/// which a GPU draws no less.
+/// The seconds over which the mean power is taken: the step without collectives that computation
+/// waits for, in which a GPU draws no less.
 double busy_seconds(const SimulatedRank& rank) {
   double seconds = rank.step;
   for (const comm::GroupRole role :

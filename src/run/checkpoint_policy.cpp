@@ -164,7 +164,7 @@ void CheckpointPolicy::save(std::int64_t step, bool at_end) {
   end_pause(start);
 }
 
-/// What training waited since `start` is charged to the checkpoint.
+/// Charges training's wait since `start` to the checkpoint.
 void CheckpointPolicy::end_pause(double start) {
   parts_.trainer.restart_clock();
   parts_.records.charge_checkpoint(now_seconds() - start);

@@ -41,7 +41,7 @@ class CheckpointPolicy {
   /// The result of every step in order. Throws Error(numerics), the same on all ranks, after too
   /// many steps in a row that were not finite.
   void add(const ops::StepResult& result);
-  /// Whether the deck asks for a checkpoint after the step, or one waits for a finite step.
+  /// True if the deck asks for a checkpoint after the step, or one waits for a finite step.
   [[nodiscard]] bool is_due_after(std::int64_t step) const;
   /// Saves the state after `step`, the newest that was enqueued and added, unless a number of it is
   /// not finite, and removes what the deck does not keep: beside training, or before it returns if

@@ -16,7 +16,7 @@
 
 namespace hyperslab::run {
 
-/// How a save went, the same on all ranks.
+/// The outcome of a save, alike on all ranks.
 struct SaveOutcome {
   std::int64_t step = 0;
   bool in_memory = false;
@@ -54,7 +54,7 @@ class CheckpointWriter {
   /// Writes it on the thread, once `ready` is complete; no other may be under way.
   void start(SaveJob job, const Event& ready);
   [[nodiscard]] bool is_busy() const { return job_ != nullptr; }
-  /// What the main thread does for the threads of all ranks; never blocks.
+  /// The main thread's work for the threads of all ranks; never blocks.
   void progress();
   /// The outcome once the thread is done; nothing while it is not, or if it has nothing to do.
   [[nodiscard]] std::optional<SaveOutcome> poll();

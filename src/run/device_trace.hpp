@@ -19,7 +19,7 @@ class DeviceTrace {
 
   /// If CUPTI is missing or refuses, a warning says so, and nothing is watched from then on.
   void start();
-  /// What the device did since start(), once it has done it all; empty if it was not watched.
+  /// The work of the device since start(), after its end; empty if it was not watched.
   [[nodiscard]] std::vector<DeviceEvent> finish();
 
  private:

@@ -13,8 +13,8 @@ namespace hyperslab::run {
 /// that its own update leaves. A step that is not finite updates nothing.
 class FiniteSteps {
  public:
-  /// What becomes of a checkpoint after the newest step: a step that is not finite saves nothing,
-  /// and the checkpoint waits for one that is, or at the end of a run is not written.
+  /// The decision about a checkpoint after the newest step: a step that is not finite saves
+  /// nothing, and the checkpoint waits for one that is, or at the end of a run is not written.
   enum class Save : std::uint8_t { now, later, never };
   static constexpr int kMostInARow = 10;      ///< more steps in a row that are not finite end a run
   static constexpr int kMostFailedSaves = 3;  ///< so many in a row end a run
@@ -22,16 +22,16 @@ class FiniteSteps {
   explicit FiniteSteps(std::int64_t first_step) : last_finite_(first_step - 1) {}
 
   void add(const ops::StepResult& result);
-  /// Whether the newest step was finite; true before the first.
+  /// True if the newest step was finite; true before the first.
   [[nodiscard]] bool newest_is_finite() const { return in_a_row_ == 0; }
-  /// Whether the newest step's gradients alone were not finite. Under a loss scale that is nothing
+  /// True if the newest step's gradients alone were not finite. Under a loss scale that is nothing
   /// unusual: the scale was too large, and is halved.
   [[nodiscard]] bool only_gradients_overflowed() const { return in_a_row_ > 0 && loss_is_finite_; }
   [[nodiscard]] int in_a_row() const { return in_a_row_; }  ///< newest steps that were not finite
   /// `scales_loss`: of fp16; at the end of a run an overflow of gradients alone saves all the same,
   /// for the weights are those after the step before.
   Save decide(bool at_end, bool scales_loss);
-  /// Whether a checkpoint waits for a finite step.
+  /// True if a checkpoint waits for a finite step.
   [[nodiscard]] bool save_is_due() const { return save_is_due_; }
   /// After a save: whether all values were finite, without which nothing was written.
   void note_save(bool finite) { failed_saves_ = finite ? 0 : failed_saves_ + 1; }

@@ -22,11 +22,11 @@ struct Nvml {
                        unsigned* is_pending, unsigned* has_failed) = nullptr;
 };
 
-/// What is wrong with the GPU at this PCI bus id, one line without its end: "its clock is held
-/// back by heat (1200 of 1980 MHz); ...". Empty: nothing, or the driver does not tell.
+/// The problem of the GPU at this PCI bus id, one line without its end: "its clock is held back by
+/// heat (1200 of 1980 MHz); ...". Empty: nothing, or the driver does not tell.
 [[nodiscard]] std::string gpu_problem(const Nvml& nvml, const std::string& bus_id);
 
-/// The same by the driver's library, if there is one.
+/// gpu_problem by the driver's library, if there is one.
 [[nodiscard]] std::string gpu_problem(const std::string& bus_id);
 
 }  // namespace hyperslab::run

@@ -11,7 +11,7 @@
 
 namespace hyperslab::run {
 
-/// What one rank measured.
+/// The times that one rank measured.
 struct RankTimes {
   std::string host;
   std::string device;

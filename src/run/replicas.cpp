@@ -25,7 +25,7 @@ std::string named(const mesh::ParallelConfig& parallel, const std::vector<Replic
   return text;
 }
 
-/// Of ranks that must hold the same.
+/// The problem of ranks that must hold equal parameters.
 std::string problem_of(const mesh::ParallelConfig& parallel, const std::vector<ReplicaSum>& all,
                        const Ranks& ranks) {
   std::map<std::uint64_t, Ranks> by_sum;

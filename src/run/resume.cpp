@@ -21,7 +21,7 @@
 namespace hyperslab::run {
 namespace {
 
-/// Whether `directory` holds steps, complete or not.
+/// True if `directory` holds steps, complete or not.
 bool holds_steps(const std::string& directory) {
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
@@ -31,7 +31,7 @@ bool holds_steps(const std::string& directory) {
   return false;
 }
 
-/// What rank 0 has, on all ranks.
+/// Rank 0's value, on all ranks.
 std::optional<std::int64_t> of_first_rank(comm::World& world, std::optional<std::int64_t> step) {
   const std::string text = world.broadcast(step ? std::to_string(*step) : "");
   if (text.empty()) return std::nullopt;

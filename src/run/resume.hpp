@@ -12,7 +12,7 @@
 
 namespace hyperslab::run {
 
-/// Where a start goes on.
+/// The point from which a start resumes.
 struct ResumePoint {
   std::int64_t first_step = 1;     ///< of this start
   double earlier_seconds = 0;      ///< of training, over all earlier starts

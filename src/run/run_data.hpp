@@ -37,7 +37,7 @@ class RunData {
   [[nodiscard]] const std::vector<io::VocabularyFile>& vocabulary_files() const {
     return vocabulary_files_;
   }
-  /// How much text a validation is; absent if the vocabulary does not tell. Collective.
+  /// The amount of text in a validation; absent if the vocabulary does not show it. Collective.
   [[nodiscard]] std::optional<train::TextAmount> count_validation_text() const;
   /// Throws Error(data) if a file was changed since it was opened.
   void require_unchanged() const;

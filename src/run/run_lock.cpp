@@ -131,7 +131,7 @@ bool RunLock::is_in_place() const {
          mine.st_ino == there.st_ino && mine.st_dev == there.st_dev;
 }
 
-/// What the file says, one line.
+/// The text of the file, one line.
 std::string RunLock::text() const {
   std::array<char, 512> bytes{};
   const ssize_t count = ::pread(file_, bytes.data(), bytes.size(), 0);

@@ -23,7 +23,7 @@
 
 namespace hyperslab::run {
 
-/// What a step of a run means on this rank, for its records.
+/// The setting of a run on this rank, for the records of its steps.
 struct RunSetting {
   std::string device;                                ///< "cpu", or the name of the GPU
   mesh::Coordinates at;                              ///< of this rank

@@ -22,14 +22,14 @@ std::string gibibytes(std::int64_t bytes) {
   return size >= 0.1 ? fmt::format("{:.2f} GiB", size) : fmt::format("{:.1f} MiB", 1024.0 * size);
 }
 
-/// Whether a word is this option, perhaps cut short as options may be, perhaps with "=value".
+/// True if a word is this option, perhaps cut short as options may be, perhaps with "=value".
 bool is_option(std::string_view word, std::string_view option) {
   if (!word.starts_with("--")) return false;
   const std::string_view name = word.substr(2, word.find('=') - 2);
   return name.size() >= 2 && option.starts_with(name);
 }
 
-/// Whether one of the words sets the key of "key=value".
+/// True if one of the words sets the key of "key=value".
 bool is_set_by(const Words& words, std::string_view setting) {
   const std::string_view key = setting.substr(0, setting.find('=') + 1);
   return !key.empty() &&
@@ -48,8 +48,8 @@ std::string quoted(const std::string& word) {
   return text + "'";
 }
 
-/// How `python3 -m analysis` is started from here: from the folder that holds it, or with the path
-/// to the one that the program was built in.
+/// The command that starts `python3 -m analysis` from here: from the folder that holds it, or with
+/// the path to the one that the program was built in.
 std::string analysis() {
   namespace fs = std::filesystem;
   const char* const python = "python3 -m analysis";

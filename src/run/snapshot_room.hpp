@@ -11,7 +11,7 @@
 
 namespace hyperslab::run {
 
-/// What checkpoints beside training take of a host.
+/// The memory of a host that checkpoints beside training take.
 struct SnapshotRoom {
   std::string host;
   std::int64_t bytes = 0;  ///< of a copy of a rank's state, the most of all ranks
@@ -22,9 +22,9 @@ struct SnapshotRoom {
 /// Empty if half of what is free is enough, else what is missing where.
 [[nodiscard]] std::string shortage(const SnapshotRoom& room);
 
-/// How often the memory of a host holds the state of a rank at once: the copy that is written, and
-/// with checkpoint.memory_every the newest checkpoint in memory beside the one before, of its own
-/// ranks and, of several hosts, of another host's.
+/// The number of copies of a rank's state in the memory of a host at once: the copy that is
+/// written, and with checkpoint.memory_every the newest checkpoint in memory beside the one before,
+/// of its own ranks and, of several hosts, of another host's.
 [[nodiscard]] int copies_in_memory(const io::CheckpointConfig& config, bool has_other_hosts);
 
 /// The buffer of this rank if its run saves on the way beside training; null if the deck does not

@@ -59,7 +59,7 @@ class SpikeDetector {
   State state_;
 };
 
-/// What a run knows of its spikes. Fed alike on all ranks, it decides alike on all ranks.
+/// The statistics of a run about its spikes. Fed alike on all ranks, it decides alike on all ranks.
 class Spikes {
  public:
   /// A step that was a spike.
@@ -74,7 +74,7 @@ class Spikes {
   explicit Spikes(const train::SpikeConfig& config) : config_(config), detector_(config) {}
 
   [[nodiscard]] train::SpikePolicy policy() const { return config_.policy; }
-  /// Whether the step's batch is left out because training went back for it.
+  /// True if the step's batch is left out because training went back for it.
   [[nodiscard]] bool leaves_out(std::int64_t step) const { return left_out_.contains(step); }
   /// Policy skip, before the update of a step whose numbers are finite: whether it is a spike.
   [[nodiscard]] bool judge_before_update(std::int64_t step, double loss, double norm);

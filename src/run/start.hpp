@@ -25,7 +25,7 @@ struct Start {
   [[nodiscard]] const io::ResumeChoice& resume() const {
     return options.resume ? *options.resume : config.checkpoint.resume;
   }
-  /// Whether this process was asked to stop, or its time is over.
+  /// True if this process was asked to stop, or its time is over.
   [[nodiscard]] bool is_asked_to_stop() const { return stop->is_asked(now_seconds()); }
   /// The last step of this start, unless it is asked to stop. `last_step`: of the run.
   [[nodiscard]] std::int64_t final_step(std::int64_t last_step) const {

@@ -96,7 +96,7 @@ void StepLoop::collect(std::int64_t step) {
   }
 }
 
-/// What the pass returns, on the weights or their average, as the deck asks for.
+/// Runs the pass on the weights or their average, as the deck asks for, and returns its result.
 template <class Pass>
 auto StepLoop::on_evaluated_weights(Pass&& pass) {
   const bool exchanges = parts_.start.config.optimizer.evaluate_ema;

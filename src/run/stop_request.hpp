@@ -30,7 +30,7 @@ class StopRequest {
   /// `signal`: the newest that was caught, 0: none; may be null.
   StopRequest(const volatile int* signal, TimeLimit limit);
 
-  /// What the first save will take, until one has been seen.
+  /// Sets the seconds of the first save, until one has been seen.
   void expect_save(double seconds) { save_seconds_ = seconds; }
   /// A save took so long, from its beginning until it was complete on disk, in the step or beside
   /// it.

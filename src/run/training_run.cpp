@@ -37,7 +37,7 @@ void report_placement(const Start& start, const std::string& device) {
   if (!warning.empty()) log::warn(warning);
 }
 
-/// What of the precision this CPU has arithmetic for; the rest is rounded after fp32.
+/// Logs which precisions this CPU computes natively and which it emulates in fp32.
 void report_emulation(const Start& start) {
   const train::PrecisionConfig& precision = start.config.precision;
   if (!start.is_first()) return;
@@ -57,7 +57,7 @@ void report_emulation(const Start& start) {
   }
 }
 
-/// Whether any rank was asked to stop before the first step, on all ranks.
+/// True if any rank was asked to stop before the first step, on all ranks.
 bool is_stopped_early(const Start& start, std::int64_t first_step) {
   if (start.world.all(!start.is_asked_to_stop())) return false;
   if (start.is_first()) log::info(fmt::format("stopped before step {} on request", first_step));

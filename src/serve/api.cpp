@@ -26,7 +26,7 @@ std::int64_t seconds_now() {
   return std::chrono::duration_cast<std::chrono::seconds>(now).count();
 }
 
-/// Whether two texts are equal, in a time that only their lengths decide.
+/// True if two texts are equal, in a time that only their lengths decide.
 bool are_equal_slowly(std::string_view a, std::string_view b) {
   unsigned difference = a.size() == b.size() ? 0 : 1;
   for (std::size_t i = 0; i < a.size(); ++i) {
@@ -36,7 +36,7 @@ bool are_equal_slowly(std::string_view a, std::string_view b) {
   return difference == 0;
 }
 
-/// Whether the Content-Type of a request is that of JSON.
+/// True if the Content-Type of a request is that of JSON.
 bool is_json(const HttpRequest& request) {
   std::string type = request.content_type.substr(0, request.content_type.find(';'));
   std::erase(type, ' ');

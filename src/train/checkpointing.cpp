@@ -36,7 +36,7 @@ bool holds_averages(const io::CheckpointReader& reader) {
 
 }  // namespace
 
-/// What checkpoints of the run hold: adapters, or the whole model.
+/// The parameters in checkpoints of the run: adapters, or the whole model.
 std::vector<Trainer::Stored> Trainer::own_parameters() const {
   const param::ParamStore& params = stage_.params();
   const auto which = config_.adapter ? Stored::Which::adapters : Stored::Which::all;
@@ -44,7 +44,8 @@ std::vector<Trainer::Stored> Trainer::own_parameters() const {
           {kModel, &params.frozen(), params.frozen().value(), which}};
 }
 
-/// What checkpoint.initial gives: a base for adapters, the whole model, or all but its head.
+/// The parameters that checkpoint.initial gives: a base for adapters, the whole model, or all but
+/// its head.
 std::vector<Trainer::Stored> Trainer::initial_parameters() const {
   std::vector<Stored> initial = own_parameters();
   for (Stored& part : initial) {

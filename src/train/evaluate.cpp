@@ -53,7 +53,7 @@ class LogitsToHost {
   Tensor host_logits_, host_labels_;
 };
 
-/// What a rank that ends the model tells the listeners of an evaluation.
+/// Hands the results of a rank that ends the model to the listeners of an evaluation.
 class ToListeners {
  public:
   ToListeners(Context& ctx, const model::Stage& stage, const Trainer::EvaluationCalls& calls)
@@ -65,7 +65,7 @@ class ToListeners {
     scores_ = stage.target_scores();
     host_scores_ = Tensor(Device::cpu, scores_.dtype(), scores_.shape());
   }
-  /// Of the newest microbatch, whose first sample is `first`.
+  /// Hands over the newest microbatch, whose first sample is `first`.
   void tell(std::int64_t first) {
     if (logits_) {
       logits_->copy_to_host();

@@ -14,7 +14,7 @@ namespace hyperslab::train {
 
 #ifdef HYPERSLAB_NVJPEG
 
-/// What is used of nvJPEG, and its objects.
+/// The functions of nvJPEG in use, and its objects.
 struct GpuJpeg::Library {
   void* opened = nullptr;
   decltype(&nvjpegCreateEx) create = nullptr;

@@ -31,7 +31,7 @@ class GroupMeter {
   void collect();
   /// Calls collect(), and keeps the traffic since begin_step().
   void end_step(std::int64_t step);
-  /// Of a step that the ring of results still holds, in the order of groups().
+  /// The traffic of a step that the ring of results still holds, in the order of groups().
   [[nodiscard]] const io::GroupTraffics& of(std::int64_t step) const {
     return steps_[static_cast<std::size_t>(step % ops::kResultRing)];
   }

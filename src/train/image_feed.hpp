@@ -65,7 +65,7 @@ class ImageFeed final : public BatchFeed {
                                    std::span<const std::size_t> offsets, std::size_t host_bytes);
   void decode_refused(const io::ImageSamples& samples, std::span<io::ImageItem> items, Slot& slot,
                       std::span<const std::size_t> offsets, std::size_t host_bytes);
-  /// Whether the GPU decodes this one.
+  /// True if the GPU decodes this one.
   [[nodiscard]] bool on_gpu(const io::ImageSamples& samples, const io::ImageItem& item) const;
 
   Batch like_;

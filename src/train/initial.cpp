@@ -115,7 +115,7 @@ std::string resampled_text(Dim resolution, const model::ModelSpec& spec) {
 
 constexpr std::string_view kClasses = "vocabulary=";  // of an identity
 
-/// Of models that differ in nothing else, but for the size of their images.
+/// Refuses other classes, for models that differ at most in the size of their images.
 void require_same_classes(const io::CheckpointReader& reader, const model::ModelSpec& spec) {
   auto differing = model::differing_choices(reader.meta().model, model::identity(spec));
   std::erase_if(differing, [](const auto& choice) { return choice.first.starts_with("image="); });

@@ -39,7 +39,7 @@ class SlotLives {
         arena_(arena),
         number_(number),
         began_(allocations.units.size(), kUnused) {}
-  /// What a unit keeps is in use from now on.
+  /// Marks a unit's activations as in use from now on.
   void open(int unit, double seconds) {
     for (std::size_t i = 0; i < began_.size(); ++i) {
       if (allocations_.units[i] == unit && began_[i] == kUnused) began_[i] = seconds;

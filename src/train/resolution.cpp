@@ -23,7 +23,7 @@ double cubic(double x) {
   return 0;
 }
 
-/// What one place of the new grid takes of the old one's places.
+/// The weights with which one point of the new grid takes points of the old one.
 struct Taps {
   Dim first = 0;
   std::vector<double> weights;

@@ -61,7 +61,7 @@ std::pair<std::string, std::string> difference(const std::vector<File>& first,
   return {"other documents of the same files", "these"};
 }
 
-/// What every rank knows of all.
+/// Values of all ranks, known to every rank.
 struct Gathered {
   std::vector<std::string> fingerprints;
   std::vector<std::string> files;

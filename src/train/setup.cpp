@@ -16,7 +16,7 @@
 namespace hyperslab::train {
 namespace {
 
-/// Of a token, that adapters spare: the gradients of the base.
+/// FLOPs of a token that adapters spare: the gradients of the base.
 double flops_of_frozen(const Config& config) {
   if (!config.adapter) return 0;
   return 2.0 * static_cast<double>(model::matmul_parameter_count(config.model));

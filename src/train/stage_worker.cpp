@@ -73,12 +73,12 @@ GraphSegment& StageWorker::segment(Work work, model::SlotId id, int first, int l
   return segments_[{work, id.chunk, id.slot, first, last, accumulate == nn::Accumulate::yes}];
 }
 
-/// What is enqueued from now on sees the values of units [first, last).
+/// Makes work that is enqueued from now on see the values of units [first, last).
 void StageWorker::await_values(int first, int last) {
   for (int unit = first; unit < last; ++unit) parts_.strategy.before_forward(parts_.ctx, unit);
 }
 
-/// What is enqueued from now on may write the gradients of units [first, last).
+/// Lets work that is enqueued from now on write the gradients of units [first, last).
 void StageWorker::free_gradients(int first, int last, int microbatch) {
   if (!args_.reduces || args_.mode != model::Mode::train) return;
   for (int unit = first; unit < last; ++unit) {

@@ -32,7 +32,7 @@ class StageWorker final : public pipeline::Worker {
   };
   explicit StageWorker(const Parts& parts) : parts_(parts) {}
 
-  /// What the next passes do, and of which step.
+  /// The kind of the next passes, and their step.
   struct PassArgs {
     model::Mode mode = model::Mode::train;
     model::StepViews step_views;

@@ -14,7 +14,7 @@ namespace hyperslab::train {
 /// most costly stage takes the fewest FLOPs, the head and its loss counted.
 [[nodiscard]] std::vector<model::Chunk> cut_model(const Config& config, int global_stages);
 
-/// What rank `pipeline_rank` holds of it, with the slots that the program asks for.
+/// The chunks that rank `pipeline_rank` holds, with the slots that the program asks for.
 [[nodiscard]] std::vector<model::Chunk> chunks_of(const Config& config,
                                                   const pipeline::Program& program,
                                                   int pipeline_rank);

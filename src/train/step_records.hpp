@@ -14,7 +14,7 @@ namespace hyperslab::train {
 /// and the host reads, two steps later and without a call.
 class StepRecords : public DeviceTimer {
  public:
-  /// What the device counts of its gradient reductions, see Communicator::device_nanoseconds.
+  /// Counters of the device for its gradient reductions, see Communicator::device_nanoseconds.
   using Counters = std::array<const std::uint64_t*, ops::DeviceClock::kCounters>;
 
   /// `scratch` gives the device memory. dtype: of the sums.
@@ -36,7 +36,8 @@ class StepRecords : public DeviceTimer {
   /// Sums as doubles; waits for everything enqueued so far.
   [[nodiscard]] std::array<double, ops::kSumCount> read_sums() const;
 
-  /// What finalize_step would record of the newest step if it were left out: waits for the device.
+  /// The result that finalize_step would record of the newest step if it were left out. Waits for
+  /// the device.
   [[nodiscard]] ops::StepResult read_result() const;
   /// Records that result, in place of finalize_step; the state stays as it is.
   void leave_out() const;
@@ -54,8 +55,8 @@ class StepRecords : public DeviceTimer {
   /// Is done again and again while the host waits for a record.
   void set_idle_work(std::function<void()> work) { idle_work_ = std::move(work); }
 
-  /// Of a step not older than the ring; waits until the device has written it. On a GPU all of
-  /// `host` but its step number comes from the device.
+  /// The result of a step not older than the ring; waits until the device has written it. On a GPU
+  /// all of `host` but its step number comes from the device.
   [[nodiscard]] const ops::StepResult& result(std::int64_t step) const;
   [[nodiscard]] StepTimes times(std::int64_t step, const StepTimes& host) const;
 

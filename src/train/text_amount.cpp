@@ -16,7 +16,7 @@ namespace {
 
 bool is_space(char c) { return std::string_view(" \t\n\v\f\r").find(c) != std::string_view::npos; }
 
-/// What one token is as text.
+/// The text of one token.
 struct TokenText {
   TokenText() = default;
   explicit TokenText(std::string_view text)

@@ -99,7 +99,7 @@ StepRecords::Counters reduction_counters(const mesh::Mesh& mesh) {
           tied == nullptr ? nullptr : tied->device_nanoseconds()};
 }
 
-/// Of a slot of every chunk, as no chunk need read all.
+/// The batch of a slot, with views of every chunk, as no chunk need read all.
 Batch batch_like(const model::Stage& stage) {
   Batch all;
   for (int chunk = 0; chunk < stage.chunks(); ++chunk) add_missing(stage.batch({chunk, 0}), all);
@@ -405,7 +405,7 @@ void Trainer::reduce_sums() {
   }
 }
 
-/// What is not finite is finalize_step's to skip.
+/// True if the step is left out. Steps that are not finite are skipped by finalize_step.
 bool Trainer::is_left_out(const StepArgs& args) {
   if (ctx_->device() == Device::meta) return false;
   if (args.leave_out || !judge_) return args.leave_out;

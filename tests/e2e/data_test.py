@@ -400,5 +400,38 @@ class ParquetText(support.Case):
                                              "--text-key", "body"), 2, "--text-key", "--jsonl")
 
 
+class HeldOut(support.Case):
+    """hold_out of jobs/quickstart/text.sh, which cuts a text into one for training and one for validation."""
+
+    def hold_out(self, lines):
+        """Exit code and the lines of both parts."""
+        text = "".join(f"{line}\n" for line in lines)
+        (self.folder / "whole.txt").write_text(text, encoding="utf-8")
+        for part in ("train", "held"):
+            (self.folder / f"{part}.txt").unlink(missing_ok=True)
+        script = (f"source {JOBS.parent / 'lib.sh'}; source {JOBS.parent / 'quickstart/text.sh'}; cd {self.folder}; "
+                  "hold_out whole.txt train.txt held.txt")
+        done = subprocess.run(["bash", "-c", script], capture_output=True, check=False, timeout=60)
+        parts = [self.folder / f"{part}.txt" for part in ("train", "held")]
+        return done.returncode, [path.read_text(encoding="utf-8").split() if path.exists() else [] for path in parts]
+
+    def test_a_tenth_is_held_out_from_all_over_the_text(self):
+        for lines in (10, 99, 100, 101, 31102):
+            with self.subTest(lines=lines):
+                whole = [str(line) for line in range(lines)]
+
+                code, (train, held) = self.hold_out(whole)
+
+                self.assertEqual(code, 0)
+                self.assertEqual(sorted(train + held, key=int), whole)
+                self.assertEqual((train, held), (sorted(train, key=int), sorted(held, key=int)))
+                self.assertTrue(0.08 * lines <= len(held) <= 0.12 * lines, len(held))
+                thirds = {3 * int(line) // lines for line in held}
+                self.assertEqual(thirds, {0, 1, 2} if lines >= 30 else {2})
+
+    def test_nine_lines_are_too_few(self):
+        self.assertEqual(self.hold_out(range(9)), (3, [[], []]))
+
+
 if __name__ == "__main__":
     support.main()

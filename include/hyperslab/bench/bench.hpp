@@ -44,8 +44,8 @@ struct BenchOptions {
 struct BenchComponent {
   std::string name;
   double seconds = 0;  ///< mean of a step
-  /// Of a step, from the plan. A row softmax that is a pass of its own counts 5 a score that the
-  /// mask keeps, and 4 backward.
+  /// FLOPs of a step, from the plan. A row softmax that is a pass of its own counts 5 a score that
+  /// the mask keeps, and 4 backward.
   double flops = 0;
   double share = 0;           ///< of the step's seconds
   double expected_share = 0;  ///< of the step's FLOPs
@@ -106,7 +106,7 @@ using ClassOf = ops::KernelClass (*)(std::string_view name);
 [[nodiscard]] BenchKernels summarize(const std::vector<KernelTime>& times, int forwards,
                                      ClassOf class_of = ops::class_of_kernel);
 
-/// What a kind of tensor is stored in, and what its arithmetic is done in.
+/// The dtypes in which a kind of tensor is stored and computed.
 struct BenchDType {
   std::string what;
   std::string storage;
@@ -116,7 +116,7 @@ struct BenchDType {
 [[nodiscard]] std::vector<BenchDType> dtypes_of(const train::Trainer& trainer,
                                                 const train::Config& config);
 
-/// What a rank plans to hold, and, on a GPU, what it was seen to hold.
+/// The memory that a rank plans and, on a GPU, the memory that was seen in use.
 struct BenchMemory {
   std::vector<std::pair<std::string, Allocation>> allocations;  ///< with the arena's name
   model::MemoryPlan plan;
@@ -124,7 +124,7 @@ struct BenchMemory {
   std::size_t before_bytes = 0;   ///< of the GPU, in use before the arenas: contexts, NCCL, others
   std::size_t library_bytes = 0;  ///< that cuBLASLt is given
   std::size_t device_bytes = 0;   ///< in use after the measured steps
-  /// Of the step with memory_timeline, since it began; otherwise empty.
+  /// Lives of allocations in the step with memory_timeline, since it began; otherwise empty.
   std::vector<io::AllocationLife> lives;
   std::vector<train::MemoryTimeline::Span> spans;
   std::size_t residual_stream_bytes = 0;  ///< of one microbatch at one place between two layers

@@ -24,7 +24,7 @@ class Peers {
   [[nodiscard]] virtual std::vector<std::string> all_gather(const std::string& text) = 0;
 };
 
-/// What happens if the work fails on any rank.
+/// The reaction to work that fails on any rank.
 struct OnFailure {
   std::function<void()> undo = {};  ///< rank 0 runs it before every rank throws; may be absent
   /// The message of the error that every rank throws, from that of the lowest rank that failed;
@@ -39,7 +39,7 @@ struct OnFailure {
                                                         const std::function<std::string()>& work,
                                                         const OnFailure& on_failure = {});
 
-/// The same for work without a result.
+/// agree for work without a result.
 void agree(Peers& peers, const std::function<void()>& work, const OnFailure& on_failure = {});
 
 }  // namespace hyperslab::comm

@@ -26,7 +26,7 @@ class BackgroundPeers final : public Peers {
     std::size_t bytes = 0;
   };
 
-  /// What the main thread does with MPI, without ever blocking.
+  /// The main thread's calls of MPI, which never block.
   class Transport {
    public:
     Transport() = default;
@@ -37,7 +37,7 @@ class BackgroundPeers final : public Peers {
     virtual ~Transport() = default;
     /// Gathers the texts of all ranks.
     virtual void start_gathering(const std::string& text) = 0;
-    /// Whether the gathering that was started is complete, with the texts in rank order.
+    /// True if the gathering that was started is complete, with the texts in rank order.
     [[nodiscard]] virtual bool advance_gathering(std::vector<std::string>& texts) = 0;
     virtual void start_exchange(std::span<const Parcel> sends,
                                 std::span<const Parcel> receives) = 0;

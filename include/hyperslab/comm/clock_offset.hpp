@@ -8,7 +8,7 @@
 
 namespace hyperslab::comm {
 
-/// What to add to a time of this rank's monotonic clock to get the time on rank 0's.
+/// The seconds to add to a time of this rank's monotonic clock to get the time on rank 0's.
 struct ClockOffset {
   double seconds = 0;
   double error_seconds = 0;  ///< at most so much off: half of the fastest round trip
@@ -19,7 +19,7 @@ struct ClockOffset {
 /// came back fastest counts (Cristian 1989).
 [[nodiscard]] ClockOffset measure_clock_offset(World& world);
 
-/// The same for given clocks; ranks with equal `machine` share one. For tests.
+/// measure_clock_offset for given clocks; ranks with equal `machine` share one. For tests.
 [[nodiscard]] ClockOffset measure_clock_offset(World& world, const std::string& machine,
                                                const std::function<double()>& clock);
 

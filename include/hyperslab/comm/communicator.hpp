@@ -31,8 +31,8 @@ enum class Call : std::uint8_t {
 inline constexpr int kCalls = 7;
 [[nodiscard]] std::string_view name_of(Call call);
 
-/// What went through one communicator on this rank. Bytes are those of the buffer handed in: the
-/// whole buffer for all_reduce and broadcast, the full (unsharded) side for reduce_scatter and
+/// The traffic of one communicator on this rank. Bytes are those of the buffer handed in: the whole
+/// buffer for all_reduce and broadcast, the full (unsharded) side for reduce_scatter and
 /// all_gather, the message for send and recv.
 struct Traffic {
   std::array<std::int64_t, kCalls> calls{};
@@ -99,7 +99,7 @@ class Communicator : public Background {
   Communicator& operator=(Communicator&&) = delete;
 
   [[nodiscard]] GroupRole role() const { return role_; }
-  /// Of the role, for errors, logs and files.
+  /// The name of the role, for errors, logs and files.
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] int rank() const { return rank_; }
   [[nodiscard]] int size() const { return size_; }
@@ -154,12 +154,12 @@ class Communicator : public Background {
   /// arrivals are not announced: in a group of one, on CUDA and on `meta`.
   [[nodiscard]] Ticket arrive(Context& ctx);
 
-  /// What is enqueued on `before` after this call runs after the operation; on the CPU it blocks,
-  /// progressing everything that is under way. Recorded in the context's recorder as
+  /// Makes work that is enqueued on `before` after this call run after the operation; on the CPU it
+  /// blocks, progressing everything that is under way. Recorded in the context's recorder as
   /// kCommunicationComponent. Returns when the operation was first seen complete, on the monotonic
   /// clock; 0 if the host does not see its end (CUDA, `meta`).
   double wait(Context& ctx, Stream& before, Ticket ticket);
-  /// The same for the compute stream.
+  /// wait for the compute stream.
   double wait(Context& ctx, Ticket ticket) { return wait(ctx, ctx.stream(), ticket); }
   /// Lets nonblocking operations advance; on the CPU called between ops, never blocks.
   void progress() override = 0;
@@ -172,16 +172,16 @@ class Communicator : public Background {
   /// destroyed: on all members, before the arena and this communicator. Null where members cannot,
   /// or took other views. Collective.
   [[nodiscard]] std::shared_ptr<void> share(const Arena& arena);
-  /// Whether pieces of this view are written right where they belong on the other members, beside
+  /// True if pieces of this view are written right where they belong on the other members, beside
   /// computation: then products are worth cutting into pieces. Alike on all members.
   [[nodiscard]] virtual bool is_shared(CView /*view*/) const { return false; }
 
   /// A communicator over the members with the same color (at least 0), ordered by key; collective.
   [[nodiscard]] virtual std::unique_ptr<Communicator> split(int color, int key, GroupRole role) = 0;
 
-  /// Whether all_reduce and reduce_scatter are timed; on unless switched off. On the CPU wait()
-  /// adds them to the recorder's reduce_seconds (from the call to the moment the operation was
-  /// first seen complete), on CUDA collect_seconds() returns them.
+  /// Switches the timing of all_reduce and reduce_scatter; on at first. On the CPU wait() adds them
+  /// to the recorder's reduce_seconds (from the call to the moment the operation was first seen
+  /// complete), on CUDA collect_seconds() returns them.
   void report_reductions(bool report) { report_reductions_ = report; }
   /// CUDA: whether every operation is timed; off unless switched on. The two marks of one cost
   /// about 10 us.
@@ -241,7 +241,7 @@ class Communicator : public Background {
   virtual double do_wait(Stream& before, Ticket ticket) = 0;
   virtual void do_barrier() = 0;
   [[nodiscard]] virtual std::shared_ptr<void> do_share(const Arena& /*arena*/) { return nullptr; }
-  /// Whether do_arrive is implemented.
+  /// True if do_arrive is implemented.
   [[nodiscard]] virtual bool announces_arrivals() const { return false; }
   virtual void do_arrive(Ticket /*ticket*/) {}
   [[nodiscard]] virtual double do_collect_seconds() { return 0; }

@@ -6,8 +6,8 @@
 
 namespace hyperslab::comm {
 
-/// What the ranks of a group share, and so what a communicator is for. It is given when the
-/// communicator is made; whatever depends on the kind of group asks for it.
+/// The role of a group: what its ranks share. A communicator gets it when it is made; all that
+/// depends on the kind of group asks for it.
 enum class GroupRole : std::uint8_t {
   world,      ///< all ranks: the sums of a step
   data,       ///< the same parameters, other samples

@@ -14,8 +14,8 @@ struct CpuQuota {
   double cores = 0;   ///< CPU seconds a second
 };
 
-/// What the system lets one process use. Cores are counted as the system does: hardware threads are
-/// cores.
+/// The cores that the system lets one process use. Cores are counted as the system does: hardware
+/// threads are cores.
 struct CoreLimits {
   std::string machine;           ///< equal for the processes of a machine; no spaces
   int machine_cores = 1;         ///< that are online
@@ -24,7 +24,7 @@ struct CoreLimits {
   int requested_threads = 0;     ///< OMP_NUM_THREADS; 0: not set
 };
 
-/// What one rank computes with, and why. Counts of "here" are of its machine.
+/// The threads of one rank, and the reason. Counts of "here" are of its machine.
 struct ThreadShare {
   int threads = 1;                ///< of this rank
   int fair_threads = 1;           ///< what `threads` is if OMP_NUM_THREADS is not set
@@ -38,7 +38,7 @@ struct ThreadShare {
   int machine_cores = 1;       ///< that are online
   int fewest_threads = 1;      ///< of any rank of the world
   int most_threads = 1;        ///< of any rank of the world
-  std::optional<bool> yields;  ///< whether MPI gives up the core while it waits; not known: none
+  std::optional<bool> yields;  ///< true if MPI gives up the core while it waits; not known: none
   [[nodiscard]] bool more_ranks_than_cores() const { return ranks_here > open_cores_here; }
 };
 
@@ -50,7 +50,8 @@ struct ThreadShare {
 /// One line for people: threads of a rank, cores and ranks of its machine, whether ranks yield.
 [[nodiscard]] std::string describe(const ThreadShare& share);
 
-/// What to change, if OMP_NUM_THREADS asks for more threads than there are cores; otherwise empty.
+/// A warning with its remedy if OMP_NUM_THREADS asks for more threads than there are cores;
+/// otherwise empty.
 [[nodiscard]] std::string warning_of(const ThreadShare& share);
 
 }  // namespace hyperslab::comm

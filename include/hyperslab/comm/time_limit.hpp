@@ -13,10 +13,11 @@ namespace hyperslab::comm {
 /// HYPERSLAB_START_TIMEOUT_SECONDS, or 600; 0: no limit. Throws Error(usage) for another value.
 [[nodiscard]] double start_timeout_seconds();
 
-/// Where no watchdog looks, while MPI starts and ends: if this process does not get through `what`
-/// ("the start") in time, it prints one line that names the stopped ranks of its host, if there are
-/// any, and ends by _exit(ExitCode::hang); of several ranks of a host the first one prints. Time in
-/// which the process was stopped does not count. Without a launcher there is no limit.
+/// A limit of time while MPI starts and ends, where no watchdog looks. If this process does not get
+/// through `what` ("the start") in time, it prints one line that names the stopped ranks of its
+/// host, if there are any, and ends by _exit(ExitCode::hang); of several ranks of a host the first
+/// one prints. Time in which the process was stopped does not count. Without a launcher there is no
+/// limit.
 class TimeLimit {
  public:
   TimeLimit(std::string what, double seconds);

@@ -81,7 +81,7 @@ class World final : public Peers {
   void send(int rank, double number);
   [[nodiscard]] double receive(int rank);
 
-  /// What this process is doing, for the watchdog; one for a world and its parts.
+  /// The present work of this process, for the watchdog; one for a world and its parts.
   [[nodiscard]] Activity& activity();
 
   /// Ends every rank of the program with `code` at once: MPI_Abort on the first call; never
@@ -92,7 +92,7 @@ class World final : public Peers {
   friend class Watchdog;
   class RecordedMessage;
   struct Impl;  ///< what needs mpi.h
-  /// Of the communicators of this process.
+  /// The flight recorders of the communicators of this process.
   [[nodiscard]] std::shared_ptr<FlightRecorders> flight_recorders() const;
   World(const World& whole, std::unique_ptr<Impl> impl);
   void share_threads();

@@ -8,7 +8,7 @@ namespace hyperslab {
 
 enum class Phase : std::uint8_t;
 
-/// What this rank is doing, for another thread that watches it: the thread that does the work
+/// The present work of this rank, for a thread that watches it. The thread that does the work
 /// writes relaxed atomics, without locks, calls or memory. The fields need not be consistent.
 struct Activity {
   std::atomic<std::uint64_t> beats = 0;        ///< grows with everything that gets done

@@ -7,7 +7,7 @@
 
 namespace hyperslab {
 
-/// What a limit of this process's address space (RLIMIT_AS, ulimit -v) leaves.
+/// The rest that a limit of this process's address space (RLIMIT_AS, ulimit -v) leaves.
 struct AddressSpace {
   std::size_t limit_bytes = 0;
   std::size_t left_bytes = 0;
@@ -16,7 +16,7 @@ struct AddressSpace {
 /// None without a limit, or if the system does not tell. May be called before main.
 [[nodiscard]] std::optional<AddressSpace> address_space();
 
-/// What OpenBLAS takes for a thread, and again for a product of its own, at once and for good. It
+/// OpenBLAS takes this for a thread, and again for a product of its own, at once and for good. It
 /// waits without end if it cannot.
 inline constexpr std::size_t kGemmBufferBytes = std::size_t{128} << 20;
 

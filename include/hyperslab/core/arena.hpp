@@ -16,7 +16,7 @@ class OutOfMemory : public Error {
   /// `where`: "on NVIDIA H200", or empty for the host's memory. `arena`: that asked, if known.
   OutOfMemory(const std::string& where, std::size_t asked_bytes, std::size_t free_bytes,
               const std::string& arena = {});
-  /// The same, asked for by an arena.
+  /// This error with the name of the arena that asked for the memory.
   [[nodiscard]] OutOfMemory in_arena(const std::string& name) const {
     return {where_, asked_bytes_, free_bytes_, name};
   }

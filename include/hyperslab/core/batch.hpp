@@ -20,8 +20,7 @@ struct Batch {
   View label_weights = {};  ///< (B) f32: of the first label; the second has the rest
 };
 
-/// Keys that tokens see in documents of their own, over those that they would see in samples of one
-/// document: of layers that see all before them, and of layers with a window.
+/// The share of keys that remain visible under document masking, for full and for windowed layers.
 struct KeyShares {
   double all = 1;
   double windowed = 1;

@@ -39,8 +39,8 @@ class ProductObserver {
   virtual void product(Context& ctx, CView x, CView weight) = 0;
 };
 
-/// What an op needs besides its views: device, streams, workspace, ledger, recorder. One per rank,
-/// made by the composition root and passed down; there are no globals.
+/// An op takes a context besides its views: device, streams, workspace, ledger, recorder. One per
+/// rank, made by the composition root and passed down; there are no globals.
 class Context {
  public:
   /// `workspace_bytes` is what the plan on `meta` found to be the largest need of any op. On `cuda`
@@ -89,8 +89,8 @@ class Context {
   /// default.
   void set_tf32(bool tf32) { tf32_ = tf32; }
   [[nodiscard]] bool tf32() const { return tf32_; }
-  /// The same call gives the same bits in every run: algorithms are not chosen by their time, and
-  /// none that adds in a changing order. Set before the first op.
+  /// Makes equal calls give equal bits in every run: no algorithm is chosen by its time, and none
+  /// adds in a changing order. Set before the first op.
   void set_deterministic(bool deterministic) { deterministic_ = deterministic; }
   [[nodiscard]] bool deterministic() const { return deterministic_; }
   /// A promise that no parameter changes from now on, nor is expanded to a buffer, as in most
@@ -115,8 +115,8 @@ class Context {
   void set_product_observer(ProductObserver* observer) { product_observer_ = observer; }
   [[nodiscard]] ProductObserver* product_observer() const { return product_observer_; }
 
-  /// What the ops of a device keep between calls (library handles, chosen algorithms); made at the
-  /// first use, destroyed before the streams. For ops alone.
+  /// State that the ops of a device keep between calls (library handles, chosen algorithms); made
+  /// at the first use, destroyed before the streams. For ops alone.
   [[nodiscard]] std::shared_ptr<void>& backend() { return backend_; }
 
   /// Scratch memory for the op `op`, valid until the next call. On `meta` it only raises
@@ -126,9 +126,9 @@ class Context {
   /// Scratch memory like workspace(), but valid until free_partials(): what several ops leave for
   /// one kernel to add up. What is enqueued from now on may overwrite what workspace() gave before.
   void* partials(std::string_view op, std::size_t bytes);
-  /// What is enqueued after this call may write to that memory.
+  /// Work that is enqueued after this call may write to that memory.
   void free_partials() { partial_bytes_ = 0; }
-  /// Whether gradients of parameters that ops sum in parts wait for finish_sums(): see
+  /// With true, gradients of parameters that ops sum in parts wait for finish_sums(): see
   /// ops::with_deferred_reductions.
   void set_deferred_reductions(bool late) { deferred_reductions_ = late; }
   [[nodiscard]] bool deferred_reductions() const { return deferred_reductions_; }

@@ -15,8 +15,8 @@ namespace hyperslab {
 void check_cuda(int status, std::string_view who, std::string_view call,
                 std::source_location where = std::source_location::current());
 
-/// The same for destructors, which cannot throw: a warning in the log. A process that ends may have
-/// unloaded the CUDA runtime before; that is not reported.
+/// Checks for destructors, which cannot throw: a failure is a warning in the log. A process that
+/// ends may have unloaded the CUDA runtime before; that is not reported.
 void log_if_cuda_failed(int status, std::string_view who, std::string_view call) noexcept;
 
 }  // namespace hyperslab

@@ -6,8 +6,8 @@
 
 namespace hyperslab {
 
-/// Where views live and ops run. On `meta` nothing is stored or computed: ops only add FLOPs and
-/// bytes to the context's ledger, and arenas only measure.
+/// The device on which views live and ops run. On `meta` nothing is stored or computed: ops only
+/// add FLOPs and bytes to the context's ledger, and arenas only measure.
 enum class Device : std::uint8_t { cpu, meta, cuda };
 
 #ifdef HYPERSLAB_WITH_CUDA

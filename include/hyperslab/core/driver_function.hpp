@@ -13,7 +13,8 @@ namespace hyperslab {
 [[nodiscard]] void* driver_address(std::string_view who, const char* name,
                                    std::source_location where = std::source_location::current());
 
-/// What lies there, as a function: driver_function<decltype(&cuStreamWriteValue32)>(who, "...").
+/// A function of the driver by its type and name:
+/// driver_function<decltype(&cuStreamWriteValue32)>(who, "...").
 template <class Function>
 [[nodiscard]] Function driver_function(
     std::string_view who, const char* name,

@@ -9,7 +9,7 @@
 
 namespace hyperslab {
 
-/// What the process ends with; the numbers are a promise to users' scripts.
+/// The exit code of the process; the numbers are a promise to users' scripts.
 enum class ExitCode : std::uint8_t {
   ok = 0,
   internal = 1,    ///< a broken promise of our own code
@@ -39,7 +39,8 @@ class Error : public std::runtime_error {
     return copy;
   }
   [[nodiscard]] bool is_on_all_ranks() const { return on_all_ranks_; }
-  /// Where in a run it happened, "data 0, pipeline 1, tensor 1" and the step (0: none).
+  /// This error with its coordinates in the run, "data 0, pipeline 1, tensor 1", and the step (0:
+  /// none).
   [[nodiscard]] Error in_run(std::string coordinates, std::int64_t step) const {
     Error copy = *this;
     copy.coordinates_ = std::move(coordinates);
@@ -49,7 +50,7 @@ class Error : public std::runtime_error {
   [[nodiscard]] const std::string& coordinates() const { return coordinates_; }
   [[nodiscard]] std::int64_t step() const { return step_; }
 
-  /// Where it was thrown; shown to the user only for internal errors.
+  /// The line that threw it; shown to the user only for internal errors.
   [[nodiscard]] const std::source_location& where() const { return where_; }
 
  private:

@@ -46,9 +46,9 @@ struct Point {
 /// All points, in the order in which a run comes to them.
 [[nodiscard]] std::span<const Point> points();
 [[nodiscard]] std::span<const ActionText> actions();
-/// Whether the action means something at that point.
+/// True if the action means something at that point.
 [[nodiscard]] bool fits(Action action, const Point& point);
-/// What `hyperslab --faults` prints.
+/// The text of `hyperslab --faults`.
 [[nodiscard]] std::string description();
 
 /// Takes a value of HYPERSLAB_FAULT in place of what was set; an empty one sets nothing. Throws

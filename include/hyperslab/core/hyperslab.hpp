@@ -26,7 +26,7 @@ struct Hyperslab {
   [[nodiscard]] Dim numel() const { return count.numel(); }
   /// The part [first, first + size) of one dimension, counted from this hyperslab's offset.
   [[nodiscard]] Hyperslab narrow(int dim, Dim first, Dim size) const;
-  /// The same elements in a tensor in which this one's origin lies at `origin`.
+  /// These elements in a tensor in which this one's origin lies at `origin`.
   [[nodiscard]] Hyperslab shift(const Shape& origin) const;
   friend bool operator==(const Hyperslab& a, const Hyperslab& b) = default;
 };

@@ -18,7 +18,7 @@ struct Work {
   std::set<std::string, std::less<>> paths{};  ///< taken by the calls, if the op has several
 };
 
-/// What work is counted under.
+/// The label under which work is counted.
 struct WorkLabel {
   std::string_view component;  ///< the recorder's innermost open scope
   std::string_view op;

@@ -5,7 +5,7 @@
 
 namespace hyperslab::nvtx {
 
-/// Whether NVIDIA's profilers get named ranges. Off unless HYPERSLAB_NVTX=1 is in the
+/// True if NVIDIA's profilers get named ranges. Off unless HYPERSLAB_NVTX=1 is in the
 /// environment or enable() was called; without CUDA it stays off. A context asks
 /// once, when it is made: call enable() before.
 [[nodiscard]] bool enabled();

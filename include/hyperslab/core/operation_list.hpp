@@ -10,9 +10,10 @@
 
 namespace hyperslab {
 
-/// What one call of an op works on, as far as its time depends on it.
+/// The sizes of one call of an op on which its time depends.
 struct OpSize {
-  /// Of an operand: the product of all sizes but the last, and the last; zeros if it is absent.
+  /// An operand as a matrix: the product of all sizes but the last, and the last; zeros if it is
+  /// absent.
   struct Extent {
     double rows = 0;
     double columns = 0;
@@ -50,7 +51,7 @@ struct Operation {
   std::vector<Message> messages = {};  ///< of an exchange
 };
 
-/// What the compute stream of a context on `meta` is given, in order.
+/// The operations that a context on `meta` enqueues on its compute stream, in order.
 using OperationList = std::vector<Operation>;
 
 }  // namespace hyperslab

@@ -8,8 +8,8 @@
 
 namespace hyperslab {
 
-/// What a run computes in: tf32 stores f32 and rounds the operands of GEMMs; bf16 and fp16 store 16
-/// bits and add in 32.
+/// The arithmetic of a run: tf32 stores f32 and rounds the operands of GEMMs; bf16 and fp16 store
+/// 16 bits and add in 32.
 enum class Precision : std::uint8_t { fp32, tf32, bf16, fp16 };
 
 [[nodiscard]] constexpr std::string_view name_of(Precision precision) {

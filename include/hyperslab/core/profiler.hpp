@@ -131,11 +131,12 @@ class Profiler {
   };
   [[nodiscard]] std::map<std::int64_t, OpKernels> op_kernels() const;
 
-  /// What is enqueued on the stream is told by this name. A stream on which an operation of a group
-  /// ran has the name of the group.
+  /// Work on the stream is reported by this name. A stream on which an operation of a group ran has
+  /// the name of the group.
   void name_stream(const Stream& stream, std::string name);
-  /// Of Watch::timeline: what the device began and ended between start() and stop(), by its
-  /// beginning. Only in a traced step of the recorder do kernels of communication have operations.
+  /// With Watch::timeline: all work that the device began and ended between start() and stop(), in
+  /// order of its begin. Only in a traced step of the recorder do kernels of communication have
+  /// operations.
   [[nodiscard]] std::vector<DeviceEvent> events() const;
 
   class Backend {
@@ -175,7 +176,7 @@ class OpProfiler final : public OpObserver {
   void stop() { running_ = false; }
   void begin(std::string_view op) override;
   void end() override;
-  /// Of ops that ended between start() and stop(), the longest first.
+  /// Times of ops that ended between start() and stop(), the longest first.
   [[nodiscard]] std::vector<KernelTime> ops() const;
 
  private:
@@ -193,7 +194,7 @@ class EventTimer {
   EventTimer(Context& ctx, int intervals);
   void begin();
   void end();
-  /// Of every interval that was ended. Waits for the stream.
+  /// Seconds of every interval that was ended. Waits for the stream.
   [[nodiscard]] std::vector<double> seconds() const;
 
  private:

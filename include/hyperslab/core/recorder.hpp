@@ -12,8 +12,8 @@
 
 namespace hyperslab {
 
-/// What a moment of a step is spent on. Phases partition the step: entering an inner phase pauses
-/// the outer one, so their seconds add up to the step.
+/// The kinds of work in a step. Phases partition the step: entering an inner phase pauses the outer
+/// one, so their seconds add up to the step.
 enum class Phase : std::uint8_t {
   other,
   data,
@@ -76,7 +76,7 @@ struct TraceMessage {
   std::int64_t bytes = 0;
 };
 
-/// What one step cost on this rank.
+/// The times of one step on this rank.
 struct StepTimes {
   std::int64_t step = 0;
   double step_seconds = 0;
@@ -165,7 +165,8 @@ class Recorder {
   void move(Phase from, Phase to, double seconds) { times_.move(from, to, seconds); }
   void add_event(std::string_view name, std::string_view stream, double start, double end);
   [[nodiscard]] int microbatch() const { return microbatch_; }
-  /// Of a traced step; otherwise nothing. Times on the monotonic clock; `microbatch` is set here.
+  /// Records an operation of a traced step; does nothing in other steps. Times are on the monotonic
+  /// clock; `microbatch` is set here.
   void add_operation(const TraceOperation& operation);
   void add_message(const TraceMessage& message);
 
@@ -174,7 +175,7 @@ class Recorder {
     return components_[static_cast<std::size_t>(component_depth_)];
   }
   [[nodiscard]] bool traced() const { return traced_; }
-  /// Whether labels are NVTX ranges, too; see nvtx::enabled.
+  /// True if labels are NVTX ranges, too; see nvtx::enabled.
   [[nodiscard]] bool has_ranges() const { return has_ranges_; }
   [[nodiscard]] std::int64_t step() const { return times_.step; }
   [[nodiscard]] double step_start() const { return step_start_; }

@@ -62,14 +62,14 @@ class Stream {
   /// An event of what is enqueued so far. Creates a CUDA event or a host event each time; on `meta`
   /// and if the caller does the work, the event is complete at once.
   [[nodiscard]] Event record();
-  /// What is enqueued here from now on starts after the event. The host does not block, with two
-  /// exceptions: on a stream whose work the caller does, and if a CUDA stream waits for an event of
-  /// the host. A failure before the event is a failure of this stream too.
+  /// Makes work that is enqueued here after this call start after the event. The host does not
+  /// block, with two exceptions: on a stream whose work the caller does, and if a CUDA stream waits
+  /// for an event of the host. A failure before the event is a failure of this stream too.
   void wait(const Event& event);
   /// Enqueues work of the host; streams of the CPU only. After an exception of work that a thread
   /// does, the stream does no further work, and its later events throw that exception.
   void run(std::function<void()> work);
-  /// Whether run() returns before the work is done.
+  /// True if run() returns before the work is done.
   [[nodiscard]] bool has_thread() const { return queue_ != nullptr; }
 
   /// On `meta`: from now on what is enqueued here is added to `list`, which outlives the stream's

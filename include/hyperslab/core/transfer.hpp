@@ -12,11 +12,11 @@ namespace hyperslab {
 /// passed the copy. With CUDA, host memory should be a PinnedBuffer: other host memory is staged by
 /// the driver, which blocks the host and cannot be captured.
 void copy(Stream& stream, CView from, View to);
-/// The same on the compute stream; with a CPU context it is done on return.
+/// Copies on the compute stream; with a CPU context the copy is done on return.
 void copy(Context& ctx, CView from, View to);
-/// The same on the context's copy stream: it starts after everything that is enqueued on the
-/// compute stream so far, and runs beside what is enqueued there later. `from` must not be written,
-/// `to` not be used before the event is complete (host) or a stream has waited for it.
+/// Copies on the context's copy stream: after everything on the compute stream so far, and beside
+/// the work that is enqueued there later. `from` must not be written, `to` not be used before the
+/// event is complete (host) or a stream has waited for it.
 [[nodiscard]] Event copy_async(Context& ctx, CView from, View to);
 
 /// Waits until everything enqueued on the context's compute stream is done.

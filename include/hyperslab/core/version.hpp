@@ -5,7 +5,7 @@
 
 namespace hyperslab {
 
-[[nodiscard]] std::string version();  ///< "0.1.0"
+[[nodiscard]] std::string version();  ///< Such as "0.2.0"; CMakeLists.txt sets it.
 /// Commit that was configured, with "+" if the tree had changes; "unknown" outside a checkout.
 [[nodiscard]] std::string commit();
 

@@ -98,7 +98,7 @@ class BasicView {
     for (int i = 0; i < N; ++i) out[static_cast<std::size_t>(i)] = shape_[i];
     return out;
   }
-  /// The same elements under another shape of equal size.
+  /// These elements under another shape of equal size.
   [[nodiscard]] BasicView reshaped(
       const Shape& shape, std::source_location where = std::source_location::current()) const {
     if (shape.numel() != numel()) throw_shape_error("reshaped view", shape_, shape.str(), where);

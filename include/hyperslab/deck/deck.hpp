@@ -39,7 +39,7 @@ struct Rule {
 };
 [[nodiscard]] std::span<const Rule> rules();
 
-/// Whether every rule that holds for `before` holds for `after`, which may be laid out over another
+/// True if every rule that holds for `before` holds for `after`, which may be laid out over another
 /// number of ranks.
 [[nodiscard]] bool keeps_rules(const train::Config& before, const train::Config& after,
                                Surroundings surroundings);

@@ -43,7 +43,7 @@ struct SectionInfo {
 /// nearest by edits; empty if none is near enough.
 [[nodiscard]] std::string_view nearest_word(std::string_view word,
                                             std::span<const std::string_view> known);
-/// Whether `key` is "section.key" of a deck.
+/// True if `key` is "section.key" of a deck.
 [[nodiscard]] bool is_key(std::string_view key);
 /// The key, "section.key", that a word with or without a section may mean; empty if none is near
 /// enough. A key of that name in any section comes first.

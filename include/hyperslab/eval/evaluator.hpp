@@ -18,7 +18,7 @@
 
 namespace hyperslab::eval {
 
-/// What to measure with.
+/// The deck and data of an evaluation.
 struct EvalDeck {
   train::Config config;
   /// Samples that each of train.validate_batches counts: the deck's train.global_batch, even if
@@ -50,7 +50,7 @@ class Evaluator {
 
   /// Absent if the deck names no vocabulary.
   [[nodiscard]] const std::optional<train::TextAmount>& text() const { return text_; }
-  /// What is measured on, for a line of text.
+  /// The data of the evaluation, for a line of text.
   [[nodiscard]] std::string description() const { return data_.validation->description(); }
   /// The images that are measured on; null for text.
   [[nodiscard]] const io::ImageSet* images() const;

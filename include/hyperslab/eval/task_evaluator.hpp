@@ -12,7 +12,7 @@
 
 namespace hyperslab::eval {
 
-/// What a checkpoint reached.
+/// The results of a checkpoint.
 struct TaskResults {
   std::string checkpoint;
   std::int64_t step = 0;

@@ -49,20 +49,21 @@ class TokenListener {
   virtual void fail(std::size_t /*prompt*/, const std::exception_ptr& error) {
     std::rethrow_exception(error);
   }
-  /// Whether token() reads logits. If not, likeliest tokens are chosen where the model runs, and
+  /// True if token() reads logits. If not, likeliest tokens are chosen where the model runs, and
   /// logits stay there.
   [[nodiscard]] virtual bool wants_logits() const = 0;
 };
 
 using Prompts = std::vector<std::vector<std::int32_t>>;
 
-/// How many texts a generator continues at once.
+/// The number of texts that a generator continues at once.
 struct GeneratorSize {
   Dim rows = 1;  ///< texts at most
   /// Tokens of all texts whose keys and values are kept, at least a context; 0: as many as the rows
   /// can need. With fewer, texts wait until there is room.
   Dim cache_tokens = 0;
-  /// How texts are read. Absent: from a cache, but as in training on a GPU with run.deterministic.
+  /// The way in which texts are read. Absent: from a cache, but as in training on a GPU with
+  /// run.deterministic.
   std::optional<model::Generation> generation = {};
 };
 
@@ -77,10 +78,10 @@ class Generator {
   /// rank to rank.
   Generator(comm::World& world, const train::Config& config, const io::CheckpointReader* reader,
             const GeneratorSize& size, const plan::IsLegal& is_legal = {});
-  /// Of a trainer that was planned with a cache (TrainerOptions::generation), on its parameters as
-  /// they are: between steps of a trainer that trains, which computes the same afterwards.
-  /// `config`: its own. `ranks`: of this rank's tensor group; null: it is alone. Both must outlive
-  /// this.
+  /// A generator of a trainer that was planned with a cache (TrainerOptions::generation), on its
+  /// parameters as they are: between steps of a trainer that trains, which computes the same
+  /// afterwards. `config`: its own. `ranks`: of this rank's tensor group; null: it is alone. Both
+  /// must outlive this.
   Generator(train::Trainer& trainer, const train::Config& config, comm::World* ranks = nullptr);
   ~Generator();
   Generator(const Generator&) = delete;
@@ -88,9 +89,9 @@ class Generator {
   Generator(Generator&&) = delete;
   Generator& operator=(Generator&&) = delete;
 
-  /// Whether this rank is the first of its tensor group. What follows let_rest() is the leader's.
+  /// True if this rank is the first of its tensor group. What follows let_rest() is the leader's.
   [[nodiscard]] bool leads() const;
-  /// Whether there are no other ranks.
+  /// True if there are no other ranks.
   [[nodiscard]] bool is_alone() const;
   /// A rank that does not lead: takes part in the leader's passes until it lets this one go. An
   /// error of one rank in a pass leaves the others within it: it must end all of them.
@@ -114,8 +115,9 @@ class Generator {
   GenerateStats generate(const Prompts& prompts, const SamplingOptions& options,
                          TokenListener& listener);
 
-  /// The same in steps, so that texts join those that run. The listener, who gets `number` as the
-  /// prompt, must outlive the text; the text draws from stream `number` of options.seed.
+  /// Begins a text that is continued in steps, so that texts join those that run. The listener, who
+  /// gets `number` as the prompt, must outlive the text; the text draws from stream `number` of
+  /// options.seed.
   void begin(std::vector<std::int32_t> prompt, const SamplingOptions& options, std::size_t number,
              TokenListener& listener);
   /// One pass of the model; false: there is no text left. Listeners may not call this object.
@@ -123,7 +125,7 @@ class Generator {
   bool step(GenerateStats& stats);
   /// Ends all texts, whose listeners get the error.
   void abandon(const std::exception_ptr& error);
-  /// Whether a text that begins now runs at once, but for pages.
+  /// True if a text that begins now runs at once, but for pages.
   [[nodiscard]] bool has_free_row() const;
   [[nodiscard]] bool is_idle() const;
 
@@ -137,11 +139,11 @@ class Generator {
 
   [[nodiscard]] std::int64_t context() const;
   [[nodiscard]] std::int64_t vocabulary() const;
-  /// Of the model and its key-value cache.
+  /// The memory of the model and its key-value cache.
   [[nodiscard]] train::Footprint footprint() const;
   [[nodiscard]] const model::CacheSize& cache() const;
   [[nodiscard]] std::int64_t cache_bytes() const;
-  /// How often a text gave its place in the cache to an older one, and was read again.
+  /// Counts how often a text gave its pages of the cache to an older one, and was read again.
   [[nodiscard]] std::int64_t preempted() const;
 
  private:

@@ -12,14 +12,15 @@ struct TokenLogProbability {
   double log_probability = 0;  ///< nats
 };
 
-/// What a model says of one token of a text.
+/// The log-probabilities of one token of a text and of its alternatives.
 struct TokenLogProbabilities {
   double log_probability = 0;            ///< nats, of the token itself
   std::vector<TokenLogProbability> top;  ///< of the likeliest tokens, the likeliest first
 };
 
-/// Of token `id` under the softmax of `logits` (V), at temperature 1 and before all cuts, summed in
-/// double; `top`: likeliest tokens to name, at most V; of equal ones the lower id comes first.
+/// The log-probability of token `id` under the softmax of `logits` (V), at temperature 1 and before
+/// all cuts, summed in double; `top`: likeliest tokens to name, at most V; of equal ones the lower
+/// id comes first.
 [[nodiscard]] TokenLogProbabilities log_probabilities(std::span<const float> logits,
                                                       std::int32_t id, std::int64_t top);
 

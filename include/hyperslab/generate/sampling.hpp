@@ -18,9 +18,9 @@ struct SamplingOptions {
   double repetition_penalty = 1.0;  ///< of tokens of the text so far; 1: none
   std::uint64_t seed = 1;           ///< text i draws from the stream of seed + i
   std::int32_t stop_token = -1;
-  /// Whether the next token is the one with the largest logit.
+  /// True if the next token is the one with the largest logit.
   [[nodiscard]] bool is_greedy() const { return temperature == 0 && !has_penalty(); }
-  /// Whether it depends on the tokens of the text so far.
+  /// True if it depends on the tokens of the text so far.
   [[nodiscard]] bool has_penalty() const { return repetition_penalty != 1; }
 };
 
@@ -36,7 +36,7 @@ class Sampler {
   /// that negative ones would rise).
   void see(std::span<const std::int32_t> tokens);
 
-  /// How next() would choose, without the penalty.
+  /// The choice that next() would make, without the penalty.
   [[nodiscard]] ops::TokenChoice choice() const;
   /// Another chose the next token.
   void take() { ++draws_; }

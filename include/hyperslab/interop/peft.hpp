@@ -26,7 +26,7 @@ struct PeftExportOptions {
 void export_peft(const model::ModelSpec& model, const nn::AdapterConfig& adapter,
                  const io::CheckpointReader& reader, const PeftExportOptions& options);
 
-/// Whether there is an adapter_config.json.
+/// True if there is an adapter_config.json.
 [[nodiscard]] bool is_peft_folder(const std::string& folder);
 
 struct AdaptedModule;

@@ -38,7 +38,7 @@ enum class Packing : std::uint8_t { contiguous, document, best_fit };
 struct TargetRules {
   std::int32_t ignore_token = -1;  ///< targets of this id do not count; -1: all do
   std::int32_t end_token = -1;     ///< the token after it begins a document; -1: none does
-  bool predicts_starts = true;     ///< whether the first token of a document counts as a target
+  bool predicts_starts = true;     ///< true if the first token of a document counts as a target
 };
 
 /// Deck section `data`.
@@ -57,7 +57,7 @@ struct DataConfig {
   std::int32_t end_token = -1;     ///< ends documents in files without a list of them; -1: none
   Documents documents = Documents::joined;
   Packing packing = Packing::contiguous;
-  bool predict_starts = true;  ///< whether the first token of a document counts as a target
+  bool predict_starts = true;  ///< true if the first token of a document counts as a target
   BrokenImages broken_images = BrokenImages::refuse;
   DecodeOn decode = DecodeOn::automatic;
   std::int64_t threads = 0;  ///< of a rank that decode images; 0: as many as it has cores
@@ -81,7 +81,7 @@ struct ResumeChoice {
 struct CheckpointConfig {
   std::string directory;          ///< empty (null): <run.directory>/checkpoints
   std::int64_t every = 0;         ///< steps; 0: none on the way
-  bool final = true;              ///< whether a run that has come to its end leaves one
+  bool final = true;              ///< true if a run that has come to its end leaves one
   std::int64_t keep = 3;          ///< newest kept, at least 2; 0 (`all`): every one
   std::int64_t keep_every = 0;    ///< milestones: steps that are multiples stay
   bool async = true;              ///< written beside training, from a copy in the host's memory

@@ -59,7 +59,7 @@ class TokenSource : public DataSource {
   /// Tokens [first, first + out.size()); throws Error(data) with file, offset and id if an id is
   /// not below the vocabulary.
   virtual void read(std::int64_t first, std::span<std::int32_t> out) const = 0;
-  /// Whether the tokens carry a loss mask, which read_mask() gives.
+  /// True if the tokens carry a loss mask, which read_mask() gives.
   [[nodiscard]] virtual bool has_mask() const { return false; }
   /// Mask of tokens [first, first + out.size()): 0 if a token does not count as a target.
   virtual void read_mask(std::int64_t first, std::span<std::uint8_t> out) const;
@@ -112,7 +112,7 @@ class Samples {
   [[nodiscard]] virtual std::int64_t size() const = 0;
   /// Targets of a sample, counted or not: tokens of text, 1 of an image.
   [[nodiscard]] virtual Dim targets() const = 0;
-  /// Whether some targets may not count, so that counted() has to be asked.
+  /// True if some targets may not count, so that counted() has to be asked.
   [[nodiscard]] virtual bool may_ignore() const = 0;
   /// Targets of sample `index` that count; without reading if none is left out.
   [[nodiscard]] virtual std::int64_t counted(std::int64_t index) const = 0;

@@ -6,7 +6,7 @@
 
 namespace hyperslab::io {
 
-/// Whether a path names something that is there, or a pattern at least one file.
+/// True if a path names something that is there, or a pattern at least one file.
 [[nodiscard]] bool names_files(const std::string& path);
 
 /// The relative `path`, which may be a pattern, below `folder`, whose characters stand for

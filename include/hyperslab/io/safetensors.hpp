@@ -37,7 +37,7 @@ class SafetensorsReader {
   /// Fills `out` (CPU, f32) with a tensor of the same shape, widened from F32, F16 or BF16. Throws
   /// Error(checkpoint) that names file and tensor: missing, another dtype or shape, cut short.
   void read(const std::string& name, View out) const;
-  /// Whether two tensors have the same shape and, widened to f32, the same values. Throws as read()
+  /// True if two tensors have the same shape and, widened to f32, the same values. Throws as read()
   /// does.
   [[nodiscard]] bool are_equal(const std::string& a, const std::string& b) const;
 

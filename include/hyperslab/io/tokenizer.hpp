@@ -51,7 +51,7 @@ class Tokenizer {
   [[nodiscard]] virtual std::string decode(std::int32_t id) const = 0;
   /// The bytes of one id that begins a text, without the space that encode() puts before texts.
   [[nodiscard]] virtual std::string decode_first(std::int32_t id) const { return decode(id); }
-  /// Whether an id is no text: the one that ends a document, those of text_template(), and those
+  /// True if an id is no text: the one that ends a document, those of text_template(), and those
   /// that a tokenizer.json marks as special. decode() may give them a name.
   [[nodiscard]] virtual bool is_special(std::int32_t id) const = 0;
   /// The id that ends a document, or -1.
@@ -141,7 +141,7 @@ struct JsonLines {
   bool skip_broken = false;       ///< lines without a text are left out and counted in a warning
 };
 
-/// Whether the input `path` holds JSON lines.
+/// True if the input `path` holds JSON lines.
 [[nodiscard]] bool is_json_lines(const std::string& path, const JsonLines& json);
 
 /// Encodes the files one after the other, in bounded memory; `-` is standard input. The end of a

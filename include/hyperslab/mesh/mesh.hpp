@@ -10,7 +10,7 @@
 
 namespace hyperslab::mesh {
 
-/// Where a rank is on the axes of the mesh.
+/// The coordinates of a rank on the axes of the mesh.
 struct Coordinates {
   int data = 0;
   int pipeline = 0;
@@ -28,7 +28,7 @@ struct Coordinates {
 /// "data 2 x tensor 2 x pipeline 1"
 [[nodiscard]] std::string describe(const ParallelConfig& config);
 
-/// What a model and a deck ask for beyond the axes.
+/// The groups that a model and a deck need beyond those of the axes.
 struct GroupNeeds {
   bool tied_ends = false;      ///< the first and the last pipeline stage hold the same table
   int key_value_replicas = 1;  ///< ranks of a tensor group that hold the same key-value head

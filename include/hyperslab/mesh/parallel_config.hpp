@@ -24,7 +24,7 @@ struct ParallelConfig {
   std::vector<std::int64_t> stage_layers = {};
   int zero = 0;            ///< 0 all-reduce | 1 sharded state | 2 sharded state and gradients
   double bucket_mib = 16;  ///< least size of a gradient bucket
-  /// Whether gradients are summed in every microbatch, as a rank keeps only its shard of them.
+  /// True if gradients are summed in every microbatch, as a rank keeps only its shard of them.
   [[nodiscard]] bool shards_gradients() const { return zero == 2; }
   [[nodiscard]] int ranks() const { return data * pipeline * context * tensor; }
   friend bool operator==(const ParallelConfig&, const ParallelConfig&) = default;

@@ -26,7 +26,7 @@ struct CacheSize {
 
   [[nodiscard]] Dim page_tokens() const { return cache_page_tokens(tokens); }
   [[nodiscard]] Dim pages_of_text() const { return (tokens + page_tokens() - 1) / page_tokens(); }
-  /// The same with no 0 left.
+  /// This size with every 0 replaced by its default.
   [[nodiscard]] CacheSize resolved(Dim microbatch, Dim sequence) const {
     CacheSize out = *this;
     if (out.rows == 0) out.rows = microbatch;

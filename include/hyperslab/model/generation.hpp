@@ -5,7 +5,7 @@
 
 namespace hyperslab::model {
 
-/// How a stage continues texts.
+/// The way in which a stage continues texts.
 enum class Generation : std::uint8_t {
   none,    ///< not at all
   cached,  ///< Stage::decode: a pass reads new tokens, and keeps their keys and values

@@ -24,7 +24,7 @@ enum class RopeScaling : std::uint8_t { none, linear, llama3, yarn };
   return "?";
 }
 
-/// How the angles of rotary positions depend on position and dimension.
+/// The angles of rotary positions, by position and dimension.
 struct RopeSpec {
   double theta = 10000;
   double fraction = 1;  ///< of a head's dimensions that are turned, the first ones

@@ -35,10 +35,10 @@ enum class Family : std::uint8_t { gpt2, llama, vit };
 /// training self-supervised vision transformers", section 4.4); of images alone.
 enum class Position : std::uint8_t { learned, sinusoidal, rope, none, sincos2d };
 using nn::QkNorm;
-/// What the class head reads: the class token, or the mean of all patches.
+/// The input of the class head: the class token, or the mean of all patches.
 enum class Pooling : std::uint8_t { token, mean };
-/// Where norms are: before a sublayer, after its residual addition (post), before it and after its
-/// output (sandwich, Gemma 2), or after its output alone (post_sublayer, OLMo 2).
+/// The place of norms: before a sublayer, after its residual addition (post), before it and after
+/// its output (sandwich, Gemma 2), or after its output alone (post_sublayer, OLMo 2).
 enum class NormPlace : std::uint8_t { pre, post, sandwich, post_sublayer };
 /// `cudnn` is what a deck may ask for; the deck reader refuses it off the GPU and hands on `fused`.
 enum class AttentionPath : std::uint8_t { automatic, fused, reference, cudnn };
@@ -112,14 +112,15 @@ struct ModelSpec {
   AttentionPath attention = AttentionPath::automatic;
   nn::InitRule init = nn::InitRule::normal;  ///< of matrices
   double init_std = 0.02;                    ///< of those by InitRule::normal, and of tables
-  /// Of the initial learned positions and class token of images; 0: init_std.
+  /// The standard deviation of the initial learned positions and class token of images; 0:
+  /// init_std.
   double position_std = 0;
   bool scale_residual_init = true;  ///< residual projections start with init_std / sqrt(2 layers)
   /// Width of the model on which learning rates are tuned, from which those of this one, and what
   /// belongs to it, follow (param::Parametrization); 0: the standard parametrization.
   Dim mup_base_width = 0;
   Dim mup_base_head_width = 0;  ///< its head width, with mup_base_width; 0: as here
-  /// Of the blocks' matrices if they are frozen. int4 has groups of 64.
+  /// The format of the blocks' matrices if they are frozen. int4 has groups of 64.
   param::StorageFormat frozen_format = param::StorageFormat::compute;
   std::int64_t bos_token = -1;  ///< id that begins a text, for exports; -1: as the vocabulary says
   /// Ids that end a text, for exports; empty: as the vocabulary says.
@@ -134,10 +135,10 @@ struct ModelSpec {
   [[nodiscard]] Dim head_width() const {
     return own_head_width > 0 ? own_head_width : width / heads;
   }
-  /// Of all queries together, and of all keys or values.
+  /// The width of all queries together, and of all keys or values.
   [[nodiscard]] Dim query_width() const { return heads * head_width(); }
   [[nodiscard]] Dim kv_width() const { return kv_heads * head_width(); }
-  /// Whether the stream reaches the head without a norm, which is then put before it.
+  /// True if the stream reaches the head without a norm, which is then put before it.
   [[nodiscard]] bool has_final_norm() const { return norm_place != NormPlace::post; }
   [[nodiscard]] bool has_qkv_bias() const { return bias ? !unbiased_qkv : qkv_bias; }
   [[nodiscard]] nn::MatrixInit matrix_init() const { return {init, static_cast<float>(init_std)}; }

@@ -29,7 +29,7 @@ class Stage {
   /// `strategy` takes the parameters' memory. It is used here alone, but refers to params().
   Stage(std::unique_ptr<Architecture> architecture, const StageOptions& options, Arenas& arenas,
         sharding::ShardStrategy& strategy);
-  /// Of the model that `spec` describes.
+  /// A stage of the model that `spec` describes.
   Stage(const ModelSpec& spec, const StageOptions& options, Arenas& arenas,
         sharding::ShardStrategy& strategy);
 
@@ -47,12 +47,12 @@ class Stage {
   [[nodiscard]] int unit_of_model(int unit) const { return at(unit).of_model; }
   [[nodiscard]] const std::string& name(int unit) const { return at(unit).name; }
   [[nodiscard]] int chunks() const { return static_cast<int>(options_.chunks.size()); }
-  /// Whether a chunk begins with the model's first unit, or ends with its last.
+  /// True if a chunk begins with the model's first unit, or ends with its last.
   [[nodiscard]] bool begins_model(int chunk) const;
   [[nodiscard]] bool ends_model(int chunk) const;
   /// Views of a batch that units of a chunk read.
   [[nodiscard]] BatchReads reads(int chunk, Mode mode) const;
-  /// Whether forward of a unit with Mode::train writes parameter gradients.
+  /// True if forward of a unit with Mode::train writes parameter gradients.
   [[nodiscard]] bool forward_writes_gradients(int unit) const {
     return at(unit).unit->forward_writes_gradients();
   }
@@ -104,8 +104,8 @@ class Stage {
   void backward(Context& ctx, SlotId id, int unit, const StepViews& step, Accumulate accumulate,
                 nn::BackwardPart part = nn::BackwardPart::both);
 
-  /// What enters a chunk that does not begin the model, what leaves one that does not end it, and
-  /// the gradient of what left, which backward replaces by that of what entered.
+  /// The input of a chunk that does not begin the model, the output of one that does not end it,
+  /// and the gradient of the output, which backward replaces by that of the input.
   [[nodiscard]] View input(SlotId id) const { return slot(id).input; }
   [[nodiscard]] View output(SlotId id) const { return slot(id).output; }
   [[nodiscard]] View gradient(SlotId id) const { return slot(id).d; }
@@ -116,8 +116,9 @@ class Stage {
   /// tokens and gets all logits. In training the parameters are those of now, and the first slot's
   /// activations are overwritten.
   void decode(Context& ctx, View tokens, const ops::TokenPosition& past, View logits);
-  /// The same with logits of token `last`, not of the last; tokens after it count for nothing. On
-  /// `pages` of the cache, (B, most) i32, samples may differ in `past`; absent: as above.
+  /// decode with logits of token `last` in place of the last one; tokens after it count for
+  /// nothing. On `pages` of the cache, (B, most) i32, samples may differ in `past`; absent: as
+  /// above.
   struct PagedStep {
     View tokens;
     ops::TokenPosition past;
@@ -125,7 +126,7 @@ class Stage {
     Dim last = 0;
   };
   void decode(Context& ctx, const PagedStep& step, View logits);
-  /// The same without a cache, with Generation::whole: an evaluation's pass over the tokens in
+  /// Logits without a cache, with Generation::whole: an evaluation's pass over the tokens in
   /// batch({0, 0}), whose samples begin with the texts. `rows`: tokens b T + t, ascending; logits:
   /// (rows, columns) of what follows each, with the bits that loss has in training and evaluation.
   void read_whole(Context& ctx, std::span<const Dim> rows, View logits);

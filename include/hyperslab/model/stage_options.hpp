@@ -22,7 +22,7 @@ struct Chunk {
   int slots = 1;  ///< microbatches whose activations are kept at once
 };
 
-/// How a rank runs its part of a model.
+/// The settings with which a rank runs its part of a model.
 struct StageOptions {
   Dim B = 1;                  ///< microbatch
   Dim T = 1;                  ///< sequence
@@ -48,9 +48,9 @@ struct StageOptions {
   std::size_t bucket_bytes = 16U << 20;
   std::size_t logits_bytes = 32U << 20;  ///< largest chunk of logits
 
-  /// Of norms, attention and sums: f32, or f64 if computing in f64.
+  /// The dtype of norms, attention and sums: f32, or f64 if computing in f64.
   [[nodiscard]] DType statistics() const { return compute == DType::f64 ? DType::f64 : DType::f32; }
-  /// Of parameters.
+  /// The dtype of the gradients of parameters.
   [[nodiscard]] DType gradients() const {
     return bf16_gradients && compute == DType::bf16 ? DType::bf16 : statistics();
   }

@@ -14,7 +14,7 @@ namespace hyperslab::model {
 
 using nn::Accumulate;
 
-/// What a forward pass is for. `train` keeps what backward needs and lets dropout act; `decode`
+/// The purpose of a forward pass. `train` keeps what backward needs and lets dropout act; `decode`
 /// computes the logits that follow new tokens, with a key-value cache of the earlier ones.
 enum class Mode : std::uint8_t { evaluate, train, decode };
 
@@ -104,7 +104,7 @@ class Unit {
   virtual void backward(Context& ctx, const UnitCall& call) = 0;
 
   [[nodiscard]] virtual BatchReads reads(Mode mode) const = 0;
-  /// Whether forward with Mode::train writes parameter gradients, as a head does that never keeps
+  /// True if forward with Mode::train writes parameter gradients, as a head does that never keeps
   /// all logits.
   [[nodiscard]] virtual bool forward_writes_gradients() const { return false; }
   /// The stream that entered, as the newest training pass with `slot` kept it; absent for the
@@ -136,12 +136,12 @@ class Architecture {
   Architecture& operator=(Architecture&&) = delete;
 
   [[nodiscard]] virtual int units() const = 0;
-  /// Of its parameters.
+  /// The parametrization of its parameters.
   [[nodiscard]] virtual param::Parametrization parametrization() const { return {}; }
   [[nodiscard]] virtual UnitInfo info(int unit) const = 0;
   /// Shape of the residual stream on this rank.
   [[nodiscard]] virtual Shape stream() const = 0;
-  /// Where a chunk's units stand in the model.
+  /// The position of a chunk's units in the model.
   struct ChunkEnds {
     bool begins = false;  ///< with the model's first unit
     bool ends = false;    ///< with its last

@@ -13,8 +13,8 @@
 
 namespace hyperslab::nn {
 
-/// What a pass through a linear layer takes besides its operands, for its adapters and for its
-/// products in 8-bit floats.
+/// Arguments of a pass through a linear layer besides its operands, for its adapters and its
+/// products of FP8 values.
 struct LinearPass {
   ops::Dropout dropout = {};  ///< of the adapters' input
   View reduced = {};          ///< (..., ranks): s x A^T, that backward_weight finds as forward left
@@ -23,22 +23,21 @@ struct LinearPass {
   View rounded_gradient = {};  ///< Fp8Product::kept_bytes: dy^T as backward_input rounded it for
                                ///< backward_weight; absent: rounded again
   View largest = {};           ///< Fp8Product::Kept::largest of the layer, or absent
-  /// Whether the largest magnitudes of x and of dy lie in `largest` before forward and
-  /// backward_input.
+  /// `given` if the amax of x and of dy lie in `largest` before forward and backward_input.
   ops::Fp8Largest input_largest = ops::Fp8Largest::found;
   ops::Fp8Largest gradient_largest = ops::Fp8Largest::found;
   Fp8Weights fp8_weights = Fp8Weights::rounded;
-  /// How backward_weight will accumulate if it follows backward_input: what one reading of dy gives
-  /// both, backward_input then computes. Absent: it does not follow.
+  /// The accumulation of backward_weight if it follows backward_input, which then also computes
+  /// what one reading of dy gives both. Absent: it does not follow.
   std::optional<ops::Accumulate> weights_follow = {};
-  /// Whether backward_weight computes no gradient of the bias, as a norm does (StreamBiases),
+  /// True if backward_weight computes no gradient of the bias, as a norm does (StreamBiases),
   /// attention (ops::AttentionGradients) or a product (ops::ActivationGradients).
   bool skips_bias = false;
-  /// Whether the gradients are what backward_input left there for this dy.
+  /// True if the gradients are what backward_input left there for this dy.
   bool has_gradient = false;
-  /// Whether what is in between has memory of its own for both directions.
+  /// True if what is in between has memory of its own for both directions.
   [[nodiscard]] bool keeps() const { return reduced && reduced_gradient; }
-  /// Whether backward_input computes the gradients of B too.
+  /// True if backward_input computes the gradients of B too.
   [[nodiscard]] bool reads_once() const { return weights_follow && keeps(); }
   /// The part of rows [begin, begin + count) of the input x, for forward.
   [[nodiscard]] LinearPass rows(CView x, Dim begin, Dim count) const;
@@ -60,7 +59,7 @@ class Adapter {
   [[nodiscard]] explicit operator bool() const { return !parts_.empty(); }
   /// Rows of all A: columns of what is in between.
   [[nodiscard]] Dim ranks() const { return static_cast<Dim>(parts_.size()) * rank_; }
-  /// Whether every column of y, C_out in all, gets a term.
+  /// True if every column of y, C_out in all, gets a term.
   [[nodiscard]] bool covers(Dim outputs) const;
   /// y: (..., C_out) (+)= s (x A^T) B^T with x: (..., C_in) after dropout. Columns without an
   /// adapter stay as they are.

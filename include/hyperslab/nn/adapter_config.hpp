@@ -41,7 +41,7 @@ struct AdapterConfig {
   [[nodiscard]] explicit operator bool() const { return rank > 0; }
   /// alpha / rank, or alpha / sqrt(rank) if rank_scaled.
   [[nodiscard]] float scale() const;
-  /// Whether the layer of this name, "blocks.0.attention.query", has an adapter.
+  /// True if the layer of this name, "blocks.0.attention.query", has an adapter.
   [[nodiscard]] bool applies_to(std::string_view layer) const;
   friend bool operator==(const AdapterConfig&, const AdapterConfig&) = default;
 };

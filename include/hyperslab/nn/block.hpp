@@ -13,10 +13,10 @@
 
 namespace hyperslab::nn {
 
-/// What a backward pass computes: gradients of inputs, of weights, or both as they come.
+/// The part of a backward pass: gradients of inputs, of weights, or both as they come.
 enum class BackwardPart : std::uint8_t { both, input, weight };
 
-/// What a transformer block is made of. Sizes are those of the whole model.
+/// The configuration of a transformer block. Sizes are those of the whole model.
 struct BlockConfig {
   Dim width = 0;
   ops::HeadLayout heads;
@@ -25,7 +25,7 @@ struct BlockConfig {
   ops::Activation activation = ops::Activation::gelu_tanh;
   ops::NormKind norm = ops::NormKind::layernorm;
   bool pre_norm = true;  ///< false: normalize after the residual addition
-  /// Of a sublayer's output before it is added; with pre_norm only.
+  /// The norm of a sublayer's output before it is added; with pre_norm only.
   ops::NormKind output_norm = ops::NormKind::none;
   bool parallel = false;  ///< both sublayers read what enters the block; with pre_norm only
   float norm_eps = 1e-5F;
@@ -53,11 +53,11 @@ struct BlockConfig {
 /// turned; absent without rotary positions.
 using RopeTables = ops::RotaryTables;
 
-/// What differs from microbatch to microbatch and is not an activation.
+/// Inputs that differ from microbatch to microbatch and are no activations.
 struct BatchInfo {
   CView sample_position;                  ///< (B) i64
   const ops::StepState* state = nullptr;  ///< on the device
-  bool dropout = false;                   ///< whether dropout acts in this pass
+  bool dropout = false;                   ///< true if dropout acts in this pass
   CView first_keys{};  ///< (B, T) i32: where the document of every token begins; absent: at 0
 };
 
@@ -81,7 +81,7 @@ struct Scratch {
   View rounded_gradient;  ///< bytes: between a layer's products in 8-bit floats
   View norm_out;          ///< stream: only with Recompute::selective
   View activated;         ///< (B, T, F): only with Recompute::selective
-  /// What generation of so many tokens uses of it, in a group of one: delta, sublayer.
+  /// The part that generation of so many tokens uses, in a group of one: delta, sublayer.
   [[nodiscard]] Scratch for_tokens(const TokenCount& count) const;
 };
 /// Sizes and types of one microbatch's activations.
@@ -96,7 +96,7 @@ struct ActivationSpec {
 [[nodiscard]] Scratch plan_scratch(Arena& scratch, const BlockConfig& config,
                                    const ActivationSpec& spec, bool training);
 
-/// What a forward pass takes besides its operands.
+/// Arguments of a forward pass besides its operands.
 struct ForwardPass {
   const RopeTables& rope;
   const BatchInfo& batch;
@@ -116,14 +116,14 @@ struct ForwardPass {
   }
 };
 
-/// What a backward pass takes besides its operands.
+/// Arguments of a backward pass besides its operands.
 struct BackwardPass {
   const RopeTables& rope;
   const BatchInfo& batch;
   const Scratch& scratch;
   Accumulate accumulate = Accumulate::no;  ///< of parameter gradients
   BackwardPart part = BackwardPart::both;
-  /// Whether the sublayers compute no gradients of their outputs' biases (StreamBiases).
+  /// True if the sublayers compute no gradients of their outputs' biases (StreamBiases).
   bool skips_output_biases = false;
   /// The pass of a linear layer's backward_input, which learns whether backward_weight follows.
   [[nodiscard]] LinearPass before_weights(LinearPass linear) const {
@@ -139,7 +139,7 @@ struct BackwardPass {
 
 /// A layer's linear layers, for the dropout of their adapters.
 enum class AdaptedLinear : std::uint8_t { qkv = 0, output = 1, up = 2, down = 3 };
-/// What acts on the input of a linear layer's adapters in this pass.
+/// The dropout of the input of a linear layer's adapters in this pass.
 [[nodiscard]] ops::Dropout adapter_dropout(const BlockConfig& config, int layer,
                                            AdaptedLinear linear, const BatchInfo& batch);
 /// Memory for what lies between the adapters of a layer; absent without adapters.
@@ -167,7 +167,7 @@ class Attention {
     View output_largest;
     QueryKeyNorm::Slot qk_norm;
     View sink_weights;  ///< (B, H, T); absent without sinks
-    /// What generation of so many tokens writes: a slot without what only backward reads.
+    /// The slot of generation of so many tokens, without the views that only backward reads.
     [[nodiscard]] Slot for_tokens(const TokenCount& count) const;
   };
   Attention() = default;

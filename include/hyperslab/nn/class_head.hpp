@@ -28,7 +28,7 @@ class ClassHead {
  public:
   ClassHead(param::ParamStore& params, const ClassHeadConfig& config);
 
-  /// What all slots use in turn.
+  /// Memory that all slots use in turn.
   struct Memory {
     View pooled;     ///< (B, C) of the statistics' type
     View d_pooled;   ///< (B, 1, C); with gradients only
@@ -50,7 +50,8 @@ class ClassHead {
   /// Adds the loss of a stream to the sums (on one rank of the group), without smoothing.
   void loss(Context& ctx, ResidualStream in, const Labels& labels, const Head::Step& step,
             const Memory& memory, Slot& slot) const;
-  /// The same with smoothing, and dx: the stream's gradient, overwritten, and those of parameters.
+  /// loss with smoothing, and its gradients: dx, the stream's, is overwritten; those of parameters
+  /// follow `accumulate`.
   void loss_and_gradient(Context& ctx, ResidualStream in, const Labels& labels,
                          const Head::Step& step, const Memory& memory, Slot& slot, View dx,
                          Accumulate accumulate) const;

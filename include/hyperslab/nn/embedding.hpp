@@ -9,7 +9,7 @@
 
 namespace hyperslab::nn {
 
-/// What positions add to the token embedding.
+/// The table of positions that is added to the token embedding.
 enum class PositionTable : std::uint8_t { none, learned, fixed };
 
 struct EmbeddingConfig {

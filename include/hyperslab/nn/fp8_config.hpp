@@ -8,12 +8,12 @@
 
 namespace hyperslab::nn {
 
-/// How the operands of a layer's products are scaled and in which formats they are: a scale a
-/// tensor; a scale a row; 1 x 128 values of inputs and gradients, and 128 x 128 of weights, with
-/// one (DeepSeek-AI 2024, arXiv:2412.19437 sec. 3.3).
+/// The scaling of the operands of a layer's products: a scale a tensor; a scale a row; 1 x 128
+/// values of inputs and gradients, and 128 x 128 of weights, with one (DeepSeek-AI 2024,
+/// arXiv:2412.19437 sec. 3.3).
 enum class Fp8Recipe : std::uint8_t { tensor, row, block };
 
-/// Whether a pass rounds weights, where their codes may be kept for a step (Fp8Config).
+/// The rounding of weights in a pass, where their FP8 values may be kept for a step (Fp8Config).
 enum class Fp8Weights : std::uint8_t {
   rounded,  ///< for each product alone: nothing is known of when they change
   renewed,  ///< and kept, as the first microbatch after an update does

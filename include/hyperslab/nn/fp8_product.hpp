@@ -21,14 +21,14 @@ class Fp8Product {
   /// Error(usage) if this rank's are not multiples of ops::kFp8Multiple.
   Fp8Product(const Fp8Config& config, Dim outputs, Dim inputs, Dim rank_outputs, Dim rank_inputs);
 
-  /// Whether products of the layer are computed so if they have rows enough.
+  /// True if products of the layer are computed so if they have rows enough.
   [[nodiscard]] explicit operator bool() const { return is_used_; }
-  /// Whether products of so many rows are computed so. Fewer read each weight for next to no work,
+  /// True if products of so many rows are computed so. Fewer read each weight for next to no work,
   /// as generation does, and rounding the weights would take longer than the product.
   [[nodiscard]] bool takes(Dim rows) const { return is_used_ && rows >= kFewestRows; }
   static constexpr Dim kFewestRows = 64;
 
-  /// What one product leaves for another.
+  /// Values that one product leaves for another.
   struct Kept {
     /// kept_bytes(): dy^T in 8-bit floats, which backward_input leaves for backward_weight; or
     /// absent.
@@ -42,15 +42,16 @@ class Fp8Product {
     Fp8Weights weights = Fp8Weights::rounded;
   };
   static constexpr Dim kLargest = 3;
-  /// Whether `largest` is of use: with a scale a tensor.
+  /// True if `largest` is of use: with a scale a tensor.
   [[nodiscard]] bool keeps_largest() const { return is_used_ && recipe_ == Fp8Recipe::tensor; }
-  /// Where whoever writes x, or dy, leaves its largest magnitude; absent if `largest` is.
+  /// The view into which the writer of x, or of dy, puts its amax; absent if `largest` is.
   [[nodiscard]] static View largest_of_input(View largest);
   [[nodiscard]] static View largest_of_gradient(View largest);
 
   /// Bytes of the codes and scales of a rank's (M, K) weights and of their transpose.
   [[nodiscard]] static std::size_t weight_bytes(const Fp8Config& config, Dim M, Dim K);
-  /// Where these lie from forward to forward, in a training run; must outlive the product.
+  /// Sets the memory that keeps the weights from forward to forward in a training run; it must
+  /// outlive the product.
   void keep_weights_in(const View* memory) { weight_memory_ = memory; }
   /// Bytes of the codes of the transpose alone.
   [[nodiscard]] static std::size_t transposed_bytes(Dim M, Dim K);

@@ -40,13 +40,13 @@ class Head {
   /// Adds the loss of x, the stream, against targets: (N) to the sums (on one rank of the group),
   /// and leaves what it is of every target in memory.scores (on all of them).
   void loss(Context& ctx, CView x, CView targets, const Step& step, const Memory& memory) const;
-  /// The same with z-loss, if there is one, and dx: the stream's gradient, overwritten, and the
-  /// weight gradient.
+  /// loss with z-loss, if there is one, and its gradients: dx, the stream's, is overwritten; the
+  /// weight gradient follows `accumulate`.
   void loss_and_gradient(Context& ctx, CView x, CView targets, const Step& step,
                          const Memory& memory, View dx, Accumulate accumulate) const;
   /// x: (N, C) -> logits: (N, columns of this rank with padding).
   void logits(Context& ctx, CView x, const Memory& memory, View logits) const;
-  /// The same of some rows of x, the stream of a pass, in ascending order: logits: (rows, columns).
+  /// Logits of some rows of x, the stream of a pass, in ascending order: logits: (rows, columns).
   /// Products have the rows of those of loss(), so that the bits are those that it sees.
   void logits_of(Context& ctx, CView x, std::span<const Dim> rows, const Memory& memory,
                  View logits) const;

@@ -26,7 +26,7 @@ class Linear {
 
   /// x: (..., C_in) -> y: (..., C_out), of this rank. Enqueues on ctx.
   void forward(Context& ctx, CView x, View y, const LinearPass& pass = {}) const;
-  /// The same with Parallel::row, summed over the group into y; `term` is what group.term() gives.
+  /// forward with Parallel::row, summed over the group into y; `term` is the view of group.term().
   void forward_summed(Context& ctx, const TensorGroup& group, CView x, View term, View y,
                       const LinearPass& pass = {}) const;
   /// forward() of all rows of x, which group.gather() leaves in `full` if rows are cut.
@@ -50,10 +50,10 @@ class Linear {
   /// dy: (..., C_out) -> dx: (..., C_in), overwritten. It goes before the weight gradient, so that
   /// its collective can start early; returns the pass that backward_weight of this dy takes.
   LinearPass backward_input(Context& ctx, CView dy, View dx, LinearPass pass = {}) const;
-  /// The same of all rows of dy, which group.gather() leaves in `full` if rows are cut.
+  /// backward_input of all rows of dy, which group.gather() leaves in `full` if rows are cut.
   LinearPass backward_input_gathered(Context& ctx, const TensorGroup& group, CView dy, View full,
                                      View dx, LinearPass pass = {}) const;
-  /// Of a layer without adapters whose input was act(pre): dpre = (dy W) * act'(pre), which may
+  /// For a layer without adapters whose input was act(pre): dpre = (dy W) * act'(pre), which may
   /// alias pre, and its column sums.
   void backward_input_activated(Context& ctx, CView dy, CView pre, ops::Activation activation,
                                 const ops::ActivationGradients& gradients) const;
@@ -67,13 +67,13 @@ class Linear {
   [[nodiscard]] std::optional<ops::BlockWeights> product() const;
   /// Columns of LinearPass::reduced; 0: no adapters.
   [[nodiscard]] Dim adapter_ranks() const { return adapter_.ranks(); }
-  /// Whether LinearPass::largest is of use.
+  /// True if LinearPass::largest is of use.
   [[nodiscard]] bool keeps_largest() const { return fp8_.keeps_largest(); }
 
  private:
   /// y = x W^T + b without adapters.
   void multiply(Context& ctx, CView x, const LinearPass& pass, View y) const;
-  /// Whether the layer is x W^T + b with W as it lies in memory.
+  /// True if the layer is x W^T + b with W as it lies in memory.
   [[nodiscard]] bool is_plain(Dim rows) const;
   [[nodiscard]] CView rounded_input(Context& ctx, CView x) const;
   [[nodiscard]] CView bias_value() const { return bias_ && adds_bias_ ? bias_.value() : CView(); }

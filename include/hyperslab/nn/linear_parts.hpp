@@ -11,9 +11,9 @@
 
 namespace hyperslab::nn {
 
-/// How a tensor group shards a weight (Shoeybi et al. 2019): column parallel by its outputs (every
-/// rank computes other columns of y from all of x), row parallel by its inputs (every rank computes
-/// a term of y from its columns of x; the caller sums).
+/// The sharding of a weight over a tensor group (Shoeybi et al. 2019): column parallel by its
+/// outputs (every rank computes other columns of y from all of x), row parallel by its inputs
+/// (every rank computes a term of y from its columns of x; the caller sums).
 enum class Parallel : std::uint8_t { column, row };
 
 /// One of the named tensors whose outputs lie side by side.

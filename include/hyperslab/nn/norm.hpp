@@ -59,7 +59,7 @@ class Norm {
   [[nodiscard]] std::optional<ops::BlockNorm> operands() const;
   /// Computes slot.out again from slot.x, to the same bits.
   void recompute(Context& ctx, const Slot& slot) const;
-  /// Whether it has weights, and they are trained.
+  /// True if it has weights, and they are trained.
   [[nodiscard]] bool trains() const { return weight_ && weight_.gradient(); }
   /// dsum = gradient through the norm, or added to dsum if `through` says that it already holds
   /// the gradient of the residual path. dy may alias dsum with Accumulate::no. `biases`: both

@@ -27,7 +27,7 @@ class PatchEmbedding {
  public:
   PatchEmbedding(param::ParamStore& params, const PatchEmbeddingConfig& config);
 
-  /// What all slots use in turn: the embedded patches, (B, N, C).
+  /// Memory that all slots use in turn: the embedded patches, (B, N, C).
   [[nodiscard]] View plan(Arena& scratch, const ActivationSpec& spec) const;
   /// The fixed table (T, C) is given by the owner of the constants; absent otherwise.
   void set_fixed_positions(CView table) { fixed_positions_ = table; }

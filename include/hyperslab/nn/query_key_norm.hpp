@@ -22,7 +22,7 @@ class QueryKeyNorm {
   struct Slot {
     HeadNorm::Slot head;
     WidthNorm::Slot width;
-    /// What a pass of generation over count.B samples of count.T tokens writes.
+    /// The slot of a pass of generation over count.B samples of count.T tokens.
     [[nodiscard]] Slot for_tokens(const TokenCount& count) const;
   };
   /// `heads`: of this rank.

@@ -6,7 +6,7 @@
 
 namespace hyperslab::nn {
 
-/// What backward computes again instead of keeping it (Chen et al. 2016).
+/// The activations that backward computes again instead of keeping them (Chen et al. 2016).
 enum class Recompute : std::uint8_t {
   none,
   selective,  ///< outputs of norms (those before sublayers) and of activation functions

@@ -27,14 +27,14 @@ class TensorGroup {
         size_(group == nullptr ? 1 : group->size()),
         sequence_(sequence && size_ > 1) {}
 
-  /// The same ranks for layers that have all rows on every rank.
+  /// This group for layers that have all rows on every rank.
   [[nodiscard]] TensorGroup of_whole_rows() const { return {group_, false}; }
 
   [[nodiscard]] int rank() const { return rank_; }
   [[nodiscard]] int size() const { return size_; }
   [[nodiscard]] bool is_alone() const { return size_ == 1; }
   [[nodiscard]] bool is_first() const { return rank_ == 0; }
-  /// Whether the residual stream is cut by rows.
+  /// True if the residual stream is cut by rows.
   [[nodiscard]] bool cuts_rows() const { return sequence_; }
   /// Shape of the residual stream on this rank.
   [[nodiscard]] Shape stream_shape(Dim B, Dim T, Dim C) const {
@@ -69,12 +69,12 @@ class TensorGroup {
   /// computation via decomposition"). `inner`: the length of the product's sums on this rank. One
   /// piece on a CPU, if rows are cut, and if a piece takes less time than the sum before it.
   [[nodiscard]] int pieces(const Context& ctx, Dim rows, Dim inner) const;
-  /// Whether sum_products() replaces start_sum() of a whole product: ranks write right into each
+  /// True if sum_products() replaces start_sum() of a whole product: ranks write right into each
   /// other's `out`, and `term` has enough rows, those of the whole sum.
   [[nodiscard]] bool sums_at_members(CView term, CView out) const {
     return writes_at_members(term) && group_->is_shared(out);
   }
-  /// Whether of_gathered() replaces gather(): rows are cut, ranks write right into each other's
+  /// True if of_gathered() replaces gather(): rows are cut, ranks write right into each other's
   /// `full`, and it has enough rows.
   [[nodiscard]] bool gathers_at_members(CView full) const {
     return sequence_ && writes_at_members(full);
@@ -139,20 +139,20 @@ class TensorGroup {
     const Dim after = all.shape()[0] - own - part;
     if (after > 0) work(all.slice(own + part, after), own + part, after);
   }
-  /// What is enqueued afterwards sees the sums.
+  /// Makes work that is enqueued afterwards see the sums.
   void wait(Context& ctx, const Sums& sums) const {
     for (const comm::Ticket ticket : sums.tickets) wait(ctx, ticket);
   }
-  /// Where a row-parallel product puts this rank's term of the sum: `scratch` if rows are cut, else
-  /// `out`.
+  /// The view for this rank's term of the sum of a row-parallel product: `scratch` if rows are cut,
+  /// else `out`.
   [[nodiscard]] View term(View out, View scratch) const { return sequence_ ? scratch : out; }
   /// Puts the views of all ranks into `all`, in order of rank, and waits for it.
   void all_gather(Context& ctx, CView mine, View all) const;
-  /// What is enqueued afterwards runs after the operation; ticket 0 stands for none.
+  /// Makes work that is enqueued afterwards run after the operation; ticket 0 stands for none.
   void wait(Context& ctx, comm::Ticket ticket) const;
 
  private:
-  /// Whether ranks write right into each other's view of all rows, beside computation.
+  /// True if ranks write right into each other's view of all rows, beside computation.
   [[nodiscard]] bool writes_at_members(CView all) const {
     return size_ > 1 && all.rows() % size_ == 0 && all.rows() >= kLeastShared &&
            group_->is_shared(all);

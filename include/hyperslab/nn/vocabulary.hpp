@@ -6,7 +6,7 @@
 
 namespace hyperslab::nn {
 
-/// How a vocabulary is split over a tensor group: padded to a multiple of ranks x `multiple`, then
+/// The split of a vocabulary over a tensor group: padded to a multiple of ranks x `multiple`, then
 /// in equal parts. Padding is no token: its rows stay zero, its logits take no part.
 struct VocabularySplit {
   VocabularySplit() = default;

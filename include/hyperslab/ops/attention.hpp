@@ -34,7 +34,7 @@ enum class Rotation : std::uint8_t { forward, inverse };
 void rope(Context& ctx, const HeadLayout& layout, CView cosines, CView sines,
           const TokenPosition& first_position, Rotation rotation, View qkv);
 
-/// Whether attention_forward and attention_backward take these operands on a GPU (cuDNN does not
+/// True if attention_forward and attention_backward take these operands on a GPU (cuDNN does not
 /// take fp32, and head widths only in multiples of 8 up to 256).
 [[nodiscard]] constexpr bool has_fused_attention_on_gpu(DType compute, Dim head_width) {
   return (compute == DType::bf16 || compute == DType::f16) && head_width % 8 == 0 &&
@@ -63,8 +63,8 @@ struct AttentionSinks {
   View weights{};
 };
 
-/// What attention makes of the products of queries and keys; an argument of every attention op. A
-/// device refuses by name what it cannot do.
+/// The mask and scaling of the scores; an argument of every attention op. A device refuses by name
+/// what it cannot do.
 struct AttentionScores {
   AttentionMask mask{};
   double scale = 0;    ///< factor of the products; 0: 1 / sqrt(Dh)
@@ -94,9 +94,9 @@ struct AttentionSaved {
   CView out;
   CView log_sum_exp;
 };
-/// What backward writes. dqkv: (B, T, packed), overwritten. dbias: (packed), (+)=
-/// column sums of dqkv, before or after it is rounded, the gradient of a bias that was added to
-/// qkv; absent: not asked for.
+/// The outputs of backward. dqkv: (B, T, packed), overwritten. dbias: (packed), (+)= column sums of
+/// dqkv, before or after it is rounded, the gradient of a bias that was added to qkv; absent: not
+/// asked for.
 struct AttentionGradients {
   View dqkv;
   View dbias{};
@@ -162,10 +162,10 @@ void rope_attention_cached_forward(Context& ctx, const HeadLayout& layout,
                                    const AttentionScores& scores, const RotaryTables& tables,
                                    View qkv, const KeyValueCache& cache, View out);
 
-/// The same on a cache in pages, whose samples may differ in `past`; with a causal mask. New tokens
-/// that only fill up a sample may lie where `pages` is -1: they are not kept, and their outputs
-/// count for nothing. Samples that write to one page must write the same. qkv is left as rope()
-/// makes it, or as it was.
+/// rope_attention_cached_forward() on a cache in pages, whose samples may differ in `past`; with a
+/// causal mask. New tokens that only fill up a sample may lie where `pages` is -1: they are not
+/// kept, and their outputs count for nothing. Samples that write to one page must write the same.
+/// qkv is left as rope() makes it, or as it was.
 void rope_attention_paged_forward(Context& ctx, const HeadLayout& layout,
                                   const AttentionScores& scores, const RotaryTables& tables,
                                   View qkv, const KeyValueCache& cache, View out);

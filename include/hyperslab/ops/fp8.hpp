@@ -42,15 +42,16 @@ using Fp8Matrix = BasicFp8Matrix<View>;
 using CFp8Matrix = BasicFp8Matrix<CView>;
 [[nodiscard]] CFp8Matrix as_const(const Fp8Matrix& matrix);
 
-/// Whether the largest magnitudes are found in a pass over x, or lie there already.
+/// True if the largest magnitudes are found in a pass over x, or lie there already.
 enum class Fp8Largest : bool { found, given };
 
-/// What cuBLASLt asks of the length of its sums.
+/// cuBLASLt asks for sums of a multiple of this length.
 inline constexpr Dim kFp8Multiple = 16;
 
-/// Of a matrix of this shape. tensor: (1); row: (M); group: (K / kFp8Group, M), so that the scales
-/// of neighbouring rows are neighbours; block: (M / kFp8Group, K / kFp8Group), divisions rounded up
-/// and rows of scales filled to a multiple of 4 with zeros. Groups are as cuBLASLt reads them.
+/// The shape of the scales of a matrix of this shape. tensor: (1); row: (M); group: (K / kFp8Group,
+/// M), so that the scales of neighbouring rows are neighbours; block: (M / kFp8Group, K /
+/// kFp8Group), divisions rounded up and rows of scales filled to a multiple of 4 with zeros. Groups
+/// are as cuBLASLt reads them.
 [[nodiscard]] Shape fp8_scales_shape(Fp8Scaling scaling, const Shape& codes);
 
 /// Rows of the codes of a matrix of so many rows: with groups and blocks rounded up to
@@ -80,7 +81,8 @@ void fp8_scales(Context& ctx, Fp8Format format, CView largest, View scales);
 /// is a multiple of kFp8Multiple.
 void fp8_transpose(Context& ctx, CView codes, View transposed);
 
-/// How a GPU adds up products: in its full accumulators, or faster with fewer bits between.
+/// The way in which a GPU adds up products: in its full accumulators, or faster with fewer bits
+/// between.
 enum class Fp8Sums : std::uint8_t { exact, fast };
 
 /// c = a b^T + bias, or c += a b^T with `accumulate`. a: (M, K), b: (N, K), not both e5m2, of one

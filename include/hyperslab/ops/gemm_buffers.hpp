@@ -3,8 +3,8 @@
 
 namespace hyperslab::ops {
 
-/// Where address space is limited (RLIMIT_AS), makes OpenBLAS take now what it takes for products
-/// on `threads` threads: later, when the arenas have the rest, it would wait for it without end.
+/// Makes OpenBLAS take its memory for products on `threads` threads now, if address space is
+/// limited (RLIMIT_AS). Later, when the arenas have the rest, it would wait for it without end.
 /// Throws Error(device) if that much is not left.
 void reserve_gemm_buffers(int threads);
 

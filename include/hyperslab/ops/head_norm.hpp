@@ -12,8 +12,8 @@ struct HeadNormWeights {
   CView key;
   float eps = 0;
 };
-/// What backward needs: query and key heads as they were, (B, T, (H + H_kv) Dh), and their
-/// 1 / root of the mean square, (B, T, H + H_kv) in f32 (f64 for f64).
+/// Values that forward keeps for backward: query and key heads as they were, (B, T, (H + H_kv) Dh),
+/// and their 1 / root of the mean square, (B, T, H + H_kv) in f32 (f64 for f64).
 struct HeadNormSaved {
   View heads;
   View rstd;

@@ -18,8 +18,8 @@ struct SourceImage {
   std::int64_t row_bytes = 0;  ///< from a row to the next
 };
 
-/// What an operation does to an 8-bit RGB image; as torchvision's functional of the same name on
-/// Pillow's images, to the bit.
+/// An operation on an 8-bit RGB image, equal to the bit to torchvision's functional of the same
+/// name on Pillow's images.
 enum class ImageOperationKind : std::int32_t {
   affine,        ///< `matrix`; nearest pixel, outside all channels are `level`
   brightness,    ///< blend with black, by `factor`: 0 black, 1 as it was
@@ -38,8 +38,8 @@ struct ImageOperation {
   ImageOperationKind kind = ImageOperationKind::invert;
   float factor = 1;
   std::int32_t level = 0;
-  /// Of output pixel (x, y) the input's column is (m[0] x + m[1] y + m[2]) >> 16 and its row
-  /// (m[3] x + m[4] y + m[5]) >> 16: fixed point 16.16, the half pixels contained.
+  /// For output pixel (x, y) the input's column is (m[0] x + m[1] y + m[2]) >> 16 and its row (m[3]
+  /// x + m[4] y + m[5]) >> 16: fixed point 16.16, the half pixels contained.
   std::int32_t matrix[6] = {};
 };
 
@@ -53,13 +53,13 @@ enum class ImageMix : std::int32_t { none, mixup, cutmix };
 /// Operations of one image at most: three of colour jitter and eight of a policy.
 inline constexpr int kMostImageOperations = 11;
 
-/// What happens to one image: host code draws it, kernels follow it.
+/// The augmentation of one image: host code draws it, kernels follow it.
 struct ImageAugmentation {
   /// The part that is resized to size x size, in pixels of the decoded image; edges may lie between
   /// pixels.
   double left = 0, top = 0, right = 0, bottom = 0;
-  /// Whether filters read pixels beyond the part: of an image that is resized and then cropped, not
-  /// of one that is cropped first.
+  /// Nonzero if filters read pixels beyond the part: for an image that is resized and then cropped,
+  /// not for one that is cropped first.
   std::int32_t reads_beyond = 0;
   /// Output pixel (x, y) is pixel (x + shift_x, y + shift_y) of the resized one, or zero outside.
   std::int32_t shift_x = 0, shift_y = 0;
@@ -75,7 +75,7 @@ struct ImageAugmentation {
 static_assert(std::is_trivially_copyable_v<SourceImage> &&
               std::is_trivially_copyable_v<ImageAugmentation>);
 
-/// What images become, the same for all images of a batch.
+/// The output of images, alike for all images of a batch.
 struct ImageOutput {
   Dim size = 224;    ///< rows and columns
   Dim patch = 16;    ///< rows and columns; divides `size`

@@ -6,7 +6,7 @@
 
 namespace hyperslab::ops {
 
-/// What a kernel computes, as far as its name says.
+/// The class of a kernel, as far as its name shows it.
 enum class KernelClass : std::uint8_t {
   matmul,
   attention,

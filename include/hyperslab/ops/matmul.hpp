@@ -7,12 +7,12 @@
 namespace hyperslab::ops {
 
 enum class Trans : std::uint8_t { no, yes };
-/// Whether a result is added to what the output holds. Parameter gradients are overwritten by the
-/// first microbatch of a step and added to by later ones. They are in f32 (f64 for f64), or in bf16
-/// beside activations in bf16: an op then sums in f32 and rounds once.
+/// `yes` adds a result to the output, `no` overwrites it. Parameter gradients are overwritten by
+/// the first microbatch of a step and added to by later ones. They are in f32 (f64 for f64), or in
+/// bf16 beside activations in bf16: an op then sums in f32 and rounds once.
 enum class Accumulate : std::uint8_t { no, yes };
 
-/// Whether products of bf16 on CPU ranks are those of the processor, AVX512_BF16 or AMX: exact
+/// True if products of bf16 on CPU ranks are those of the processor, AVX512_BF16 or AMX: exact
 /// products of two, added in f32 to nearest even, denormals taken for zero. If not, f32 copies are
 /// multiplied.
 [[nodiscard]] bool cpu_multiplies_bf16();
@@ -66,7 +66,7 @@ void linear_gated_forward(Context& ctx, CView x, CView weight, CView bias, Activ
 /// dx = dy weight, or dx += with `accumulate`. dy: (..., M); weight: (M, K); dx: (..., K).
 void linear_backward_input(Context& ctx, CView dy, CView weight, Accumulate accumulate, View dx);
 
-/// What linear_activation_backward_input writes. dpre: (..., K), overwritten. dbias: (K), (+)=
+/// The outputs of linear_activation_backward_input. dpre: (..., K), overwritten. dbias: (K), (+)=
 /// column sums of dpre, before or after it is rounded, the gradient of a bias that was added to
 /// pre; absent: not asked for.
 struct ActivationGradients {

@@ -35,7 +35,7 @@ struct NormResults {
 void add_norm_forward(Context& ctx, NormKind kind, const NormOperands& operands,
                       const NormResults& results);
 
-/// What forward read and kept.
+/// Values that forward read and kept.
 struct NormSaved {
   CView sum{};
   CView weight{};

@@ -10,7 +10,7 @@ namespace hyperslab::ops {
 /// tensors start at multiples of it.
 inline constexpr Dim kDecayGranule = 32;
 
-/// What every update reads and writes. All flat and of equal size, but for `decay` and `rate`.
+/// The operands of every update. All flat and of equal size, but for `decay` and `rate`.
 struct UpdateOperands {
   View master;     ///< f32 (f64 for f64)
   CView gradient;  ///< likewise, or bf16

@@ -105,7 +105,7 @@ void quantize_scaled(Context& ctx, CView weight, const QuantizedMatrix& out);
 /// fake_quantize to int8 with given scales (M) f32.
 void fake_quantize_scaled(Context& ctx, CView weight, CView scales, View out);
 
-/// How quantized_linear_forward takes its input.
+/// The format in which quantized_linear_forward takes its input.
 enum class ActivationFormat : std::uint8_t {
   none,          ///< as it is; weights are widened
   dynamic_int8,  ///< each row rounded to int8 as a row of WeightFormat::int8; int8 weights only

@@ -10,7 +10,7 @@
 
 namespace hyperslab::ops {
 
-/// How the next token of one text is drawn. The steps, in this order: temperature, top k, top p,
+/// The choice of the next token of one text. The steps, in this order: temperature, top k, top p,
 /// min p, a draw. The fields of 8 bytes come first, so that a device reads it as it is.
 struct TokenChoice {
   std::uint64_t draw = 0;    ///< uniform; of all weights together it takes draw / 2^64
@@ -41,10 +41,10 @@ class TokenChooser {
   std::size_t kept_ = 0;
 };
 
-/// Of every row of logits a token, as TokenChooser chooses it from the first V. logits: (rows, C),
-/// C at least V; choices: (rows, sizeof(TokenChoice)) u8, of TokenChoice; index: (rows) i32. A GPU
-/// has weights in f32, so that a draw or a cut that falls next to a border may give a neighbor, and
-/// never draws a token of less than 2^-41 of the likeliest's weight.
+/// Draws for every row of logits a token, as TokenChooser chooses it from the first V. logits:
+/// (rows, C), C at least V; choices: (rows, sizeof(TokenChoice)) u8, of TokenChoice; index: (rows)
+/// i32. A GPU has weights in f32, so that a draw or a cut that falls next to a border may give a
+/// neighbor, and never draws a token of less than 2^-41 of the likeliest's weight.
 void sample(Context& ctx, CView logits, Dim V, CView choices, View index);
 
 }  // namespace hyperslab::ops

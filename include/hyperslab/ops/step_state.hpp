@@ -5,8 +5,8 @@
 
 namespace hyperslab::ops {
 
-/// What the host decides for one step, written to device memory before the step's first op. No
-/// kernel takes these by value, so that a captured graph can be replayed.
+/// Values that the host decides for one step, written to device memory before the step's first op.
+/// No kernel takes these by value, so that a captured graph can be replayed.
 struct StepInput {
   std::int64_t step = 0;  ///< counts from 1; keys the dropout masks
   float learning_rate = 0;
@@ -14,7 +14,7 @@ struct StepInput {
   float stop_request = 0;    ///< 1 if this rank was asked to stop
 };
 
-/// What the device decides and keeps from step to step.
+/// Values that the device decides and keeps from step to step.
 struct StepState {
   StepInput input;
   std::int64_t adam_step = 0;   ///< updates done; a skipped step does not advance it
@@ -42,7 +42,7 @@ enum SumIndex : int {
   kSumCount
 };
 
-/// What the host reads, two steps later, of a step.
+/// Results of a step, which the host reads two steps later.
 struct StepResult {
   std::int64_t step = 0;
   double loss_sum = 0;

@@ -8,10 +8,10 @@ namespace hyperslab::optim {
 
 enum class OptimizerKind : std::uint8_t { adamw, sgd, muon };
 
-/// How the moments of AdamW are stored: as the masters, or rounded stochastically.
+/// The storage of the moments of AdamW: as the masters, or rounded stochastically.
 enum class StateKind : std::uint8_t { fp32, bf16 };
 
-/// How the learning rate goes on after the warm-up; wsd: warm-up, stable, decay.
+/// The course of the learning rate after the warm-up; wsd: warm-up, stable, decay.
 enum class ScheduleKind : std::uint8_t { constant, linear, cosine, wsd };
 
 /// Deck section `optimizer`.
@@ -30,7 +30,7 @@ struct OptimizerConfig {
   double ema_decay = 0;               ///< of the exponential moving average of the weights; 0: none
   std::int64_t ema_start_step = 0;    ///< updates before averaging begins
   bool evaluate_ema = false;          ///< validation, tasks and samples take the average
-  /// Whether an average of the weights is kept.
+  /// True if an average of the weights is kept.
   [[nodiscard]] bool averages() const { return ema_decay > 0; }
   friend bool operator==(const OptimizerConfig&, const OptimizerConfig&) = default;
 };

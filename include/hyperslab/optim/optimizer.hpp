@@ -22,8 +22,8 @@ struct UpdateGroups {
   Dim round_elements = Dim{1} << 24;
 };
 
-/// How an optimizer updates the trained parameters. One per run; it owns its state, in an arena of
-/// its own, and is told by the sharding strategy which elements this rank updates.
+/// Updates the trained parameters. One per run; it owns its state, in an arena of its own. The
+/// sharding strategy says which elements this rank updates.
 class Optimizer {
  public:
   /// A buffer that checkpoints keep, as "optimizer/<name>/<parameter>".
@@ -57,7 +57,7 @@ class Optimizer {
   /// `state`, and then their average. Enqueues on ctx.
   void update(Context& ctx, const ops::StepState* state, const param::StateView& gradients,
               const param::ElementRange& range) const;
-  /// What finalize_step needs of it.
+  /// Its constants for finalize_step.
   [[nodiscard]] virtual ops::FinalizeConstants finalize_constants() const;
   /// One weight decay for every ops::kDecayGranule elements, laid out as the state is.
   [[nodiscard]] const param::StateView& decay() const { return decay_; }
@@ -77,7 +77,7 @@ class Optimizer {
   [[nodiscard]] DType master_dtype() const { return group_.master().data.dtype(); }
   [[nodiscard]] const OptimizerConfig& config() const { return config_; }
   [[nodiscard]] const param::ParamGroup& group() const { return group_; }
-  /// Of masters, values and gradients of a range, without its decays and rates.
+  /// The operands of a range: masters, values and gradients, without its decays and rates.
   [[nodiscard]] ops::UpdateOperands operands_of(const param::StateView& gradients,
                                                 const param::ElementRange& range) const;
 
@@ -111,7 +111,7 @@ class Optimizer {
 
 [[nodiscard]] ops::DecayRule decay_rule_of(const OptimizerConfig& config);
 
-/// Whether weight decay acts on parameters of a role: matrices and the head; embeddings, norms and
+/// True if weight decay acts on parameters of a role: matrices and the head; embeddings, norms and
 /// biases by choice.
 [[nodiscard]] bool decays(const OptimizerConfig& config, param::Role role);
 

@@ -29,8 +29,8 @@ struct Expansion {
   View expanded = {};                ///< in the compute dtype; absent in a forward-only run
 
   bool rounds = true;  ///< false: fake quantization leaves the values as they are
-  /// Of int8 with parts of rows here, whose scales are those of the whole rows: the ranks that hold
-  /// the other parts. Else null.
+  /// The ranks that hold the other parts of the rows, for int8 whose scales are those of whole
+  /// rows. Else null.
   comm::Communicator* row_ranks = nullptr;
 
   /// Enqueues what makes `expanded` valid. Collective over row_ranks if trained values are rounded.
@@ -48,12 +48,12 @@ struct Expansion {
     Dim at;
   };
   [[nodiscard]] std::vector<MemberRows> members_in(Dim first, Dim count) const;
-  /// What `round` reads of a member: this rank's part, or all columns of its rows if their scales
-  /// depend on them. So it needs no other rank, which may have failed to read its part.
+  /// The part of a member that `round` reads: this rank's part, or all columns of its rows if their
+  /// scales depend on them. So it needs no other rank, which may have failed to read its part.
   [[nodiscard]] Hyperslab rounded_part(const Param& member) const;
   /// Shape of what `round` reads in all.
   [[nodiscard]] Shape rounded_shape() const;
-  /// Whether products take the few bits and not `expanded`.
+  /// True if products take the quantized values and not `expanded`.
   [[nodiscard]] bool multiplies_codes() const {
     return !expanded || (rounds && spec.activations != ops::ActivationFormat::none);
   }

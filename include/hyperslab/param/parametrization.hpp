@@ -7,32 +7,33 @@
 
 namespace hyperslab::param {
 
-/// How initial values, learning rates, logits and attention's scores follow from the width, so that
-/// a learning rate that was tuned on a narrow model serves a wide one: the maximal update
-/// parametrization (Yang et al. 2022, "Tensor Programs V", table 8, for Adam). As default
-/// constructed, the standard one, in which every factor is 1.
+/// The factors by which initial values, learning rates, logits and attention's scores follow from
+/// the width. With them a learning rate that was tuned on a narrow model serves a wide one: the
+/// maximal update parametrization (Yang et al. 2022, "Tensor Programs V", table 8, for Adam). As
+/// default constructed, the standard one, in which every factor is 1.
 struct Parametrization {
   double width_ratio = 1;   ///< width over that of the model on which rates are tuned, m
   Dim base_head_width = 0;  ///< head width of that model; 0: the same as here
 
-  /// Of the standard deviation of initial values. Inputs of the blocks' matrices alone grow.
+  /// The factor of the standard deviation of initial values. Inputs of the blocks' matrices alone
+  /// grow.
   [[nodiscard]] double init_factor(Role role) const {
     return role == Role::matrix ? 1 / std::sqrt(width_ratio) : 1;
   }
-  /// Of the learning rate of Adam, whose update has as large elements in every model.
+  /// The factor of the learning rate of Adam, whose update has elements of one size in every model.
   [[nodiscard]] double rate_factor(Role role) const {
     return role == Role::matrix ? 1 / width_ratio : 1;
   }
-  /// Of that of Muon, whose update has as large elements, too, but equal singular values: its
-  /// spectral norm, which may not grow (Yang et al. 2023, "A spectral condition for feature
-  /// learning", condition 1), grows with the root of the width.
+  /// The factor of the learning rate of Muon. Its update has elements of one size too, but equal
+  /// singular values: its spectral norm, which may not grow (Yang et al. 2023, "A spectral
+  /// condition for feature learning", condition 1), grows with the root of the width.
   [[nodiscard]] double muon_rate_factor(Role role) const {
     return role == Role::matrix ? 1 / std::sqrt(width_ratio) : 1;
   }
-  /// Of the head's products, with a tied table as with a matrix of its own.
+  /// The factor of the head's products, with a tied table as with a matrix of its own.
   [[nodiscard]] double logit_factor() const { return 1 / width_ratio; }
-  /// Of the products of queries and keys: 1 / head width, times what makes it the usual one over
-  /// the root at the base's head width; 0: the usual one.
+  /// The factor of the products of queries and keys: 1 / head width, scaled so that it equals 1 /
+  /// sqrt(head width) at the base's head width; 0: that usual factor.
   [[nodiscard]] double attention_scale(Dim head_width) const {
     if (base_head_width == 0 || base_head_width == head_width) return 0;
     return std::sqrt(static_cast<double>(base_head_width)) / static_cast<double>(head_width);

@@ -16,15 +16,15 @@ class Communicator;
 
 namespace hyperslab::param {
 
-/// What a parameter is for. The optimizer decides by it about weight decay, the deck about what is
-/// trained.
+/// The role of a parameter. By it the optimizer chooses weight decay, and the deck the trained
+/// parameters.
 enum class Role : std::uint8_t { matrix, embedding, head, norm, bias, router, adapter };
 inline constexpr int kRoles = 7;
 [[nodiscard]] std::string_view name_of(Role role);
 
 enum class Init : std::uint8_t { normal, zeros, ones };
 
-/// How the values of frozen matrices are stored.
+/// The storage of the values of frozen matrices.
 enum class StorageFormat : std::uint8_t {
   compute,  ///< the dtype that the run computes in
   bf16,     ///< the same in runs that compute in bf16
@@ -61,11 +61,12 @@ struct QuantizationSpec {
   friend bool operator==(const QuantizationSpec&, const QuantizationSpec&) = default;
 };
 
-/// What matrices (Role::matrix) are stored as and multiplied by, if not as their values are.
+/// The formats in which matrices (Role::matrix) are stored and multiplied, if not that of their
+/// values.
 struct MatrixStorage {
   std::optional<QuantizationSpec> frozen = std::nullopt;   ///< of frozen ones
   std::optional<QuantizationSpec> trained = std::nullopt;  ///< fake quantization of trained ones
-  bool embeddings = false;  ///< whether `frozen` is also of tables (Role::embedding)
+  bool embeddings = false;  ///< true if `frozen` is also of tables (Role::embedding)
   bool head = false;        ///< likewise of Role::head
   /// Ranks that hold the other columns of matrices whose placement is shard(1).
   comm::Communicator* row_ranks = nullptr;
@@ -76,7 +77,7 @@ struct MatrixStorage {
   }
 };
 
-/// How the ranks of one mesh axis hold a tensor, in the words of PyTorch's DTensor.
+/// The placement of a tensor on the ranks of one mesh axis, in the words of PyTorch's DTensor.
 struct Placement {
   enum class Kind : std::uint8_t {
     shard,      ///< every rank another part, cut along `dim`
@@ -100,7 +101,7 @@ struct Placements {
   Placement pipeline = shard(0);  ///< partial: both ends of the pipeline hold a tied table
 };
 
-/// What a layer says of a parameter when it declares it.
+/// The declaration of a parameter by its layer.
 struct ParamSpec {
   std::string name;  ///< of the model: "blocks.0.attention.query.weight"
   Shape shape;       ///< of the global tensor, one or two dimensions

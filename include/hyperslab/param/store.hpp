@@ -50,8 +50,8 @@ class FusedParam {
       : members_(std::move(members)), expansion_(expansion) {}
   [[nodiscard]] explicit operator bool() const { return !members_.empty(); }
   [[nodiscard]] const std::vector<Param*>& members() const { return members_; }
-  /// What layers compute with: the members' values as one view with their first dimensions, padding
-  /// included, added up, or what they are expanded to.
+  /// The operand of layers: the members' values as one view, whose first dimension is the sum of
+  /// theirs, padding included; dequantized where they are quantized.
   [[nodiscard]] CView value() const;
   /// Null if the values are what layers compute with.
   [[nodiscard]] const Expansion* expansion() const { return expansion_; }
@@ -86,7 +86,7 @@ struct Bucket {
   [[nodiscard]] bool contains(const Param& param) const {
     return param.flat_begin >= begin && param.flat_begin < end;
   }
-  /// Whether members are parts of tensors that no other tensor or pipeline rank holds.
+  /// True if members are parts of tensors that no other tensor or pipeline rank holds.
   [[nodiscard]] bool is_sharded() const {
     return placement.tensor.is_shard() && placement.pipeline.is_shard();
   }
@@ -152,7 +152,7 @@ class ParamGroup {
   [[nodiscard]] const StateView& master() const { return memory_.master; }
   [[nodiscard]] const StateView& value() const { return memory_.value; }
   [[nodiscard]] View gradient(const Bucket& bucket) const;
-  /// Whether values are copies of the masters in another dtype.
+  /// True if values are copies of the masters in another dtype.
   [[nodiscard]] bool has_own_values() const {
     return master() && value().data.dtype() != master().data.dtype();
   }
@@ -210,11 +210,11 @@ class ParamStore {
   [[nodiscard]] const GatheredCodes* request_codes(const FusedParam& matrix);
   [[nodiscard]] std::deque<GatheredCodes>& gathered_codes() { return gathered_codes_; }
   [[nodiscard]] const std::deque<GatheredCodes>& gathered_codes() const { return gathered_codes_; }
-  /// Whether products of a unit take expanded matrices.
+  /// True if products of a unit take expanded matrices.
   [[nodiscard]] bool expands(int unit) const;
   /// Enqueues the expansion of a unit's matrices; a buffer is used again two such units later.
   void expand(Context& ctx, int unit) const;
-  /// Whether fake quantization rounds; if not, values are taken as they are. True at first.
+  /// Switches fake quantization on or off; off, values are taken as they are. On at first.
   void set_rounding(bool rounds);
 
   [[nodiscard]] const std::deque<Param>& params() const { return params_; }
@@ -276,8 +276,8 @@ struct ParamSlab {
   Hyperslab part;  ///< of the global tensor
   View data;       ///< of the shape part.count
 };
-/// What this rank writes of a buffer to checkpoints: together the ranks of the world write every
-/// element of every tensor exactly once, in equal shares over the data group.
+/// The slabs of a buffer that this rank writes to checkpoints: together the ranks of the world
+/// write every element of every tensor exactly once, in equal shares over the data group.
 [[nodiscard]] std::vector<ParamSlab> owned_slabs(const ParamGroup& group, const StateView& state);
 /// All that this rank holds of a buffer.
 [[nodiscard]] std::vector<ParamSlab> held_slabs(const ParamGroup& group, const StateView& state);

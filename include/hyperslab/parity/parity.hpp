@@ -20,7 +20,7 @@ using GlobalTensors = std::map<std::string, std::vector<float>>;
 /// internal Error if they do not cover a tensor exactly once.
 [[nodiscard]] GlobalTensors gather_tensors(comm::World& world, const std::vector<io::Slab>& slabs);
 
-/// What a layout computed, on rank 0.
+/// The results of a layout, on rank 0.
 struct LayoutTrace {
   std::vector<double> losses;  ///< nats per token, of every step
   GlobalTensors gradients;     ///< of step 1
@@ -31,7 +31,7 @@ struct LayoutTrace {
 [[nodiscard]] LayoutTrace trace_layout(comm::World& world, const train::Config& config,
                                        std::int64_t steps, const plan::IsLegal& is_legal = {});
 
-/// How far two layouts may be apart: design, "One idea".
+/// The largest differences that two layouts may have.
 struct ParityTolerance {
   double gradient = 2e-6;  ///< of step 1, see tensor_difference
   double loss = 1e-5;      ///< relative, over the first 10 steps

@@ -33,8 +33,8 @@ struct Transfer {
   friend bool operator==(const Transfer&, const Transfer&) = default;
 };
 
-/// What a rank does next: compute one pass of one microbatch through one chunk, or start one group
-/// of transfers.
+/// One step of a rank: it computes one pass of one microbatch through one chunk, or starts one
+/// group of transfers.
 struct Action {
   ActionKind kind = ActionKind::forward;
   int chunk = 0;  ///< chunk, microbatch and slot are -1 for an exchange

@@ -38,7 +38,7 @@ struct Simulation {
   [[nodiscard]] double idle_fraction() const;
 };
 
-/// What is wrong with a program, a line each, empty if nothing is. It checks: every forward and
+/// The faults of a program, a line each; empty if there are none. It checks: every forward and
 /// backward exactly once, in an order that its data allow; every transfer after its producer and
 /// before its consumer; sends and receives of every pair of ranks in one order; no slot used twice
 /// at once; no deadlock if a group completes only when every peer has started the matching one.

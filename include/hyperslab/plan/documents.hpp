@@ -9,7 +9,7 @@
 
 namespace hyperslab::plan {
 
-/// What tokens see of a deck's samples.
+/// The keys that tokens see in a deck's samples.
 struct DocumentKeys {
   KeyShares shares;          ///< 1 where documents are joined, or not known
   std::int64_t samples = 0;  ///< of the training data, which `shares` were counted in

@@ -6,7 +6,7 @@
 
 namespace hyperslab::plan {
 
-/// Of two points with equally many coordinates.
+/// The squared distance of two points with equally many coordinates.
 [[nodiscard]] double squared_distance(std::span<const double> a, std::span<const double> b);
 
 /// A value between and beyond points where it is known: a plane through all of them in the first

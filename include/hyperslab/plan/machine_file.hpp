@@ -41,13 +41,13 @@ struct MachineFile {
       0;  ///< of one rank between nodes; 0: not known, and all ranks are taken to be on one node
   double storage_bytes_per_second = 0;       ///< that one rank writes to checkpoints; 0: not known
   std::map<std::string, double> peak_flops;  ///< by precision, dense
-  /// What a rank's power limit allows it for long, by precision: a step with F FLOPs of ops and B
-  /// bytes takes at least F / sustained_flops + B / sustained_bytes_per_second. Optional in a file;
-  /// no limit if the precision or the bytes are missing.
+  /// The FLOP/s that a rank's power limit allows for long, by precision: a step with F FLOPs of ops
+  /// and B bytes takes at least F / sustained_flops + B / sustained_bytes_per_second. Optional in a
+  /// file; no limit if the precision or the bytes are missing.
   std::map<std::string, double> sustained_flops;
   double sustained_bytes_per_second = 0;
-  /// Of the speed of computation, what a group's collective beside it takes: 0.12 of the data
-  /// group's 16 of 132 multiprocessors; 1 if the same core does both.
+  /// The share of the speed of computation that a group's collective beside it takes: 0.12 of the
+  /// data group's 16 of 132 multiprocessors; 1 if the same core does both.
   std::map<std::string, double> overlap_cost;
   std::map<std::string, std::vector<OpRow>> ops;  ///< by precision of the run
   std::vector<CollectiveRow> collectives;

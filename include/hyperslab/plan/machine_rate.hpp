@@ -17,7 +17,7 @@ class MatmulProbe {
   MatmulProbe(Context& ctx, Dim n, DType dtype = DType::f32);
   /// Seconds of so many products one after another.
   double run(int products = 1);
-  /// Of one product.
+  /// FLOPs of one product.
   [[nodiscard]] double flops() const;
 
  private:
@@ -38,9 +38,9 @@ struct MachineRate {
   [[nodiscard]] std::string describe(int ranks) const;
 };
 
-/// What all ranks reach together, measured in about a second: they multiply at once with their
-/// threads, in the run's precision, again and again; of every round the slowest rank counts, of the
-/// rounds the best. Products are as large as fast cores need (4096), slow ones have time for
+/// Measures the rate that all ranks reach together, in about a second: they multiply at once with
+/// their threads, in the run's precision, again and again; of every round the slowest rank counts,
+/// of the rounds the best. Products are as large as fast cores need (4096), slow ones have time for
 /// (`smallest`) and memory is left for. Collective over the world. `run`: of this rank; only its
 /// device and TF32 are looked at. Not a number if a rank has no memory left even for the smallest.
 [[nodiscard]] MachineRate measured_rate(comm::World& world, const Context& run, Precision precision,

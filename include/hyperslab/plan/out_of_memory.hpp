@@ -11,8 +11,9 @@
 
 namespace hyperslab::plan {
 
-/// Whether the rules of what combines allow a changed configuration. The deck's rules are above
-/// this module: whoever read the deck hands them down. Absent: nothing is known to be allowed.
+/// A function that is true if the rules of what combines allow a changed configuration. The deck's
+/// rules are above this module: whoever read the deck hands them down. Absent: nothing is known to
+/// be allowed.
 using IsLegal = std::function<bool(const train::Config&)>;
 
 /// A change of one deck key, and the memory of the rank with it.

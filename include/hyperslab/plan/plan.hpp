@@ -15,7 +15,7 @@ namespace hyperslab::plan {
 /// Memory and work of one rank, from its setup and one step on `meta`.
 struct Plan {
   model::MemoryPlan memory;
-  /// Of `memory`, most in use at one time of a step, as runs report it: without libraries'
+  /// The most of `memory` in use at one time of a step, as runs report it: without libraries'
   /// workspace, and slots that the schedule has no use for.
   std::int64_t peak_in_use = 0;
   Ledger ledger;            ///< of one step, of samples of one document

@@ -29,9 +29,9 @@ struct PredictedStep {
                                     const MachineFile& machine, bool training,
                                     const KeyShares& documents = {});
 
-/// How often to save so that least is lost: Young's interval, sqrt(2 x save x time between
-/// failures), of J. W. Young, CACM 17 (1974), eq. 6; Daly, FGCS 22 (2006), refines it for intervals
-/// that are not short against the time between failures.
+/// The interval of saves at which least time is lost: Young's interval, sqrt(2 x save x time
+/// between failures), of J. W. Young, CACM 17 (1974), eq. 6; Daly, FGCS 22 (2006), refines it for
+/// intervals that are not short against the time between failures.
 struct CheckpointInterval {
   double save_seconds = 0;
   double failure_seconds = 0;   ///< between two failures anywhere in the run

@@ -30,11 +30,12 @@ class Prices {
 
   /// Its kernels, and the pause before each.
   [[nodiscard]] double of_op(const Operation& op);
-  /// Of `call` with a buffer of `bytes`. Between nodes the links of the group's ranks on a node
-  /// work together; if the machine file does not say the network's rate, all ranks are on one node.
+  /// Seconds of `call` with a buffer of `bytes`. Between nodes the links of the group's ranks on a
+  /// node work together; if the machine file does not say the network's rate, all ranks are on one
+  /// node.
   [[nodiscard]] double of_collective(std::string_view group, std::string_view call,
                                      const GroupLayout& layout, double bytes) const;
-  /// What computation loses while a collective of the group runs beside it.
+  /// The share of its speed that computation loses while a collective of the group runs beside it.
   [[nodiscard]] double overlap_cost(std::string_view group) const;
 
   /// The least that ops take together under the machine's power limit; 0 if it is not known.
@@ -55,7 +56,7 @@ class Prices {
     std::vector<double> kernels;                ///< of each point
     std::optional<Interpolation> efficiency{};  ///< its logarithm
   };
-  /// What one call of an op takes beside its ideal time.
+  /// The time of one call of an op beside its ideal time.
   struct Found {
     double log_efficiency = 0;
     double kernels = 1;
@@ -71,7 +72,7 @@ class Prices {
   std::map<std::string, std::map<std::size_t, Known>, std::less<>> ops_;  ///< by coordinates
   std::map<std::string, Found, std::less<>> means_;                       ///< over all sizes
   Found mean_{};                                                          ///< over all ops
-  /// What was asked before, by FLOPs, bytes and extents: steps repeat their ops.
+  /// Prices of earlier calls, by FLOPs, bytes and extents: steps repeat their ops.
   std::map<std::string_view, std::map<std::vector<double>, double>> asked_;
   std::vector<std::string> unknown_;
 };

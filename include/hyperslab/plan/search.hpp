@@ -24,7 +24,8 @@ struct FoundLayout {
 
 struct SearchResult {
   std::vector<FoundLayout> found;  ///< the fastest first
-  /// How many layouts fell out for a reason: "parallel.tensor: ..." or "needs more memory ...".
+  /// The number of layouts that fell out for a reason: "parallel.tensor: ..." or "needs more memory
+  /// ...".
   std::map<std::string, int> left_out;
   int tried = 0;  ///< all of the two
 };

@@ -15,8 +15,8 @@
 
 namespace hyperslab::plan {
 
-/// What one pipeline rank does in a step, in seconds. compute, exposed and the rest of `step` (the
-/// end, where it waits for the others) add up to the step.
+/// The seconds of one pipeline rank in a step. compute, exposed and the rest of `step` (the end,
+/// where it waits for the others) add up to the step.
 struct SimulatedRank {
   double step = 0;
   double compute = 0;                              ///< with what communication beside it costs
@@ -42,14 +42,14 @@ struct SimulatedStep {
                                      const mesh::ParallelConfig& parallel, Prices& prices,
                                      std::span<const double> slowdown = {});
 
-/// The same at the clock that the power limit leaves: where a rank would be done sooner than in
+/// simulate at the clock that the power limit leaves: where a rank would be done sooner than in
 /// Prices::sustained_seconds, its ops slow down until it is not. The limit acts on means over many
 /// ops, so light ones and waits for other ranks pay for heavy ones.
 [[nodiscard]] SimulatedStep simulate_sustained(const std::vector<std::vector<OperationList>>& steps,
                                                const mesh::ParallelConfig& parallel,
                                                Prices& prices);
 
-/// Where the ranks of a group lie, if nodes hold `ranks_per_node` consecutive ranks each.
+/// The distribution of a group over nodes, if nodes hold `ranks_per_node` consecutive ranks each.
 [[nodiscard]] GroupLayout layout_of(std::string_view group, const mesh::ParallelConfig& parallel,
                                     int ranks_per_node);
 

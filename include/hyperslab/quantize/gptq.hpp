@@ -7,7 +7,7 @@
 
 namespace hyperslab::quantize {
 
-/// What inputs say about the errors of a layer's weights.
+/// The weight of errors of a layer's weights, from the inputs of the layer.
 class ErrorModel {
  public:
   /// `products`: X^T X over all calibration inputs X (N, K), row-major (K, K). Factors the inverse
@@ -18,7 +18,7 @@ class ErrorModel {
   [[nodiscard]] Dim columns() const { return columns_; }
   /// Row i of the upper Cholesky factor U of the inverse, U^T U, from column i on.
   [[nodiscard]] const float* row(Dim i) const { return factor_.data() + i * columns_ + i; }
-  /// Whether input i was zero in all samples.
+  /// True if input i was zero in all samples.
   [[nodiscard]] bool is_dead(Dim i) const { return dead_[static_cast<std::size_t>(i)]; }
 
  private:

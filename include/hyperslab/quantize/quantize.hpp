@@ -12,8 +12,8 @@
 
 namespace hyperslab::quantize {
 
-/// Of the inputs of every matrix of the blocks, by the checkpoint's name of the tensor; tensors
-/// that are multiplied by the same inputs share one.
+/// The error models of the inputs of every matrix of the blocks, by the checkpoint's name of the
+/// tensor; tensors that are multiplied by the same inputs share one.
 class Calibration {
  public:
   /// Runs the first `samples` of the deck's training data through the model. One rank. Throws as
@@ -36,7 +36,7 @@ class Calibration {
   std::unique_ptr<ErrorModel> errors_;
 };
 
-/// What a checkpoint in few bits came to.
+/// The sizes of a quantized checkpoint.
 struct Sizes {
   std::int64_t elements = 0;  ///< of the blocks' matrices
   std::uint64_t bytes = 0;    ///< of their codes and scales
@@ -47,7 +47,7 @@ struct Sizes {
   std::int64_t kept_elements = 0;  ///< of parameters that are kept as they are
 };
 
-/// What is rounded, and how.
+/// The matrices to round and their format.
 struct Rounding {
   param::QuantizationSpec spec;
   bool embeddings = false;   ///< the table of tokens, besides the blocks' matrices
@@ -56,7 +56,7 @@ struct Rounding {
   Calibration* calibration = nullptr;  ///< of the blocks' matrices; null: each weight by itself
 };
 
-/// Whether `tensor` of a checkpoint is a matrix of a block.
+/// True if `tensor` of a checkpoint is a matrix of a block.
 [[nodiscard]] bool is_matrix(const std::string& tensor);
 
 /// Writes a checkpoint in `output` that holds what is rounded as `tensor`.codes and `tensor`.scales

@@ -51,7 +51,7 @@ class RunLock {
   bool kept_ = false;
 };
 
-/// Whether `path` is `directory` or in it, links resolved as far as they exist.
+/// True if `path` is `directory` or in it, links resolved as far as they exist.
 [[nodiscard]] bool is_inside(const std::string& path, const std::string& directory);
 
 /// Throws Error(storage) if `directory` cannot be made or a file in it cannot be created,

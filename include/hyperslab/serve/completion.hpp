@@ -57,7 +57,7 @@ void begin_completion(generate::Generator& generator, const io::Tokenizer& token
                       std::shared_ptr<const CompletionRequest> request, AnswerListener listener,
                       AnswerEnd end);
 
-/// Whether the answer to a request takes the model alone, as it scores whole prompts.
+/// True if the answer to a request takes the model alone, as it scores whole prompts.
 [[nodiscard]] bool scores_prompts(const CompletionRequest& request);
 
 }  // namespace hyperslab::serve

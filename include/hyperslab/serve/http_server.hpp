@@ -55,7 +55,7 @@ class HttpReply {
   [[nodiscard]] virtual bool is_client_gone() const = 0;
 };
 
-/// Whether this machine alone reaches an address. Throws Error(usage) if it is none.
+/// True if this machine alone reaches an address. Throws Error(usage) if it is none.
 [[nodiscard]] bool is_loopback(const std::string& host);
 
 /// One thread serves all connections. Requests of a connection are answered one after the other.

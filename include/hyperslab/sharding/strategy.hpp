@@ -43,8 +43,8 @@ class ShardStrategy {
   ShardStrategy(ShardStrategy&&) = delete;
   ShardStrategy& operator=(ShardStrategy&&) = delete;
 
-  /// What parameters are stored in. master: f32, or f64 if computing in f64; gradient: likewise, or
-  /// bf16 if computing in that.
+  /// The dtypes in which parameters are stored. master: f32, or f64 if computing in f64; gradient:
+  /// likewise, or bf16 if computing in that.
   struct DTypes {
     DType master;
     DType compute;
@@ -62,31 +62,31 @@ class ShardStrategy {
   virtual void begin_step();
   /// Before forward of `unit` is enqueued on ctx: its values are those of the last update.
   void before_forward(Context& ctx, int unit);
-  /// Whether before_forward may have to wait; if not, units need not be told one by one.
+  /// True if before_forward may have to wait; if not, it need not be called for each unit.
   [[nodiscard]] bool waits_before_forward() const { return overlaps_updates_ || gathers(); }
-  /// Whether updated values are gathered from other ranks.
+  /// True if updated values are gathered from other ranks.
   [[nodiscard]] virtual bool gathers() const { return false; }
   /// Before anything enqueued on ctx writes gradients of `unit` in a microbatch.
   virtual void before_backward(Context& /*ctx*/, int /*unit*/, int /*microbatch*/) {}
   /// Backward of `unit` (and of all later ones of its chunk) is enqueued, in the order in which
   /// units end; `last`: in the last microbatch. Starts what became ready.
   void gradients_ready(Context& ctx, int unit, int microbatch, bool last);
-  /// Whether gradients_ready with these arguments would start something.
+  /// True if gradients_ready with these arguments would start something.
   [[nodiscard]] bool closes(int unit, bool last) const;
-  /// Whether gradients are summed over other ranks, or kept in shards.
+  /// True if gradients are summed over other ranks, or kept in shards.
   [[nodiscard]] virtual bool reduces() const;
-  /// Whether gradients are summed in every microbatch, and so are never added up in place.
+  /// True if gradients are summed in every microbatch, and so are never added up in place.
   [[nodiscard]] virtual bool reduces_every_microbatch() const { return false; }
   /// Lets reductions under way advance; called between units.
   void progress();
-  /// What is enqueued on ctx after this call sees reduced gradients.
+  /// Makes work that is enqueued on ctx after this call see reduced gradients.
   virtual void finish(Context& ctx);
   /// After finish(), once all ranks have arrived here: moves the time in which finish() waited for
   /// late ranks from Phase::reduce_exposed to Phase::wait. On the CPU only: on a GPU analysis/
   /// finds it by comparing the ranks of a data group.
   void report_waits(Context& ctx);
 
-  /// What this rank updates, in the order of the next forward pass.
+  /// The ranges that this rank updates, in the order of the next forward pass.
   [[nodiscard]] const std::vector<param::ElementRange>& updated_ranges() const { return ranges_; }
   /// Range `index` of updated_ranges() is updated on ctx.
   virtual void after_update(Context& /*ctx*/, std::size_t /*index*/) {}
@@ -96,7 +96,7 @@ class ShardStrategy {
   [[nodiscard]] bool overlaps_updates() const { return overlaps_updates_; }
   /// Range `index` is updated once `end` is complete; before_forward of its units waits for it.
   void update_ends(std::size_t index, Event end);
-  /// What is enqueued on ctx after this call sees all updates of this rank.
+  /// Makes work that is enqueued on ctx after this call see all updates of this rank.
   void wait_for_updates(Context& ctx);
   /// Waits for all updates and for what after_update() started; collective over the data group.
   void wait_all(Context& ctx);
@@ -109,7 +109,7 @@ class ShardStrategy {
 
   /// The reduced gradients.
   [[nodiscard]] const param::StateView& gradients() const { return gradients_; }
-  /// Whether optimizer state has an entry for every element or for this rank's shards alone.
+  /// True if optimizer state has an entry for every element or for this rank's shards alone.
   [[nodiscard]] virtual bool shards_state() const = 0;
   /// Reduced gradients whose squares this rank adds to the norm, so that every element of the model
   /// counts once in the world.
@@ -118,7 +118,7 @@ class ShardStrategy {
  protected:
   ShardStrategy() = default;
   using Bucket = param::Bucket;
-  /// What updated_ranges() returns: of each bucket what this rank updates.
+  /// The ranges of each bucket that this rank updates, for updated_ranges().
   [[nodiscard]] virtual std::vector<param::ElementRange> find_ranges() const = 0;
   /// The part of before_forward that waits for the other ranks' values of bucket `index`.
   virtual void await_gather(Context& /*ctx*/, std::size_t /*index*/) {}
@@ -133,7 +133,7 @@ class ShardStrategy {
   [[nodiscard]] virtual GradientMemory take_gradients(Arena& arena, DType dtype) = 0;
   /// Starts the sum over the data group, which has several ranks.
   [[nodiscard]] virtual comm::Ticket start_sum(Context& ctx, const Bucket& bucket) = 0;
-  /// What start_sum leaves on this rank.
+  /// The reduced gradients that start_sum leaves on this rank.
   [[nodiscard]] virtual View reduced(const Bucket& bucket) const = 0;
 
   [[nodiscard]] const param::ParamGroup& group() const { return *group_; }

@@ -119,8 +119,8 @@ struct QuantizationConfig {
   std::int64_t group = 64;  ///< columns that share a scale, with int4
   ops::ActivationFormat activations = ops::ActivationFormat::none;
   std::int64_t after = 0;   ///< steps that are trained without it
-  bool embeddings = false;  ///< whether the table of tokens has few bits, too
-  bool head = false;        ///< whether the head has; a tied table is both
+  bool embeddings = false;  ///< true if the table of tokens has few bits, too
+  bool head = false;        ///< true if the head has; a tied table is both
   [[nodiscard]] explicit operator bool() const { return weights != WeightBits::none; }
   [[nodiscard]] param::QuantizationSpec spec() const {
     const bool is_int8 = weights == WeightBits::int8;
@@ -160,12 +160,12 @@ struct Config {
   SpikeConfig spikes;
   image::AugmentConfig augment;
 
-  /// Whether a trainer keeps a key-value cache for samples; on other layouts they are refused.
+  /// True if a trainer keeps a key-value cache for samples; on other layouts they are refused.
   [[nodiscard]] bool samples_text() const {
     return train.sample_every > 0 && parallel.pipeline == 1 && !cuts_rows() &&
            !model.is_of_images();
   }
-  /// Whether ranks of a tensor group share the rows of the residual stream.
+  /// True if ranks of a tensor group share the rows of the residual stream.
   [[nodiscard]] bool cuts_rows() const { return parallel.sequence && parallel.tensor > 1; }
   /// Microbatches of one rank in one step.
   [[nodiscard]] std::int64_t microbatches() const {

@@ -21,7 +21,8 @@ struct DeckData {
 [[nodiscard]] DeckData open_data(const Config& config, io::DataPart part = io::DataPart::both);
 /// Generated samples of what the model reads, whatever the deck names; of T tokens of text.
 [[nodiscard]] DeckData generated_data(const Config& config, Dim T);
-/// What the order of samples up to the end of a step depends on, one line, for checkpoints.
+/// The settings on which the order of samples up to the end of a step depends, in one line, for
+/// checkpoints.
 [[nodiscard]] std::string sample_order(const Config& config, std::int64_t step);
 /// The keys of the deck that differ in two of these, "data.sampling and run.seed".
 [[nodiscard]] std::string differing_order_keys(const std::string& one, const std::string& other);

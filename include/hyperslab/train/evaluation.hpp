@@ -9,16 +9,16 @@
 
 namespace hyperslab::train {
 
-/// How much text the counted targets of some samples are.
+/// The amount of text in the counted targets of some samples.
 struct TextAmount {
   double bytes = 0;      ///< of all tokens; special ones, end of text among them, have none
   double words = 0;      ///< runs of other bytes than white space that begin in a counted target
   double line_ends = 0;  ///< line feeds
 };
 
-/// Of samples [0, count). White space is ASCII's six characters; a special token separates words,
-/// too. Each rank reads its share; collective over the world, and so are errors: Error(data) of the
-/// source, or if a target is no id of the vocabulary.
+/// Counts samples [0, count). White space is ASCII's six characters; a special token separates
+/// words, too. Each rank reads its share; collective over the world, and so are errors: Error(data)
+/// of the source, or if a target is no id of the vocabulary.
 [[nodiscard]] TextAmount count_text(const io::TokenSamples& samples, std::int64_t count,
                                     const io::Tokenizer& tokenizer, comm::World& world);
 

@@ -19,14 +19,14 @@ struct Footprint {
   std::int64_t rank_peak = 0;   ///< of the rank that takes most: all arenas and workspace
 };
 
-/// What the trainer's own rank takes.
+/// The memory of the trainer's own rank.
 [[nodiscard]] Footprint footprint(const Trainer& trainer);
-/// What the trainers of all ranks take, replicas counted as often as they are held. Collective.
+/// The memory of the trainers of all ranks, replicas counted as often as they are held. Collective.
 [[nodiscard]] Footprint footprint(comm::World& world, const Trainer& trainer);
 
 /// Such as "int4 groups of 64" or "int8, dynamic-int8 activations"; "none" without the section.
 [[nodiscard]] std::string quantization_text(const Config& config);
-/// How frozen matrices are stored, such as "nf4" or "int4 groups of 64"; the precision, such as
+/// The storage of frozen matrices, such as "nf4" or "int4 groups of 64"; the precision, such as
 /// "bf16", if as the run computes.
 [[nodiscard]] std::string frozen_format_text(const Config& config);
 

@@ -11,7 +11,7 @@
 
 namespace hyperslab::train {
 
-/// What a unit does for a microbatch. A backward pass in two parts ends with its weights.
+/// The pass of a unit for a microbatch. A backward pass in two parts ends with its weights.
 enum class UnitPass : std::uint8_t { forward, evaluate, backward, backward_input, backward_weight };
 
 /// Tells of one step when which allocation of a trainer's arenas is in use. Arenas keep their
@@ -39,7 +39,8 @@ class MemoryTimeline {
   /// Marks of the newest recorded step that found no room.
   [[nodiscard]] std::int64_t lost() const { return lost_; }
 
-  /// Of the newest recorded step, which began at `step_start` on the monotonic clock.
+  /// Lives of allocations in the newest recorded step, which began at `step_start` on the monotonic
+  /// clock.
   [[nodiscard]] std::vector<io::AllocationLife> lives(const model::Stage& stage,
                                                       const model::Arenas& arenas,
                                                       std::size_t workspace_bytes,

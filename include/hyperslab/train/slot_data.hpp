@@ -22,7 +22,7 @@ struct SampledData {
   std::int64_t count = 0;
   std::int64_t stride = 1;  ///< this rank's next chunk is so many further
 };
-/// What goes into a slot before its forward pass.
+/// The data that go into a slot before its forward pass.
 using SlotData = std::variant<KeptData, LoadedData, SampledData>;
 
 }  // namespace hyperslab::train

@@ -11,7 +11,7 @@
 
 namespace hyperslab::train {
 
-/// What a checkpoint needs of a rank, copied to the host: later steps do not change it.
+/// A rank's part of a checkpoint, copied to the host: later steps do not change it.
 struct Snapshot {
   std::vector<io::Slab> slabs;  ///< in the memory of a SnapshotBuffer
   Event ready;                  ///< complete when everything is copied
@@ -22,7 +22,7 @@ class SnapshotBuffer {
  public:
   /// Throws OutOfMemory.
   SnapshotBuffer(Device device, std::size_t bytes);
-  /// What a slab of so many bytes takes of it.
+  /// The bytes that a slab of so many bytes takes of the buffer.
   [[nodiscard]] static std::size_t place_bytes(std::size_t bytes);
 
   /// Copies beside what is enqueued on the compute stream from now on; slabs that own their data

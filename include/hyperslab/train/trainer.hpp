@@ -35,7 +35,7 @@ class StepRecords;
 /// The loss scale of fp16 at step 1; halved until gradients are finite.
 inline constexpr float kFirstLossScale = 65536;
 
-/// What a trainer is made for; the deck says the rest.
+/// The purpose of a trainer; the deck says the rest.
 struct TrainerOptions {
   Device device = Device::cpu;
   bool training = true;  ///< false: forward only, no gradients and no optimizer state
@@ -96,7 +96,7 @@ class Trainer {
     bool waits_at_marks = false;
   };
   void step(const StepArgs& args, io::Loader& loader);
-  /// The same with what the slots hold, for bench and plans.
+  /// A step on the data that the slots hold, for bench and plans.
   void step(const StepArgs& args);
   /// The first microbatch of `step` into every slot, for steps without a loader. On return the
   /// loader is not needed any more.
@@ -136,11 +136,11 @@ class Trainer {
 
   /// `work` is done again and again while the host waits for the result of a step.
   void set_idle_work(std::function<void()> work);
-  /// Of a step that is at most two older than the newest.
+  /// The result of a step that is at most two older than the newest.
   [[nodiscard]] const ops::StepResult& result(std::int64_t step) const;
   [[nodiscard]] StepTimes times(std::int64_t step) const;
-  /// What this rank's groups moved in such a step, in the order of groups(). On a GPU calls within
-  /// graphs count only if they are captured: Plan::traffic has what a step moves.
+  /// The traffic of this rank's groups in such a step, in the order of groups(). On a GPU calls
+  /// within graphs count only if they are captured: Plan::traffic has what a step moves.
   [[nodiscard]] const io::GroupTraffics& traffic(std::int64_t step) const;
   [[nodiscard]] std::vector<io::GroupInfo> groups() const;
   /// Call after work that belongs to no step (evaluation, checkpoints), so that the next step is
@@ -149,15 +149,15 @@ class Trainer {
   /// Graph segments that the newest step ran, the update among them.
   [[nodiscard]] int segments() const;
 
-  /// What an evaluation asks and tells; each may be empty.
+  /// Functions that an evaluation calls; each may be empty.
   struct EvaluationCalls {
     /// The evaluation is cut short between two microbatches as soon as it is true on any rank.
     std::function<bool()> is_asked_to_stop = {};
-    /// Of a model of images, on one rank that ends the model: logits (B, columns) f32, the classes
+    /// For a model of images, on one rank that ends the model: logits (B, columns) f32, the classes
     /// and then padding, and labels (B, 2) i32 of samples [first, first + B), on the host. What
     /// does not count has the label ops::kIgnoredTarget.
     std::function<void(std::int64_t first, CView logits, CView labels)> logits = {};
-    /// Of a model of text, on one rank that ends the model: scores (B, T, ops::kTargetScoreCount)
+    /// For a model of text, on one rank that ends the model: scores (B, T, ops::kTargetScoreCount)
     /// of the targets of samples [first, first + B), f32 (f64 for f64), on the host. Of what does
     /// not count they are 0.
     std::function<void(std::int64_t first, CView scores)> scores = {};
@@ -176,10 +176,10 @@ class Trainer {
   /// slabs are views of the trainer's memory, to be used before the next step; of a GPU's they own
   /// copies on the host.
   [[nodiscard]] std::vector<io::Slab> slabs();
-  /// The same where it lies, on the device as well. fetch() copies a part of it to the host.
+  /// slabs() in place, on the device as well. fetch() copies a part of it to the host.
   [[nodiscard]] std::vector<io::Slab> slabs_in_place();
   [[nodiscard]] std::vector<io::Slab> fetch(std::span<const io::Slab> slabs);
-  /// What slabs() hold, in whole places of a SnapshotBuffer.
+  /// The bytes of slabs() in a SnapshotBuffer, each rounded up to a whole slot.
   [[nodiscard]] std::size_t checkpoint_bytes() const;
   /// slabs() as they are after the newest step, copied beside the next one: its update waits until
   /// they are.
@@ -215,7 +215,7 @@ class Trainer {
   [[nodiscard]] const sharding::ShardStrategy& strategy() const { return *strategy_; }
   [[nodiscard]] const MemoryMeter& memory() const { return memory_; }
   [[nodiscard]] const MemoryTimeline& memory_timeline() const { return timeline_; }
-  /// Of the allocations of all arenas in the newest traced step, while it is the newest step.
+  /// Lives of the allocations of all arenas in the newest traced step, while it is the newest step.
   [[nodiscard]] std::vector<io::AllocationLife> allocation_lives() const;
   /// Waits for everything enqueued on the compute stream so far.
   [[nodiscard]] ops::StepState state() const;

@@ -75,7 +75,7 @@ void gated_gradients(Context& ctx, Activation activation, CView gate_up, CView d
   });
 }
 
-/// Of what is stored: after it was rounded.
+/// Finds the amax of stored values, after they were rounded.
 void find_largest(Context& ctx, CView written, View largest) {
   if (largest) *largest.data<float>() = largest_magnitude(ctx.threads(), written);
 }

@@ -7,11 +7,11 @@ namespace hyperslab::ops::cpu {
 
 enum class AmxProducts : std::uint8_t { int8, bf16 };
 
-/// Whether the processor has tiles and these products of them, and Linux lets this process use
+/// True if the processor has tiles and these products of them, and Linux lets this process use
 /// them, which it asks for.
 [[nodiscard]] bool may_use_amx(AmxProducts products);
 
-/// What _tile_loadconfig reads: eight tiles of up to 16 rows of 64 bytes.
+/// The operand of _tile_loadconfig: eight tiles of up to 16 rows of 64 bytes.
 struct alignas(64) TileConfiguration {
   std::uint8_t palette = 1;
   std::uint8_t start_row = 0;

@@ -140,7 +140,7 @@ void attend(const QueryHead<T>& head, Dim head_width, const ForwardScratch<T>& s
   }
 }
 
-/// What one call of attention reads and writes, over all samples and heads.
+/// The operands of one call of attention, over all samples and heads.
 template <class T>
 struct ForwardCall {
   HeadLayout layout;

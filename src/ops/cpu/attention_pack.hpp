@@ -33,7 +33,7 @@ struct SeenKeys {
   [[nodiscard]] Dim end(Dim query) const { return past + (causal ? query + 1 : queries); }
 };
 
-/// Of sample b.
+/// The keys that queries of sample b see.
 inline SeenKeys seen_keys(const AttentionScores& scores, Dim b, Dim queries, Dim past) {
   const bool confined = static_cast<bool>(scores.first_keys);
   return {scores.mask.kind == AttentionMask::Kind::causal, scores.mask.window,
@@ -66,7 +66,7 @@ struct HeadSink {
   T* weights = nullptr;      ///< of every query; null: they are not wanted
 
   HeadSink() = default;
-  /// Of head h of sample b, with so many queries.
+  /// The sink of head h of sample b, with so many queries.
   HeadSink(const AttentionSinks& sinks, const HeadLayout& layout, Dim b, Dim h, Dim queries) {
     if (sinks.logits) logit = sinks.logits.data<T>() + h;
     if (sinks.weights) weights = sinks.weights.data<T>() + (b * layout.heads + h) * queries;

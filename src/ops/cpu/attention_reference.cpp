@@ -137,7 +137,7 @@ void softmax_gradient(const T* probabilities, T* row, Dim tokens, T scale) {
   for (Dim j = 0; j < tokens; ++j) row[j] = probabilities[j] * (row[j] - dot) * scale;
 }
 
-/// Where the gradients of one query head go; `first_of_group` overwrites dk and dv.
+/// The destinations of the gradients of one query head; `first_of_group` overwrites dk and dv.
 template <class T>
 struct HeadGradient {
   const T* dout;

@@ -186,7 +186,7 @@ HS_AMX void amx_tile(Dim rows, Dim pairs, const Bf16Pair* left, const Bf16Pair* 
   _tile_release();
 }
 
-/// Whether tiles of AMX multiply in place of AVX512_BF16, which is slower than fp32 on the
+/// True if tiles of AMX multiply in place of AVX512_BF16, which is slower than fp32 on the
 /// processors that have both.
 bool has_amx() {
   static const bool has = may_use_amx(AmxProducts::bf16);

@@ -16,7 +16,7 @@ namespace hyperslab::ops::cpu {
 [[gnu::always_inline]] inline float widened(float value) { return value; }
 [[gnu::always_inline]] inline double widened(double value) { return value; }
 
-/// What elements stored as T are computed in.
+/// The type in which elements stored as T are computed.
 template <class T>
 using Computed = decltype(widened(T()));
 

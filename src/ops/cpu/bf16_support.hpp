@@ -3,7 +3,7 @@
 
 namespace hyperslab::ops::cpu {
 
-/// Whether this processor and its operating system have AVX512_BF16. Where they have not, ops
+/// True if this processor and its operating system have AVX512_BF16. Where they have not, ops
 /// multiply f32 copies of their operands (wide_operands.hpp).
 [[nodiscard]] bool has_bf16_products();
 

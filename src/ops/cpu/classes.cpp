@@ -11,7 +11,7 @@
 namespace hyperslab::ops::cpu {
 namespace {
 
-/// What one row adds to the sums.
+/// The terms that one row adds to the sums.
 struct ClassLoss {
   double loss = 0;
   std::int32_t counts = 0;

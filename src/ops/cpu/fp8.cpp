@@ -83,7 +83,7 @@ struct Source {
   }
 };
 
-/// Where the scale of an element is.
+/// The index of the scale of an element.
 struct ScaleIndex {
   Fp8Scaling scaling;
   Dim stride;  ///< from row to row of scales

@@ -63,7 +63,7 @@ void fill_patches(const ImageOutput& output, T* patches, Pixel&& pixel) {
   }
 }
 
-/// What each level of each channel becomes.
+/// The new level of each level of each channel.
 template <class T>
 struct Levels {
   explicit Levels(const Normalization& normalization) {

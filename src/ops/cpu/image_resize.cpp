@@ -7,7 +7,7 @@
 namespace hyperslab::ops::cpu {
 namespace {
 
-/// What all output pixels of one side read.
+/// The filter of all output pixels of one side.
 struct Filter {
   std::vector<Taps> taps;
   std::vector<int> weights;  ///< `most` for each output pixel, zeros after its own

@@ -14,7 +14,7 @@ enum class InstructionSet : std::uint8_t { portable, avx2, avx512_vnni, amx };
 inline constexpr std::array kInstructionSets = {InstructionSet::portable, InstructionSet::avx2,
                                                 InstructionSet::avx512_vnni, InstructionSet::amx};
 
-/// Whether this processor and its operating system have it.
+/// True if this processor and its operating system have it.
 [[nodiscard]] bool has(InstructionSet set);
 /// The fastest that this machine has.
 [[nodiscard]] InstructionSet best_instruction_set();

@@ -23,7 +23,7 @@ Dim pitch_of(Dim K) {
   return (lines | 1) * kLine;
 }
 
-/// Where things are in the workspace, in bytes; every part begins at a cache line.
+/// The layout of the workspace, in bytes; every part begins at a cache line.
 struct Layout {
   Dim scales;
   Dim sums;

@@ -21,7 +21,7 @@ struct alignas(64) LossSums {
   double correct = 0;
 };
 
-/// What the loss of a row needs of its logits; the fields of RowStatistic.
+/// The statistics of a row of logits that its loss needs; the fields of RowStatistic.
 template <class T>
 struct RowTotal {
   T largest;
@@ -128,7 +128,7 @@ double log_normalizer(const RowTotal<T>& total) {
   return std::log(static_cast<double>(total.exponentials)) + static_cast<double>(total.largest);
 }
 
-/// What one row adds to the sums.
+/// The terms that one row adds to the sums.
 template <class T>
 LossSums sums_of_row(const RowTotal<T>& total, std::int32_t target, float z_loss) {
   const double log_z = log_normalizer(total);

@@ -47,7 +47,7 @@ struct Spans {
   M* exp_avg_sq;
 };
 
-/// What granules share.
+/// The values that granules share.
 struct Granule {
   float decay;
   float rate;

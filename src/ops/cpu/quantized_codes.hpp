@@ -44,7 +44,7 @@ float largest_magnitude(const T* values, Dim count) {
   return std::bit_cast<float>(most);
 }
 
-/// Whether values can be divided by a scale: not if it is 0, infinite or NaN. The codes of such a
+/// True if values can be divided by a scale: not if it is 0, infinite or NaN. The codes of such a
 /// group stand for zero.
 inline bool divides(float scale) { return scale > 0 && scale <= std::numeric_limits<float>::max(); }
 
@@ -96,7 +96,7 @@ template <WeightFormat format>
 template <WeightFormat format>
 inline constexpr int kZeroCode = format == WeightFormat::nf4 ? 7 : 0;
 
-/// What a code stands for, in units of the scale.
+/// The value of a code, in units of the scale.
 template <WeightFormat format>
 [[gnu::always_inline]] inline float level_of(int code) {
   if constexpr (format == WeightFormat::nf4) {
@@ -112,7 +112,7 @@ template <WeightFormat format>
   return static_cast<unsigned>(format == WeightFormat::int4 ? code + 8 : code);
 }
 
-/// What each value of four stored bits stands for.
+/// The value of each code of four bits.
 template <WeightFormat format>
 inline constexpr std::array<float, 16> kNibbleLevels = [] {
   if constexpr (format == WeightFormat::nf4) {

@@ -44,7 +44,7 @@ struct Right {
   Dim panel;
 };
 
-/// Where a result goes: rows `row` elements apart, overwritten or added to.
+/// The destination of a result: rows `row` elements apart, overwritten or added to.
 template <class T>
 struct Output {
   T* data;

@@ -16,7 +16,7 @@ struct FloatRows {
   Dim K;
 };
 
-/// Whether the AVX-512 kernels can read such a matrix: groups of whole vectors.
+/// True if the AVX-512 kernels can read such a matrix: groups of whole vectors.
 [[nodiscard]] bool widened_kernels_read(const CQuantizedMatrix& weight);
 
 /// sums[row * 4 + i]: x[row] times the widened weight row first + i, in f32, by AVX-512;

@@ -48,7 +48,7 @@ void multiply_blocks(int threads, const Problem<T>& p, const CQuantizedMatrix& w
   }
 }
 
-/// Of each row first the even elements, then the odd ones.
+/// Splits each row into its even elements, then its odd ones.
 void split_rows(int threads, const Problem<float>& p, float* out) {
   const Dim half = p.K / 2;
   parallel_chunks(threads, p.rows, p.K, [=](int, Dim begin, Dim end) {

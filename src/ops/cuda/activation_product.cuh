@@ -251,7 +251,7 @@ struct FinisherLane {
   }
 };
 
-/// Where a lane's elements of a panel lie in a matrix of the product's shape.
+/// The position of a lane's elements of a panel in a matrix of the product's shape.
 struct FinisherLines {
   Dim first;
   int stride;

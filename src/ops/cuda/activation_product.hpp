@@ -7,7 +7,7 @@
 
 namespace hyperslab::ops::cuda {
 
-/// Whether the two below take a product of `left` and `right` with so many columns on the GPU in
+/// True if the two below take a product of `left` and `right` with so many columns on the GPU in
 /// use: 16-bit elements in rows of whole 16 bytes, of `others` too, and enough of them to be
 /// faster.
 [[nodiscard]] bool suits_activation_product(CView left, CView right, Dim columns,

@@ -38,7 +38,7 @@ struct AppendedCall {
     return index < most ? pages[static_cast<Dim>(sample) * most + index] : -1;
   }
   [[nodiscard]] __device__ int in_page(int token) const { return token & ((1 << page_shift) - 1); }
-  /// Where a token's keys and values begin in the cache; -1: nowhere.
+  /// The row of the cache at which a token's keys and values begin; -1: none.
   [[nodiscard]] __device__ Dim row_of(int sample, int token) const {
     if (pages == nullptr) return (sample * room + token) * cache_row();
     const int page = page_of(sample, token);

@@ -5,7 +5,7 @@
 
 namespace hyperslab::ops::cuda {
 
-/// Whether attention_appended takes these: a causal mask, bf16 or f16, heads of a multiple of 8
+/// True if attention_appended takes these: a causal mask, bf16 or f16, heads of a multiple of 8
 /// elements up to 256, views that begin at multiples of 16 bytes, and enough new tokens of a sample
 /// to fill tiles. Fewer leave most of the GPU idle, where kernels that cut keys among blocks do
 /// not.

@@ -43,7 +43,8 @@ struct CachedCall {
     const Dim end = end_of(token);
     return window > 0 && end > window ? end - window : 0;
   }
-  /// Of so many keys those of each split but the last, so that few keys lie with few splits.
+  /// The keys of each split but the last, of so many keys in all, so that few keys lie with few
+  /// splits.
   [[nodiscard]] __device__ Dim keys_of_split(Dim keys) const {
     const Dim share = (keys + splits - 1) / splits;
     return share < kLeastKeys ? kLeastKeys : share;
@@ -91,7 +92,8 @@ struct CachedHead {
   }
 };
 
-/// What a team of lanes has of one query: kWidth columns of the sum of its values, a lane.
+/// The partial result of a team of lanes for one query: each lane holds kWidth columns of the sum
+/// of values.
 template <int kWidth>
 struct TeamSum {
   float top = -INFINITY;

@@ -36,7 +36,7 @@ constexpr Dim kHeadWidthUnit = 8;
 constexpr std::uintptr_t kAlignment = 16;  // bytes: what the frontend takes operands to have
 
 enum class Direction : std::uint8_t { forward, backward };
-/// What a graph is good for: B, T, H, H_kv, Dh, mask, window, scale, dtype, direction,
+/// The problem that a graph solves: B, T, H, H_kv, Dh, mask, window, scale, dtype, direction,
 /// deterministic.
 using Key =
     std::tuple<Dim, Dim, Dim, Dim, Dim, AttentionMask::Kind, Dim, float, DType, Direction, bool>;
@@ -268,7 +268,7 @@ void* address(CView view, Dim elements = 0) {
   return reinterpret_cast<void*>(base + static_cast<std::size_t>(elements) * size_of(view.dtype()));
 }
 
-/// Where queries, keys and values begin inside a packed view.
+/// Sets the begins of queries, keys and values inside a packed view.
 void set_packed(Pointers& pointers, const HeadLayout& layout, CView packed,
                 const std::array<Uid, 3>& uids) {
   const Dim keys = layout.heads * layout.head_width;
@@ -280,7 +280,7 @@ void set_packed(Pointers& pointers, const HeadLayout& layout, CView packed,
 /// Who computes a pass.
 enum class Kernels : std::uint8_t { cudnn, tiles, warpgroups };
 
-/// What cuDNN cannot do, or does slower, is done by kernels of our own.
+/// Chooses our own kernels where cuDNN cannot solve the problem, or is slower.
 Kernels kernels_for(const HeadLayout& layout, const AttentionScores& scores, Dim T,
                     bool deterministic) {
   const bool causal = scores.mask.kind == AttentionMask::Kind::causal;

@@ -19,7 +19,7 @@ struct DecodeCall {
   Dim half;
 };
 
-/// What a thread works on: a split of the keys of a head of a sample, with the block's others.
+/// A thread's part of the work: a split of the keys of a head of a sample, with the block's others.
 struct DecodePlace {
   int sample;
   int head;
@@ -28,7 +28,7 @@ struct DecodePlace {
   unsigned thread;
 };
 
-/// How the keys that a token sees are cut.
+/// The split of the keys that a token sees.
 struct KeySplits {
   int first;  ///< the first of them
   int keys;
@@ -132,8 +132,8 @@ __device__ void add_newest(const DecodeCall<T>& call, const DecodePlace& place,
   *reinterpret_cast<Vec<T, N>*>(cached.value_cache + at) = value[0];
 }
 
-/// What several sums weigh in their total: e^(top - largest top), and the total of their sums. One
-/// of nothing has the top -infinity.
+/// The weights of several sums in their total: e^(top - largest top), and the total of their sums.
+/// One of nothing has the top -infinity.
 template <bool kFast, int N>
 __device__ OnlineSum<false> weigh(float (&tops)[N], const float (&sums)[N]) {
   OnlineSum<false> total;
@@ -205,7 +205,7 @@ __device__ void merge_teams(TeamSum<kVector<T>>& part, unsigned thread,
   to.sum = total.sum;
 }
 
-/// What a split of the keys has to say, by kThreads threads.
+/// The result of a split of the keys, by kThreads threads.
 template <int kLanes, int kThreads, class T, class Sync>
 __device__ void attend_split(const DecodeCall<T>& call, const DecodePlace& place, DecodeKeys own,
                              WarpSums<kThreads / 32, kLanes * kVector<T>>& warps, Sync sync,

@@ -5,7 +5,7 @@
 
 namespace hyperslab::ops::cuda {
 
-/// Whether attention_decode takes these: one token a sample, heads 64, 128, 256 or 512 bytes wide,
+/// True if attention_decode takes these: one token a sample, heads 64, 128, 256 or 512 bytes wide,
 /// the turned half of them a multiple of 16 bytes, a causal mask, views aligned to 16 bytes, and a
 /// GPU of compute capability 9.0 or newer.
 [[nodiscard]] bool suits_attention_decode(const HeadLayout& layout, const AttentionScores& scores,

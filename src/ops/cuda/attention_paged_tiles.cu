@@ -16,7 +16,8 @@ struct Tile {
       : first(number * pairs), last(min(first + pairs, of_all) - 1) {}
 };
 
-/// What a team of lanes has of one pair. Elements of 16 bits take the fast exponential.
+/// The partial result of a team of lanes for one pair. Elements of 16 bits take the fast
+/// exponential.
 template <int N>
 struct PairSum {
   float top = -INFINITY;
@@ -68,7 +69,7 @@ struct TileMemory {
   float sums[kPagedWarps];
 };
 
-/// Where the pairs of a block's tile stand.
+/// The positions of the pairs of a block's tile.
 template <int kPairs>
 struct PairBounds {
   Dim begin[kPairs];

@@ -16,7 +16,7 @@ void tiled_attention_forward(Context& ctx, const HeadLayout& layout, const Atten
 void tiled_attention_backward(Context& ctx, const HeadLayout& layout, const AttentionScores& scores,
                               CView dout, const AttentionSaved& saved, View dqkv);
 
-/// Whether the two above do it in cuDNN's place.
+/// True if the two above do it in cuDNN's place.
 [[nodiscard]] inline bool wants_tiles(const AttentionScores& scores) {
   return scores.softcap > 0 || static_cast<bool>(scores.first_keys);
 }

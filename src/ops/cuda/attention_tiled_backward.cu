@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(kTileThreads) attend_tiles_queries_kernel(Tile
                      call.tokens, call.head_width, at, dq, factor);
 }
 
-/// What a tile's queries have besides rows of tiles.
+/// The statistics of a tile's queries, besides rows of tiles.
 struct QueryStatistics {
   float log2_sum_exp[kTileRows];
   float dot[kTileRows];

@@ -18,7 +18,7 @@ inline constexpr int kTileWarps = 4;
 inline constexpr int kWarpRows = kTileRows / kTileWarps;
 inline constexpr int kTileThreads = 32 * kTileWarps;
 
-/// What one call of tiled attention reads and writes, over all samples and heads.
+/// The operands of one call of tiled attention, over all samples and heads.
 template <class T>
 struct TiledCall {
   int tokens;
@@ -95,7 +95,7 @@ struct Lane {
   }
 };
 
-/// What a step of 16 columns of a tile multiplies: rows of the warp, and all 64 rows of another.
+/// The operands of a step of 16 columns of a tile: rows of the warp, and all 64 rows of another.
 struct StepOperands {
   std::uint32_t rows[4];
   std::uint32_t columns[4][4];

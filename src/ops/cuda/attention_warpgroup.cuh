@@ -21,8 +21,8 @@ struct WarpgroupCall : TiledCall<T> {
   float* column_sums = nullptr;  ///< of dqkv over the rows of tiles, (B, tiles, packed)
 };
 
-/// What products of queries and keys become. Without a cap they stay as they are until they are
-/// exponents.
+/// Turns products of queries and keys into scores. Without a cap they stay as they are until they
+/// are exponents.
 template <bool kCapped>
 struct ScoreRule {
   float scale;

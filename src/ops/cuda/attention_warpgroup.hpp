@@ -14,10 +14,10 @@ void warpgroup_attention_backward(Context& ctx, const HeadLayout& layout,
                                   const AttentionScores& scores, CView dout,
                                   const AttentionSaved& saved, const AttentionGradients& gradients);
 
-/// Whether the two above take heads of this layout on the GPU in use, as this was built.
+/// True if the two above take heads of this layout on the GPU in use, as this was built.
 [[nodiscard]] bool suits_warpgroups(const HeadLayout& layout);
 
-/// Whether they are faster than cuDNN's kernels without documents and caps: with heads of 64
+/// True if they are faster than cuDNN's kernels without documents and caps: with heads of 64
 /// elements up to some context (analysis/results/attention-h100.txt).
 [[nodiscard]] constexpr bool warpgroups_outrun_cudnn(const HeadLayout& layout,
                                                      const AttentionMask& mask, Dim T) {

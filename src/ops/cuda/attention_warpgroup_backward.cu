@@ -197,7 +197,7 @@ __global__ void __launch_bounds__(kTileThreads, QuerySharedLayout<kWidth>::kBloc
                             call.scale, reinterpret_cast<float*>(memory));
 }
 
-/// What a tile's queries have besides rows of tiles.
+/// The statistics of a tile's queries, besides rows of tiles.
 struct QueryStatistics {
   float log2_sum_exp[kTileRows];
   float dot[kTileRows];

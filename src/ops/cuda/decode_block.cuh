@@ -21,7 +21,7 @@ struct NormCall {
   bool centered;
 };
 
-/// What norm reads: residual + delta, kept in sum.
+/// The input of norm: residual + delta, kept in sum.
 template <class T>
 struct StreamCall {
   const T* residual;
@@ -107,8 +107,8 @@ __device__ float readers_sum(float value, float (&scratch)[kRingWarps]) {
   return total;
 }
 
-/// What a block keeps in shared memory beside the ring and the row of a product: the stream, and
-/// the parameters of both norms, which are read before earlier kernels have ended.
+/// The shared memory of a block beside the ring and the row of a product: the stream, and the
+/// parameters of both norms, which are read before earlier kernels have ended.
 template <class T>
 struct Kept {
   T* stream;
@@ -136,7 +136,7 @@ struct Kept {
   }
 };
 
-/// What a norm subtracts and multiplies by.
+/// The mean that a norm subtracts and the factor by which it multiplies.
 struct Statistics {
   float mean;
   float rstd;
@@ -287,7 +287,7 @@ __device__ void attend(const BlockCall<T>& call, int past, std::uint8_t* shared)
   }
 }
 
-/// Whether a block has tiles of a product. Their finisher arrives at the barrier after it, in other
+/// True if a block has tiles of a product. Their finisher arrives at the barrier after it, in other
 /// blocks a reader does.
 __device__ bool has_tiles(const RingSource& source) {
   return static_cast<int>(blockIdx.x) < source.tiles();
@@ -330,7 +330,7 @@ class Readers {
  private:
   static constexpr int D = kLanes * kVector<T>;
 
-  /// What a product multiplies.
+  /// Keeps the row that a product multiplies.
   __device__ void keep_row(int product, int past, const typename Format::Row& row) {
     const Dim K = call_.columns[product];
     if (product == kOutput) {
@@ -347,7 +347,7 @@ class Readers {
                    K);
     }
   }
-  /// What the readers of this block have written can be read after the next barrier.
+  /// Makes values that the readers of this block have written readable after the next barrier.
   __device__ void arrive() {
     sync_readers();
     if (threadIdx.x == 0) BlockBarriers::arrive();

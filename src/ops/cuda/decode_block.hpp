@@ -5,7 +5,7 @@
 
 namespace hyperslab::ops::cuda {
 
-/// Whether decode_block takes these operands of decode_block_forward.
+/// True if decode_block takes these operands of decode_block_forward.
 [[nodiscard]] bool suits_decode_block(const DecodeBlock& block, const DecodeStream& stream);
 void decode_block(Context& ctx, const DecodeBlock& block, const DecodeStream& stream);
 

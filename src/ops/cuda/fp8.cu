@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// What values are multiplied by, found once for all threads of a block.
+/// The factor of values, found once for all threads of a block.
 template <Fp8Format kFormat, bool kOwnScales>
 class Inverses {
  public:

@@ -115,8 +115,8 @@ void set(const Preference& preference, cublasLtMatmulPreferenceAttributes_t attr
       "cublasLtMatmulPreferenceSetAttribute");
 }
 
-/// Where the epilogue reads and writes, and where scales are; the only part of a descriptor that
-/// changes from call to call.
+/// Sets the pointers of the epilogue and the scales; the only part of a descriptor that changes
+/// from call to call.
 void set_pointers(const Desc& desc, const Gemm& p, void* aux) {
   if (has_bias(p.epilogue)) set(desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
   if (has_aux(p.epilogue)) set(desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aux);
@@ -135,14 +135,14 @@ cublasLtMatmulMatrixScale_t scale_mode(Fp8Scaling scaling) {
   return CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
 }
 
-/// How 8-bit floats are scaled and added up.
+/// Sets how FP8 values are scaled and added up.
 void set_fp8(const Desc& desc, const Fp8Operands& fp8) {
   set(desc, CUBLASLT_MATMUL_DESC_FAST_ACCUM, std::int8_t{fp8.sums == Fp8Sums::fast});
   set(desc, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, scale_mode(fp8.b_scaling));
   set(desc, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, scale_mode(fp8.a_scaling));
 }
 
-/// What sums are in, and alpha and beta.
+/// The type of sums, and that of alpha and beta.
 std::pair<cublasComputeType_t, cudaDataType_t> arithmetic_of(Context& ctx, const Gemm& p) {
   if (is_int8(p)) return {CUBLAS_COMPUTE_32I, CUDA_R_32I};
   const bool tf32 = p.in == DType::f32 && ctx.tf32();

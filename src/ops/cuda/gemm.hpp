@@ -18,7 +18,7 @@ struct Operand {
   Dim stride = 0;
 };
 
-/// What cuBLASLt does with op(a) op(b), here called ab, before it is stored. Columns are those of
+/// cuBLASLt's operation on op(a) op(b), here called ab, before it is stored. Columns are those of
 /// c.
 enum class Epilogue : std::uint8_t {
   none,
@@ -28,7 +28,8 @@ enum class Epilogue : std::uint8_t {
   dgelu,      ///< c = ab * gelu_tanh'(aux)
 };
 
-/// What 8-bit floats add to a GEMM of u8: then a is (M, K) and b is (N, K) transposed.
+/// The additional operands of a GEMM of FP8 values in u8: then a is (M, K) and b is (N, K)
+/// transposed.
 struct Fp8Operands {
   bool present = false;
   Fp8Scaling a_scaling = Fp8Scaling::tensor;

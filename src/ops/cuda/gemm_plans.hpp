@@ -37,7 +37,7 @@ struct GemmPlans {
 /// Made at the first call.
 [[nodiscard]] GemmPlans& plans_of(Backend& backend);
 
-/// What was adopted for the kind, unless cuBLASLt refuses it here.
+/// The algorithm that was adopted for the kind, unless cuBLASLt refuses it here.
 [[nodiscard]] std::optional<cublasLtMatmulAlgo_t> kept_algorithm(Backend& backend, const Kind& kind,
                                                                  const GemmPlan& plan);
 

@@ -33,8 +33,8 @@ struct GemmPlans;           // algorithms and descriptors, gemm_plans.hpp
 struct AttentionPlans;      // cuDNN's handle and graphs, attention_cudnn.cpp
 struct DeferredReductions;  // partial sums that wait, reduce.cu
 
-/// What the ops of one CUDA context keep between calls. Everything is made at the first use of a
-/// shape and has a fixed address from then on, so that captured graphs stay valid.
+/// State that the ops of one CUDA context keep between calls. Everything is made at the first use
+/// of a shape and has a fixed address from then on, so that captured graphs stay valid.
 struct Backend {
   static constexpr std::size_t kLtWorkspaceBytes = 32U << 20;  ///< what cuBLAS advises for Hopper
 
@@ -58,7 +58,7 @@ struct Backend {
 /// The context's backend, made at the first call.
 [[nodiscard]] Backend& backend_of(Context& ctx);
 
-/// Whether the stream records a graph, when nothing may be timed or waited for.
+/// True if the stream records a graph, when nothing may be timed or waited for.
 [[nodiscard]] bool is_capturing(const Backend& backend);
 
 }  // namespace hyperslab::ops::cuda

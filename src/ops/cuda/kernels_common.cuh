@@ -47,7 +47,7 @@ __device__ T from_real(float value) {
     return out;
   }
 }
-/// What is left of a value after it was stored as T.
+/// The value after it was stored as T.
 template <class T>
 __device__ float rounded(float value) {
   return to_real(from_real<T>(value));
@@ -71,7 +71,7 @@ __device__ void store(T* to, const float (&from)[N]) {
   *reinterpret_cast<Vec<T, N>*>(to) = raw;
 }
 
-/// Whether all addresses allow 16-byte accesses; null does.
+/// True if all addresses allow 16-byte accesses; null does.
 template <class... Pointers>
 [[nodiscard]] bool aligned(const Pointers*... pointers) {
   return ((reinterpret_cast<std::uintptr_t>(pointers) % 16 == 0) && ...);
@@ -167,7 +167,7 @@ struct LivePosition {
 // One kernel waits at its end alone: that of keys in attention_warpgroup_backward.cu, which reads
 // what the one before it has written before it calls overlap().
 
-/// Whether all machine code in this build has the instructions.
+/// True if all machine code in this build has the instructions.
 inline constexpr bool kOverlaps = [] {
   for (const int architecture : {__CUDA_ARCH_LIST__}) {
     if (architecture < 900) return false;
@@ -228,7 +228,7 @@ void launch_overlapping(Context& ctx, const char* op, void (*kernel)(Parameters.
   launch_beside<Parameters...>(ctx, op, ctx.fixed_parameters(), kernel, grid, arguments...);
 }
 
-/// Whether a kernel that reads nothing before it waits overlaps, of a pass over so many rows
+/// True if a kernel that reads nothing before it waits overlaps, of a pass over so many rows
 /// (tokens). A step of 1,024 is 3 to 5 % faster so, one of 8,192 still 1 %; large ones, whose
 /// launches weigh little, took up to 1.4 % longer (analysis/results/kernels-h200.txt, item 4).
 [[nodiscard]] inline bool waits_beside(const Context& ctx, Dim rows) {

@@ -6,7 +6,7 @@
 
 namespace hyperslab::ops::cuda {
 
-/// What a kernel knows of a dropout; the step is read from device memory.
+/// The dropout of a kernel; the step is read from device memory.
 struct DropoutMask {
   float probability = 0;
   float scale = 1;  ///< 1 / (1 - p)

@@ -29,7 +29,7 @@ struct NormalFloat {
   return table;
 }
 
-/// What the scale of a group is stored in.
+/// The type in which the scale of a group is stored.
 template <WeightFormat kFormat>
 struct StoredScale;
 template <>

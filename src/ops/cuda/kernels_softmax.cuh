@@ -19,7 +19,8 @@ struct OnlineSum {
   float top = -INFINITY;
   float sum = 0;
 
-  /// What is subtracted: finite while all values are -infinity, so that these add nothing.
+  /// The value that is subtracted: finite while all values are -infinity, so that these add
+  /// nothing.
   [[nodiscard]] __device__ static float shift(float top) { return top == -INFINITY ? 0.0F : top; }
 
   /// Adds the values and returns the largest of them.

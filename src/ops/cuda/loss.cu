@@ -162,7 +162,7 @@ void launch_rows(Context& ctx, const char* op, Dim rows, int count, void (*warps
                  arguments...);
 }
 
-/// Whether rows come and go in a stream (loss_streamed.cuh): gradients are asked for, and two
+/// True if rows come and go in a stream (loss_streamed.cuh): gradients are asked for, and two
 /// blocks of a multiprocessor have room for a row each. Rows begin at multiples of 16 bytes.
 template <class T>
 bool is_streamed(const LossCall<T>& call) {

@@ -44,7 +44,7 @@ struct RowParts {
 
 inline constexpr int kNoColumn = std::numeric_limits<int>::max();
 
-/// What one thread has seen of a row, in ascending order.
+/// The statistics of the part of a row that one thread has seen, in ascending order.
 template <class T>
 struct Seen {
   OnlineSum<sizeof(T) == 2> sum;
@@ -124,7 +124,7 @@ struct RowTotal {
   float answer;
 };
 
-/// What the threads have seen together. `answer` holds for thread 0 alone.
+/// The statistics of all threads together. `answer` holds for thread 0 alone.
 template <bool kBlock, class T>
 __device__ RowTotal total_of_row(const Seen<T>& seen, const Columns& columns, float at_target,
                                  SoftmaxScratch& scratch) {
@@ -186,7 +186,7 @@ __device__ void write_no_loss(const LossCall<T>& call, Dim row, std::int32_t tar
   call.out[row] = {target == kIgnoredTarget ? 0.0 : static_cast<double>(nanf("")), 0, 0, 0};
 }
 
-/// What e^(logit - largest) is multiplied by in the gradient, `scale` of the loss.
+/// The factor of e^(logit - largest) in the gradient, `scale` of the loss.
 template <class T>
 __device__ float softmax_factor(const LossCall<T>& call, const RowTotal& total, float scale) {
   if (call.z_loss > 0) {

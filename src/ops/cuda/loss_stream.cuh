@@ -11,7 +11,7 @@
 
 namespace hyperslab::ops::cuda {
 
-/// How a block and its shared memory are cut.
+/// The split of a block and its shared memory.
 struct StreamCut {
   static constexpr int kWarps = 16;  // that compute
   static constexpr int kWorkers = 32 * kWarps;
@@ -45,7 +45,7 @@ struct StreamSizes {
   }
 };
 
-/// What the threads of a block tell each other.
+/// Values that the threads of a block exchange.
 struct StreamShared {
   std::uint64_t full[StreamCut::kMostBuffers][StreamCut::kMostPieces];     ///< of logits
   std::uint64_t written[StreamCut::kMostBuffers][StreamCut::kMostPieces];  ///< with the gradient

@@ -160,7 +160,7 @@ class StreamWorker {
     return total;
   }
 
-  /// Whether the first of this thread's logits that are `top` is before the target's.
+  /// True if the first of this thread's logits that are `top` is before the target's.
   __device__ bool precedes(const T* row, int piece, float top, std::int32_t target) const {
     for (int step = 0; step < StreamCut::kSteps; ++step) {
       const int vector = vector_of(piece, step);

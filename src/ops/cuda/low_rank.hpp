@@ -48,13 +48,13 @@ struct LowRankShape {
          sizeof(float);
 }
 
-/// Whether one reading of dy does. Addresses count on a device only; on `meta` they are null.
+/// True if one reading of dy does. Addresses count on a device only; on `meta` they are null.
 [[nodiscard]] bool suits_low_rank(CView dy, const std::vector<LowRankPart>& parts, CView u,
                                   CView du);
 /// The shape of a call that suits.
 [[nodiscard]] LowRankShape low_rank_shape(CView dy, const std::vector<LowRankPart>& parts);
 
-/// Whether a block of the GPU in use has the shared memory that the kernel takes for this rank; on
+/// True if a block of the GPU in use has the shared memory that the kernel takes for this rank; on
 /// one that has not, the products stay two.
 [[nodiscard]] bool has_room_for_low_rank(Dim rank);
 void low_rank_backward(Context& ctx, CView dy, const std::vector<LowRankPart>& parts, CView u,

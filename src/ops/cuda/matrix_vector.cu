@@ -31,7 +31,7 @@ struct FewRows {
   NormalFloat table;
 };
 
-/// Where a lane stands in the layout of kernels_mma.cuh.
+/// The position of a lane in the layout of kernels_mma.cuh.
 struct Lane {
   int warp = static_cast<int>(threadIdx.x) / 32;
   int index = static_cast<int>(threadIdx.x) % 32;
@@ -316,7 +316,7 @@ __global__ void __launch_bounds__(kThreads) any_int8_kernel(Int8Product<T> call)
   }
 }
 
-/// Whether the tensor cores' kernels take these weights: 16-bit x, and groups of whole chunks.
+/// True if the tensor cores' kernels take these weights: 16-bit x, and groups of whole chunks.
 template <class T>
 bool suits(const FewRows<T>& call, const CQuantizedMatrix& weight) {
   if (sizeof(T) != 2 || !aligned(call.x, call.weight)) return false;

@@ -9,7 +9,7 @@
 
 namespace hyperslab::ops::cuda {
 
-/// Where a product goes: y (rows, M); or, of a gate and what it gates, y (rows, M / 2) as
+/// The destination of a product: y (rows, M); or, of a gate and what it gates, y (rows, M / 2) as
 /// gated_forward of the product.
 struct RowsOutput {
   View y;
@@ -25,7 +25,7 @@ struct RowsOutput {
 void quantized_matrix_vector(Context& ctx, CView x, const CQuantizedMatrix& weight, CView bias,
                              View y);
 
-/// Whether plain_rows takes these: x of bf16 or f16, at most kMatrixVectorRows rows, K a multiple
+/// True if plain_rows takes these: x of bf16 or f16, at most kMatrixVectorRows rows, K a multiple
 /// of 8, x and weight aligned to 16 bytes, M / 2 of a gated output a multiple of 8, and a GPU of
 /// compute capability 9.0 or newer.
 [[nodiscard]] bool suits_plain_rows(CView x, CView weight, bool gated);

@@ -166,7 +166,7 @@ int launch_ring(Context& ctx, const NormBackwardCall<T>& call, const NormBackwar
   return ring.blocks;
 }
 
-/// Whether vectors of 16-bit rows come through a ring: all of a row's warps find room.
+/// True if vectors of 16-bit rows come through a ring: all of a row's warps find room.
 bool suits_ring(Dim rows, const NormBackwardShape& shape) {
   return rows > 0 && shape.threads <= NormRing::most_threads(2) && compute_capability() >= 90;
 }

@@ -11,7 +11,7 @@
 
 namespace hyperslab::ops::cuda {
 
-/// How a block and its shared memory are cut for rows of 16-bit elements.
+/// The split of a block and its shared memory for rows of 16-bit elements.
 struct NormRing {
   static constexpr int kMostGroups = 24;  // of a warp
   static constexpr int kMostStages = 16;

@@ -25,7 +25,7 @@ struct NormBackwardCall {
 enum class NormSums : std::uint8_t { none, weights, weights_and_stream };
 constexpr int count_of(NormSums sums) { return sums == NormSums::weights_and_stream ? 4 : 2; }
 
-/// What a thread holds of a row: K vectors of N elements, blockDim.x vectors apart.
+/// The part of a row that a thread holds: K vectors of N elements, blockDim.x vectors apart.
 template <int N, int K, class T>
 struct NormRow {
   Packed<N, T> dy[K];

@@ -15,11 +15,11 @@ __device__ float larger(float a, float b) {
   return __uint_as_float(max(__float_as_uint(a), __float_as_uint(b)));
 }
 
-/// Whether values can be divided by a scale; if not, the codes of its group are those of zero.
+/// True if values can be divided by a scale; if not, the codes of its group are those of zero.
 __device__ bool divides(float scale) { return scale > 0 && scale < INFINITY; }
 
-/// Where weights are rounded to. Without codes the rounded values go to `out` (fake quantization);
-/// without both only scales are found.
+/// The destination of rounded weights. Without codes the rounded values go to `out` (fake
+/// quantization); without both only scales are found.
 template <class T, WeightFormat kFormat>
 struct Rounding {
   using Scale = typename StoredScale<kFormat>::Type;

@@ -39,7 +39,7 @@ void multiply_widened(Context& ctx, CView x, const CQuantizedMatrix& weight, CVi
   cuda::linear_forward(ctx, x, widened, bias, Accumulate::no, y);
 }
 
-/// Where codes, scales and sums of int8 activations lie in scratch memory.
+/// The layout of codes, scales and sums of int8 activations in scratch memory.
 struct Int8Scratch {
   static constexpr std::size_t kAlignment = 128;
   Int8Scratch(void* scratch, Dim rows, Dim M, Dim K)

@@ -154,7 +154,7 @@ bool share_memory(const View& a, const View& b) {
   return begin(a) < begin(b) + b.bytes() && begin(b) < begin(a) + a.bytes();
 }
 
-/// Whether both add to the same elements, so that one has to end before the other.
+/// True if both add to the same elements, so that one has to end before the other.
 bool share_outputs(const PartialSums& a, const PartialSums& b) {
   return std::ranges::any_of(a.out, [&](const View& mine) {
     return std::ranges::any_of(b.out, [&](const View& other) { return share_memory(mine, other); });

@@ -44,8 +44,8 @@ struct StageShape {
         group_bytes_log2(weights.group_bytes_log2) {}
 };
 
-/// Where the product goes: y (M), or (M / 2) as gated_forward has it if the source is gated, else
-/// the activation of it if `activates`.
+/// The destination of the product: y (M), or (M / 2) as gated_forward has it if the source is
+/// gated, else the activation of it if `activates`.
 template <class T>
 struct RowOutput {
   T* y;
@@ -303,7 +303,7 @@ struct CodeFormat {
 
 constexpr int kRowThreads = kRingThreads + 32;  // readers, the warp that fills, one that finishes
 
-/// Whether this thread is of the warp that finishes tiles.
+/// True if this thread is of the warp that finishes tiles.
 [[nodiscard]] __device__ inline bool is_finisher() {
   return static_cast<int>(threadIdx.x) >= kRingThreads;
 }
@@ -369,7 +369,7 @@ __device__ void finish_row(const RowWeights<T>& weights, TileSums& tiles, const 
 /// them.
 [[nodiscard]] int scale_piece(const CQuantizedMatrix& weight);
 
-/// Whether a ring takes these codes, of K at most kMostColumns.
+/// True if a ring takes these codes, of K at most kMostColumns.
 [[nodiscard]] bool suits_row_codes(const CQuantizedMatrix& weight, bool gated);
 
 /// int8 or int4 weights that suits_row_codes takes.

@@ -22,7 +22,7 @@ struct SampleCall {
   Dim columns;
 };
 
-/// What the threads of a block share.
+/// Values that the threads of a block share.
 struct Shared {
   Mass sums[kDigits];        ///< of a digit's candidates
   unsigned counts[kDigits];  ///< of them
@@ -125,8 +125,8 @@ class Row {
     return block_total(sum, shared_.of_warps);
   }
 
-  /// The least candidate of the fewest likeliest ones that together measure `goal`, which all
-  /// together do: digit by digit from the first one.
+  /// Top-p cut: the smallest candidate of the fewest likeliest ones whose weights reach `goal`.
+  /// Found by a radix search, digit by digit.
   template <class Measure>
   [[nodiscard]] __device__ Candidate reach(Mass goal, Measure&& measure) const {
     Candidate found = 0;

@@ -9,7 +9,7 @@
 
 namespace hyperslab::ops::cuda {
 
-/// How the copy engine (TMA) takes an array: boxes of it, zeros beyond its ends.
+/// The shape in which the copy engine (TMA) takes an array: boxes of it, zeros beyond its ends.
 struct TensorMapShape {
   CUtensorMapDataType type;
   std::initializer_list<Dim> sizes;          ///< elements, the innermost dimension first

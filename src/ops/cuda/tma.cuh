@@ -108,8 +108,8 @@ __device__ inline void copy(std::uint32_t to, const CUtensorMap& from, const int
       : "memory"));
 }
 
-/// What this thread wrote to shared memory, for copies out of it that another thread starts after
-/// both met at a barrier.
+/// Makes this thread's writes to shared memory visible to copies out of it that another thread
+/// starts after both met at a barrier.
 __device__ inline void publish_writes() {
   HYPERSLAB_TMA(asm volatile("fence.proxy.async.shared::cta;" ::: "memory"));
 }

@@ -53,8 +53,9 @@ struct Tile {
   }
 
  private:
-  /// What begins `offset` bytes into the tile. Eight rows of 128 bytes are 1,024 bytes apart from
-  /// the next eight; `leading` bytes lie between parts. All in units of 16 bytes.
+  /// The descriptor of the matrix that begins `offset` bytes into the tile. Eight rows of 128 bytes
+  /// are 1,024 bytes apart from the next eight; `leading` bytes lie between parts. All in units of
+  /// 16 bytes.
   [[nodiscard]] __device__ std::uint64_t descriptor(int offset, int leading) const {
     constexpr std::uint32_t kSwizzle128 = 1U << 30U;
     const std::uint32_t low = (base >> 4U) + static_cast<std::uint32_t>(offset / 16) +

@@ -3,7 +3,7 @@
 
 namespace hyperslab::ops::cuda {
 
-/// Whether kernels of warpgroups (warpgroup.cuh) run: this was built for them, and the GPU in use
+/// True if kernels of warpgroups (warpgroup.cuh) run: this was built for them, and the GPU in use
 /// has compute capability 9.0.
 [[nodiscard]] bool has_warpgroups();
 

@@ -46,7 +46,7 @@ struct RingSource : RingShape {
   CUtensorMap scales;  ///< boxes of what belongs to them
 };
 
-/// Where a reading lane stands in the layout of kernels_mma.cuh.
+/// The position of a reading lane in the layout of kernels_mma.cuh.
 struct RingLane {
   int warp = static_cast<int>(threadIdx.x) / 32;
   int index = static_cast<int>(threadIdx.x) % 32;
@@ -153,7 +153,7 @@ __device__ float with_bias(float total, const T* bias, int m) {
   return bias == nullptr ? total : total + to_real(bias[m]);
 }
 
-/// Whether the copy engine and kRingShared are there, and take M rows of so many bytes, by halves
+/// True if the copy engine and kRingShared are there, and take M rows of so many bytes, by halves
 /// if `gated`.
 [[nodiscard]] bool suits_ring(Dim M, Dim row_bytes, bool gated);
 

@@ -21,7 +21,7 @@ inline constexpr Dim kMostBlocks = Dim{8} * kReferenceMultiprocessors;
 /// The widest row of norm_backward and add_norm_forward.
 inline constexpr Dim kMaxNormWidth = 16384;
 
-/// How norm_backward cuts rows of width C: `threads` per row with at most `held` columns each,
+/// norm_backward's split of rows of width C: `threads` per row with at most `held` columns each,
 /// `groups` rows at once in a block. Few columns leave registers for more rows on their way.
 struct NormBackwardShape {
   int held;  ///< 8 or 16
@@ -92,7 +92,7 @@ inline constexpr int kMatrixNormParts = 128;
   return static_cast<std::size_t>(batch * kMatrixNormParts) * sizeof(double);
 }
 
-/// What one row of logits adds to the sums.
+/// The terms that one row of logits adds to the sums.
 struct RowLoss {
   double loss;
   float z_loss;
@@ -103,7 +103,7 @@ struct RowLoss {
   return static_cast<std::size_t>(rows) * sizeof(RowLoss);
 }
 
-/// What one row of class logits adds to the sums.
+/// The terms that one row of class logits adds to the sums.
 struct ClassRowLoss {
   float loss;
   int counts;
