@@ -83,7 +83,7 @@ bool is_complete(const StepFolder& step) {
   }
 }
 
-/// Whether the run `id` has a checkpoint on the disk that is as new as all that the host holds.
+/// True if the run `id` has a checkpoint on the disk that is as new as all that the host holds.
 bool is_superseded(const std::string& host, const std::string& id) {
   const std::string checkpoints = described(host);
   if (checkpoints.empty() || read_run_id(checkpoints) != id) return false;

@@ -9,7 +9,7 @@
 
 namespace hyperslab::io {
 
-/// Where this host keeps checkpoints of a run in memory:
+/// The folder in which this host keeps checkpoints of a run in memory:
 /// <directory>/hyperslab-<user>-<id of the run>/<host>. Both folders are private, so nothing below
 /// them is of someone else and no link leads away. Functions throw Error(storage).
 class MemoryFolder {
@@ -24,7 +24,7 @@ class MemoryFolder {
   void hold();
   /// Throws unless both folders are there and private.
   void require_private() const;
-  /// Whether there is anything to read; what is not private is told as a warning.
+  /// True if there is anything to read; warns of folders that are not private.
   [[nodiscard]] bool can_be_read() const;
   /// Removes the run's folders on this host that no other process holds.
   void remove();

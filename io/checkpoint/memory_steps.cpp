@@ -79,7 +79,7 @@ void copy_checked(const std::string& from, const std::string& to, const Manifest
               });
 }
 
-/// Who has the file, lowest first.
+/// Holders of the file, lowest first.
 std::vector<int> holders_of(const std::vector<HeldStep>& holders, const std::string& file) {
   std::vector<int> found;
   for (const HeldStep& held : holders) {
@@ -134,7 +134,7 @@ class FileCopies {
     return failures;
   }
 
-  /// Of a file that a holder could not copy the next one is asked.
+  /// Asks the next holder for a file that one could not copy.
   void take(const std::vector<std::string>& failures_by_rank) {
     std::map<std::size_t, std::string> failed;
     for (const std::string& failures : failures_by_rank) {

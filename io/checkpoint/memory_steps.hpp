@@ -12,7 +12,7 @@
 
 namespace hyperslab::io {
 
-/// What a host holds of a step.
+/// Files of a step that a host holds.
 struct HeldStep {
   std::int64_t step = 0;
   std::uint32_t manifest = 0;  ///< CRC32C of its text, which is equal on all hosts of one save

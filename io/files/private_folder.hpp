@@ -35,7 +35,7 @@ class FolderLock {
   FolderLock& operator=(const FolderLock&) = delete;
   ~FolderLock();
 
-  /// Whether `path` is still the folder that is held.
+  /// True if `path` is still the folder that is held.
   [[nodiscard]] bool is_of(const std::string& path) const;
 
  private:

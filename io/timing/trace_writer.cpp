@@ -81,7 +81,7 @@ std::vector<std::string> rank_files(const fs::path& start) {
   return files;
 }
 
-/// Whether a rank of the start was killed before its first row, with a warning: its file is empty.
+/// True if a rank of the start was killed before its first row: its file is empty. Warns.
 bool was_killed_early(const fs::path& start) {
   for (const std::string& file : rank_files(start)) {
     std::error_code error;

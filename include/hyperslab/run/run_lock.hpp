@@ -30,7 +30,7 @@ class RunLock {
   void keep() { kept_ = true; }
   /// False if the file system has no flock.
   [[nodiscard]] bool is_held() const { return held_; }
-  /// Whether the file that this holds is still the one in the directory.
+  /// True if the file that this holds is still the one in the directory.
   [[nodiscard]] bool is_in_place() const;
 
  private:
