@@ -18,6 +18,7 @@
 #include "hyperslab/core/hyperslab.hpp"
 #include "hyperslab/core/philox.hpp"
 #include "hyperslab/io/json_depth.hpp"
+#include "hyperslab/io/json_problem.hpp"
 
 namespace hyperslab::io {
 namespace {
@@ -121,6 +122,8 @@ json tables_of(const Manifest& manifest) {
 DType dtype_of_tensor(const std::string& name, const json& tensor) {
   try {
     return storable_dtype(tensor.at("dtype").get<std::string>());
+  } catch (const json::exception& error) {
+    throw std::invalid_argument("tensor " + name + ": " + json_problem(error));
   } catch (const std::exception& error) {
     throw std::invalid_argument("tensor " + name + ": " + error.what());
   }
@@ -293,6 +296,9 @@ void check_numbers(const json& value) {
 Manifest parse(const std::string& text) {
   if (is_too_deep(text)) throw std::invalid_argument("its JSON is nested too deep");
   json value = json::parse(text);
+  if (!value.is_object()) {
+    throw std::invalid_argument(fmt::format("expected a JSON object, found {}", value.type_name()));
+  }
   check_numbers(value);
   const auto format = value.at("format").get<std::int64_t>();
   if (format < 1) throw std::invalid_argument(fmt::format("format {} is not possible", format));
@@ -344,6 +350,8 @@ std::string to_text(const Manifest& manifest) {
 Manifest manifest_of_text(const std::string& text, const std::string& path) {
   try {
     return parse(text);
+  } catch (const json::exception& error) {
+    throw Error(ExitCode::checkpoint, path + ": damaged JSON: " + json_problem(error));
   } catch (const std::exception& error) {
     throw Error(ExitCode::checkpoint, path + ": " + error.what());
   }

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <functional>
 #include <numeric>
 
@@ -29,25 +30,6 @@ comm::OnFailure failure(std::int64_t step, const std::function<void()>& undo) {
         step, rank, message);
   };
   return {undo, text};
-}
-
-/// Moves the complete folder `from` to `to`; a folder that is there goes to `from` (or, if the
-/// file system cannot exchange, to `<to>.replaced`). Returns where the old one is, or nothing.
-std::string move_in(const std::string& from, const std::string& to, bool replaces) {
-  if (!replaces) {
-    storage::rename(from, to);
-    return "";
-  }
-  if (storage::exchange(from, to)) return from;
-  std::string old = to + kReplaced;
-  storage::rename(to, old);
-  try {
-    storage::rename(from, to);
-  } catch (const Error&) {
-    storage::rename(old, to);
-    throw;
-  }
-  return old;
 }
 
 void move_back(const std::string& from, const std::string& to, const std::string& old) {
@@ -84,9 +66,12 @@ bool restore_latest(const std::string& path, const std::string& text) {
   }
 }
 
-bool exists(const std::string& directory, const std::string& name) {
-  const std::vector<StepFolder> steps = find_steps(directory);
-  return std::ranges::find(steps, directory + "/" + name, &StepFolder::path) != steps.end();
+bool exists(const std::string& folder) {
+  const std::string name = std::filesystem::path(folder).filename().string();
+  const std::vector<StepFolder> steps = find_steps(storage::parent_of(folder));
+  return std::ranges::any_of(steps, [&](const StepFolder& step) {
+    return std::filesystem::path(step.path).filename().string() == name;
+  });
 }
 
 }  // namespace
@@ -150,6 +135,24 @@ void require_space(const std::string& path, std::uint64_t bytes) {
                   path, static_cast<double>(bytes) / mib, static_cast<double>(free) / mib));
 }
 
+/// The old folder goes to `from`, or to `<to>.replaced` if the file system cannot exchange.
+std::string replace_folder(const std::string& from, const std::string& to) {
+  if (!exists(to)) {
+    storage::rename(from, to);
+    return "";
+  }
+  if (storage::exchange(from, to)) return from;
+  std::string old = to + kReplaced;
+  storage::rename(to, old);
+  try {
+    storage::rename(from, to);
+  } catch (const Error&) {
+    storage::rename(old, to);
+    throw;
+  }
+  return old;
+}
+
 void publish(const std::string& directory, const std::string& temporary, const std::string& name,
              const Manifest& manifest) {
   const std::string folder = directory + "/" + name;
@@ -159,7 +162,7 @@ void publish(const std::string& directory, const std::string& temporary, const s
   storage::sync_folder(temporary);
   const std::string latest = directory + "/" + kLatestName;
   const std::string latest_before = latest_text(latest);
-  const std::string old = move_in(temporary, folder, exists(directory, name));
+  const std::string old = replace_folder(temporary, folder);
   try {
     storage::sync_folder(directory);
     replace_text(latest, name + "\n", kLatestSuffix);

@@ -35,6 +35,10 @@ void remove_quietly(const std::string& path);
 /// free.
 void require_space(const std::string& path, std::uint64_t bytes);
 
+/// Gives the folder `from` the name `to` in one step. Where `to` is there already, returns the name
+/// of the folder that was replaced, which the caller removes; else nothing.
+[[nodiscard]] std::string replace_folder(const std::string& from, const std::string& to);
+
 /// Writes the manifest into the folder `temporary`, gives it its name in one step, and points
 /// `latest` to it. If something fails, the earlier checkpoint is as it was.
 void publish(const std::string& directory, const std::string& temporary, const std::string& name,

@@ -43,7 +43,7 @@ CallError::CallError(const std::string& path, const char* what, int error_number
 File File::create(const std::string& path) {
   const StorageCall call("creating", path);
   before(kCreate, path, "creating it failed");
-  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
   if (fd < 0) fail(path, "creating it failed", errno);
   return {path, fd};
 }

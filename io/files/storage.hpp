@@ -37,7 +37,8 @@ class CallError : public Error {
 /// An open file. Functions throw CallError.
 class File {
  public:
-  /// A new or emptied file to write and read.
+  /// A new or emptied file to write and read; never the target of a link, which someone else may
+  /// have made under a name that can be guessed.
   [[nodiscard]] static File create(const std::string& path);
   /// Read-only. Throws Error(storage) at once for a pipe or a device, without waiting for it.
   [[nodiscard]] static File open(const std::string& path);

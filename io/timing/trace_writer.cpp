@@ -13,6 +13,7 @@
 #include <tuple>
 
 #include "files/atomic_file.hpp"
+#include "hyperslab/core/log.hpp"
 #include "hyperslab/io/trace.hpp"
 #include "timing/timing_reader.hpp"
 
@@ -68,14 +69,32 @@ RankSteps steps_of(const TimingReader& file) {
   return found;
 }
 
-/// The files of all ranks of a start in their order; throws Error(data) if one is missing.
-std::vector<std::string> files_of(const fs::path& start) {
+/// The files of the ranks of a start in their order.
+std::vector<std::string> rank_files(const fs::path& start) {
   std::vector<std::string> files;
-  for (const auto& entry : fs::directory_iterator(start)) {
-    const std::string name = entry.path().filename().string();
-    if (name.starts_with("rank_") && name.ends_with(".h5")) files.push_back(entry.path().string());
+  std::error_code error;
+  for (fs::directory_iterator it(start, error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    if (name.starts_with("rank_") && name.ends_with(".h5")) files.push_back(it->path().string());
   }
   std::ranges::sort(files);
+  return files;
+}
+
+/// True if a rank of the start was killed before its first row: its file is empty. Warns.
+bool was_killed_early(const fs::path& start) {
+  for (const std::string& file : rank_files(start)) {
+    std::error_code error;
+    if (fs::file_size(file, error) != 0 || error) continue;
+    log::warn(fmt::format("{} is empty: its start was killed and is left out", file));
+    return true;
+  }
+  return false;
+}
+
+/// The files of all ranks of a start in their order; throws Error(data) if one is missing.
+std::vector<std::string> files_of(const fs::path& start) {
+  std::vector<std::string> files = rank_files(start);
   if (files.empty()) throw Error(ExitCode::data, start.string() + ": holds no rank_*.h5");
   const std::int64_t expected = TimingReader(files.front()).integer("world_size");
   if (std::ssize(files) != expected) {
@@ -98,6 +117,7 @@ fs::path traced_start(const std::string& run_directory) {
     throw Error(ExitCode::data, timing.string() + ": holds no timings of a start");
   }
   for (const fs::path& start : std::ranges::reverse_view(starts)) {
+    if (was_killed_early(start)) continue;
     const fs::path first = start / "rank_00000.h5";
     if (fs::exists(first, error) && !steps_of(TimingReader(first.string())).steps.empty()) {
       return start;

@@ -95,12 +95,16 @@ Findings sort_ranks(std::span<const Peer> peers, const Limits& limits, double no
       found.broken.push_back(rank);
     } else if (now - peer.heard > limits.silence) {
       found.silent.push_back(rank);
+    } else if (peer.status.stores) {
+      found.working.push_back(rank);
     } else if (call != nullptr) {
       found.waiting["in " + call_text(*call, call->awaited_kind, call->awaited)].push_back(rank);
     } else if (peer.status.awaited_step > 0) {
       const std::string what =
           fmt::format("for the device to end step {}", peer.status.awaited_step);
       found.waiting[what].push_back(rank);
+    } else if (peer.status.awaits_save && !peer.status.pauses) {
+      found.waiting["for the checkpoint that is written beside training"].push_back(rank);
     } else {
       found.working.push_back(rank);
     }
@@ -224,23 +228,26 @@ bool is_broken(std::span<const Peer> peers, const Limits& limits, double now) {
 Status Status::of(FlightRecorders& recorders) {
   const Activity& activity = recorders.activity();
   Status status;
-  status.beats = activity.beats.load(std::memory_order_relaxed);
+  status.beats = activity.beats.load(std::memory_order_relaxed) + slow_storage_calls();
   status.step = activity.step.load(std::memory_order_relaxed);
   status.ended_step = activity.ended_step.load(std::memory_order_relaxed);
   status.awaited_step = activity.awaited_step.load(std::memory_order_relaxed);
   status.microbatch = activity.microbatch.load(std::memory_order_relaxed);
   status.phase = activity.phase.load(std::memory_order_relaxed);
-  status.pauses = activity.pauses.load(std::memory_order_relaxed) > 0;
+  const bool in_pause = activity.pauses.load(std::memory_order_relaxed) > 0;
   std::string task = oldest_storage_call();
+  status.stores = !task.empty();
+  status.pauses = in_pause || status.stores;
+  status.awaits_save = waits_for_storage();
   const char* const pause = activity.pause.load(std::memory_order_relaxed);
-  if (task.empty() && status.pauses && pause != nullptr) task = pause;
+  if (task.empty() && in_pause && pause != nullptr) task = pause;
   std::memcpy(status.task.data(), task.data(), std::min(task.size(), kMostOfTask - 1));
   status.groups = static_cast<std::uint8_t>(recorders.snapshot(status.calls));
   return status;
 }
 
 void Peer::update(const Status& reported, double now) {
-  if (reported.beats != status.beats) moved = now;
+  if (reported.beats != status.beats || (status.pauses && !reported.pauses)) moved = now;
   heard = now;
   status = reported;
 }

@@ -24,9 +24,11 @@ struct Status {
   std::int64_t awaited_step = 0;
   std::int32_t microbatch = -1;
   Phase phase = Phase::other;
-  bool pauses = false;
+  bool pauses = false;       ///< in a Pause, or in a call on storage
+  bool stores = false;       ///< in a call on storage
+  bool awaits_save = false;  ///< waits for a checkpoint that threads of the ranks write
   std::uint8_t groups = 0;
-  std::uint8_t unused = 0;
+  std::array<std::uint8_t, 7> unused{};
   std::array<CallState, kMostGroups> calls{};
   std::array<char, kMostOfTask> task{};  ///< a call on storage or a Pause under way; ends in zeros
 
@@ -52,7 +54,7 @@ struct Peer {
   Link link = Link::none;
   Status status;
   double heard = 0;   ///< when it last reported its status
-  double moved = 0;   ///< when its beats last changed, or it left
+  double moved = 0;   ///< when its beats last changed, a pause of it ended, or it left
   double broken = 0;  ///< when its connection broke
 
   void update(const Status& reported, double now);
@@ -71,7 +73,8 @@ struct Diagnosis {
 };
 
 /// The seconds for which a rank may stand still: the timeout, three times as long until every rank
-/// that answers has ended a step, ten times as long while it pauses and answers.
+/// that answers has ended a step, ten times as long while it pauses, or is in a call on storage,
+/// and answers.
 [[nodiscard]] double longest_standstill(std::span<const Peer> peers, const Peer& of,
                                         const Limits& limits, double now);
 

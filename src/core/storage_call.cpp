@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <mutex>
@@ -16,6 +17,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kSlots = 64;  // calls at once; more are not told
 constexpr std::size_t kMostOfPath = 80;
+constexpr auto kSlow = std::chrono::milliseconds(500);
 
 struct Slot {
   const char* what = nullptr;  // null: free
@@ -25,6 +27,8 @@ struct Slot {
 
 std::mutex mutex;  // held for a copy only
 std::array<Slot, kSlots> slots;
+std::atomic<std::uint64_t> slow_calls = 0;
+std::atomic<bool> waits = false;
 
 }  // namespace
 
@@ -43,9 +47,17 @@ StorageCall::StorageCall(const char* what, const std::string& path) noexcept : s
 
 StorageCall::~StorageCall() {
   if (slot_ == kSlots) return;
+  const Clock::time_point now = Clock::now();
   const std::lock_guard lock(mutex);
+  if (now - slots[slot_].begin >= kSlow) slow_calls.fetch_add(1, std::memory_order_relaxed);
   slots[slot_].what = nullptr;
 }
+
+std::uint64_t slow_storage_calls() noexcept { return slow_calls.load(std::memory_order_relaxed); }
+
+StorageWait::StorageWait() noexcept { waits.store(true, std::memory_order_relaxed); }
+StorageWait::~StorageWait() { waits.store(false, std::memory_order_relaxed); }
+bool waits_for_storage() noexcept { return waits.load(std::memory_order_relaxed); }
 
 std::string oldest_storage_call() {
   Slot oldest;

@@ -146,6 +146,7 @@ void CheckpointPolicy::save(std::int64_t step, bool at_end) {
   wait_for_save();
   comm::agree(parts_.start.world, [&] {
     fault::reach("checkpoint.snapshot");
+    if (parts_.start.is_first()) parts_.require_directory();
     parts_.data.require_unchanged();
   });
   if (buffer_) {
@@ -200,12 +201,17 @@ void CheckpointPolicy::tell_wait(double seconds) {
                   seconds, newest_.step, newest_.seconds, config.every));
 }
 
-/// The disk has the checkpoints that count: a failure is told once.
+/// The disk has the checkpoints that count: of failures that differ in their numbers alone the
+/// first is reported, and the next one after a save that went well.
 void CheckpointPolicy::take_of_memory(const SaveOutcome& outcome) {
-  if (outcome.failure.empty() || std::exchange(memory_failed_, true)) return;
-  if (!parts_.start.is_first()) return;
+  if (outcome.failure.empty()) return memory_failures_.clear();
+  std::string kind = outcome.failure;
+  std::erase_if(kind, [](char c) { return c >= '0' && c <= '9'; });
+  const bool is_new = memory_failures_.insert(kind).second;
+  if (!is_new || !parts_.start.is_first()) return;
   parts_.records.finish_line();
-  log::warn(fmt::format("in memory: {}; further failures there are not told", outcome.failure));
+  log::warn(fmt::format("in memory: {}; this is reported again once a save in memory went well",
+                        outcome.failure));
 }
 
 /// Ranks come here at different steps, so nothing is thrown.

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -30,10 +32,11 @@ class CheckpointPolicy {
     const RunData& data;
     train::Trainer& trainer;
     RunRecords& records;
-    const ops::AlgorithmCache& algorithms;  ///< in use, to be kept
-    const Spikes& spikes;                   ///< to be kept as they are after a step
-    std::vector<std::int64_t> abandoned;    ///< of rank 0: abandoned_steps()
-    const io::MemoryCheckpoints* memory;    ///< null if the deck wants none
+    const ops::AlgorithmCache& algorithms;    ///< in use, to be kept
+    const Spikes& spikes;                     ///< to be kept as they are after a step
+    std::vector<std::int64_t> abandoned;      ///< of rank 0: abandoned_steps()
+    const io::MemoryCheckpoints* memory;      ///< null if the deck wants none
+    std::function<void()> require_directory;  ///< rank 0, before a save: see RunLocks::renew()
   };
   /// Collective: whether checkpoints are written beside training is one decision of all ranks.
   CheckpointPolicy(Parts parts, std::int64_t first_step);
@@ -87,9 +90,9 @@ class CheckpointPolicy {
   std::unique_ptr<train::SnapshotBuffer> buffer_;  ///< null: saves are written at once
   CheckpointWriter writer_;
   bool wait_told_ = false;
-  bool memory_failed_ = false;  ///< which was told
-  SaveOutcome newest_;          ///< of the newest save to the disk that ended
-  int failures_ = 0;            ///< newest saves that storage refused
+  std::set<std::string> memory_failures_;  ///< told since a save in memory went well
+  SaveOutcome newest_;                     ///< of the newest save to the disk that ended
+  int failures_ = 0;                       ///< newest saves that storage refused
 };
 
 }  // namespace hyperslab::run

@@ -12,6 +12,7 @@
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/fault.hpp"
 #include "hyperslab/core/recorder.hpp"
+#include "hyperslab/core/storage_call.hpp"
 
 namespace hyperslab::run {
 namespace {
@@ -108,6 +109,7 @@ std::optional<SaveOutcome> CheckpointWriter::poll() {
 }
 
 std::optional<SaveOutcome> CheckpointWriter::finish() {
+  const StorageWait waiting;
   while (is_busy()) {
     if (auto outcome = poll()) return outcome;
     std::this_thread::sleep_for(kBetweenLooks);

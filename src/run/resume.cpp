@@ -83,8 +83,26 @@ void Resuming::bring_from_memory() const {
   if (choice.from != io::ResumeFrom::newest) memory_->clear();
 }
 
+/// Throws if the counts of a checkpoint contradict each other.
+void check_counts(const io::CheckpointMeta& meta, const std::string& checkpoints) {
+  const std::int64_t updates = meta.step - meta.skipped_steps;
+  std::string problem;
+  if ((meta.step == 0) != (meta.samples_seen == 0)) {
+    problem = fmt::format("{} samples", meta.samples_seen);
+  } else if (meta.adam_step > meta.step || (meta.adam_step == 0 && updates > 0)) {
+    problem = fmt::format("{} updates", meta.adam_step);
+  }
+  if (problem.empty()) return;
+  throw Error(
+      ExitCode::checkpoint,
+      fmt::format("{}: step {} cannot have seen {}: its manifest was changed; restore it, or "
+                  "resume from another step",
+                  checkpoints, meta.step, problem));
+}
+
 void Resuming::check_resumable(const io::CheckpointMeta& meta) const {
-  if (meta.samples_seen == 0) return;  // an import: nothing was trained on yet
+  check_counts(meta, start_.checkpoints);
+  if (meta.step == 0) return;  // an import: nothing was trained on yet
   const std::string order = train::sample_order(start_.config, meta.step);
   if (meta.order != order) {
     throw Error(ExitCode::checkpoint,
@@ -170,7 +188,7 @@ void Resuming::load(std::int64_t step) {
     point_.algorithms = read_algorithms(meta.algorithms, reader.folder());
     log::info(fmt::format("resumed from {} (step {}, written by {})", reader.folder(), meta.step,
                           meta.layout));
-    if (meta.samples_seen == 0) return;  // an import has not been trained by its deck
+    if (meta.step == 0) return;  // an import has not been trained by its deck
     const bool goes_on = point_.first_step <= start_.final_step(data_.last_step());
     report_deck_changes(
         meta.deck, start_.options.deck_yaml,

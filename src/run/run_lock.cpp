@@ -175,7 +175,7 @@ void probe_directory(const std::string& directory, const std::string& label) {
     errno = made.value();
     fail("cannot make this directory");
   }
-  const int file = open(first.c_str(), O_CREAT | O_WRONLY | O_TRUNC | O_CLOEXEC, 0644);
+  const int file = open(first.c_str(), O_CREAT | O_WRONLY | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0644);
   if (file < 0) fail("cannot create a file");
   const bool written = write(file, "probe\n", 6) == 6 && fsync(file) == 0;
   if (close(file) != 0 || !written) fail("cannot write to a file");

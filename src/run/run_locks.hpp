@@ -19,8 +19,13 @@ class RunLocks {
   void lock_checkpoints_again() { lock_checkpoints(); }
   /// Rank 0: the start went well, and what locking made stays.
   void keep();
+  /// Rank 0, before a save: if someone removed the directory that the checkpoints go to, makes it
+  /// and its lock again, with a warning, and returns true. Throws Error(storage) if another process
+  /// holds it by then.
+  [[nodiscard]] bool renew();
 
  private:
+  void lock_run();
   void lock_checkpoints();
 
   const Start& start_;

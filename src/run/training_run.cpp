@@ -13,6 +13,7 @@
 #include "hyperslab/core/fault.hpp"
 #include "hyperslab/core/log.hpp"
 #include "hyperslab/core/transfer.hpp"
+#include "hyperslab/io/run_id.hpp"
 #include "hyperslab/io/text_file.hpp"
 #include "hyperslab/ops/matmul.hpp"
 #include "hyperslab/plan/out_of_memory.hpp"
@@ -90,9 +91,7 @@ TrainingRun::TrainingRun(comm::World& world, const train::Config& config, const 
     });
   }
   locks_.emplace(start_);
-  if (config.checkpoint.memory_every > 0) {
-    memory_.emplace(world, config.checkpoint.memory_directory, start_.checkpoints);
-  }
+  open_memory(start_.is_first() ? io::read_run_id(start_.checkpoints) : "");
   fault::reach("start.resume");
   point_ = resume(start_, data_, *trainer_, memory_ ? &*memory_ : nullptr);
   restore_spikes();
@@ -106,6 +105,7 @@ TrainingRun::TrainingRun(comm::World& world, const train::Config& config, const 
     fault::reach("start.directories");
     if (start_.is_first()) prepare_directories(static_cast<std::uint64_t>(bytes));
   });
+  renew_memory();
   make_loop();
 }
 
@@ -142,8 +142,33 @@ void TrainingRun::prepare_directories(std::uint64_t bytes) {
   const bool is_fresh = start_.resume().from == io::ResumeFrom::nothing;
   if (point_.first_step == 1) std::filesystem::remove(left_out_path(start_));
   if (is_fresh && set_earlier_checkpoints_aside(start_)) locks_->lock_checkpoints_again();
+  if (!memory_) io::remove_run_id(start_.checkpoints);  // hosts may hold an older attempt
   check_space(start_, bytes, point_.first_step, start_.final_step(data_.last_step()));
   locks_->keep();
+}
+
+/// Collective. `id`: on rank 0, of the directory of checkpoints.
+void TrainingRun::open_memory(const std::string& id) {
+  const io::CheckpointConfig& config = start_.config.checkpoint;
+  if (config.memory_every == 0) return;
+  run_id_ = id;
+  memory_.emplace(start_.world, config.memory_directory,
+                  io::MemoryCheckpoints::Run{start_.world.broadcast(run_id_), start_.checkpoints});
+}
+
+/// Collective, once the run goes on from a checkpoint. A run that goes back takes another id, so
+/// that no host brings back what it holds of the attempt before.
+void TrainingRun::renew_memory() {
+  if (!memory_) return;
+  std::string id;
+  comm::agree(start_.world, [&] {
+    if (!start_.is_first()) return;
+    const bool goes_on = start_.resume().from == io::ResumeFrom::newest;
+    id = goes_on ? io::read_run_id(start_.checkpoints) : "";
+    if (id.empty()) id = io::write_run_id(start_.checkpoints);
+  });
+  open_memory(id);
+  memory_->remove_forgotten();
 }
 
 /// Collective. A start from step 1 leaves nothing out.
@@ -170,9 +195,16 @@ void TrainingRun::walk_back(std::int64_t step) {
   records_.reset();
   start_.options.resume = io::ResumeChoice{io::ResumeFrom::step, step};
   point_ = resume(start_, data_, *trainer_, memory_ ? &*memory_ : nullptr);
+  renew_memory();
   restore_spikes();
   if (start_.is_first()) abandoned_ = abandoned_steps(start_, point_.first_step);
   make_loop();
+}
+
+/// Rank 0.
+void TrainingRun::require_directory() {
+  const bool is_new = locks_->renew();
+  if (is_new && memory_) io::write_run_id(start_.checkpoints, run_id_);
 }
 
 void TrainingRun::make_loop() {
@@ -181,7 +213,7 @@ void TrainingRun::make_loop() {
   samples_.begin(point_.first_step, *trainer_);
   policy_ = std::make_unique<CheckpointPolicy>(
       CheckpointPolicy::Parts{start_, data_, *trainer_, *records_, algorithms_, spikes_, abandoned_,
-                              memory_ ? &*memory_ : nullptr},
+                              memory_ ? &*memory_ : nullptr, [this] { require_directory(); }},
       point_.first_step);
   loop_ = std::make_unique<StepLoop>(StepLoop::Parts{start_, data_, *trainer_, *loader_, *records_,
                                                      *policy_, spikes_, tasks_, samples_},

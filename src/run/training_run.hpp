@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "checkpoint_policy.hpp"
 #include "resume.hpp"
@@ -33,8 +34,11 @@ class TrainingRun {
  private:
   void make_trainer();
   void prepare_directories(std::uint64_t bytes);
+  void open_memory(const std::string& id);
+  void renew_memory();
   void restore_spikes();
   void walk_back(std::int64_t step);
+  void require_directory();
   void make_loop();
   [[nodiscard]] bool nothing_left() const {
     return point_.first_step > start_.final_step(data_.last_step());
@@ -53,6 +57,7 @@ class TrainingRun {
   RunSamples samples_;  // uses the trainer
   RunSetting setting_;
   std::optional<io::MemoryCheckpoints> memory_;
+  std::string run_id_;  // of rank 0; empty without memory_
   Spikes spikes_;
   ResumePoint point_;
   ops::AlgorithmCache algorithms_;       // of all ranks, chosen before the first step

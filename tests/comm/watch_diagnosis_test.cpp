@@ -145,6 +145,46 @@ TEST(Diagnosis, APauseLastsTenTimesTheTimeoutAndSaysWhatItIsFor) {
                         "step 7, removing run/step_00000004 for 99 s, newest calls"));
 }
 
+TEST(Diagnosis, ARankInACallOnStorageIsToBlameAndThoseThatWaitForItsSaveAreNot) {
+  auto peers = waiting_ranks();
+  for (Peer& peer : peers) {
+    peer.status.calls[0] = call(GroupRole::data, 31, 0);
+    peer.status.awaits_save = true;
+    peer.moved = kNow - 200;
+  }
+  peers[1].status.stores = peers[1].status.pauses = true;
+  std::ranges::copy(std::string("syncing run/step_00000004 for 199 s"),
+                    peers[1].status.task.begin());
+
+  EXPECT_THAT(line(peers),
+              HasSubstr("rank 1 host n1 is stuck in step 7, syncing run/step_00000004 for 199 s, "
+                        "newest calls data all_reduce 31; ranks 0, 2-3 wait for the checkpoint "
+                        "that is written beside training"));
+}
+
+TEST(Diagnosis, ARankThatWaitsInACallWhileItsStorageHangsIsToBlame) {
+  auto peers = waiting_ranks();
+  for (Peer& peer : peers) peer.moved = kNow - 200;
+  peers[2].status.stores = peers[2].status.pauses = true;
+
+  EXPECT_THAT(line(peers), HasSubstr("s: rank 2 host n1 is stuck in step 7"));
+}
+
+TEST(Diagnosis, TheEndOfAPauseCountsAsProgress) {
+  Peer peer;
+  Status status;
+  status.stores = status.pauses = true;
+  peer.update(status, 10);
+  peer.moved = 2;
+  peer.update(status, 40);
+  const double during = peer.moved;
+  status.stores = status.pauses = false;
+  peer.update(status, 41);
+
+  EXPECT_EQ(during, 2);
+  EXPECT_EQ(peer.moved, 41);
+}
+
 TEST(Diagnosis, ARankThatStoppedBeforeItsFirstStepDoesNotLengthenTheTimeout) {
   auto peers = waiting_ranks();
   peers[3].status.step = peers[3].status.ended_step = 0;

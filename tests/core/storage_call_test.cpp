@@ -3,8 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <deque>
 #include <string>
+#include <thread>
 
 namespace hyperslab {
 namespace {
@@ -24,6 +26,20 @@ TEST(StorageCall, ALongPathKeepsItsEnd) {
 
   EXPECT_LT(oldest_storage_call().size(), 110);
   EXPECT_NE(oldest_storage_call().find("xx/manifest.json for 0 s"), std::string::npos);
+}
+
+TEST(StorageCall, OneThatTookLongCountsWhenItEnds) {
+  const std::uint64_t before = slow_storage_calls();
+  { const StorageCall quick("writing", "run/a"); }
+  const std::uint64_t after_quick = slow_storage_calls();
+  {
+    const StorageCall slow("syncing", "run/a");
+    std::this_thread::sleep_for(std::chrono::milliseconds(600));
+    EXPECT_EQ(slow_storage_calls(), before);
+  }
+
+  EXPECT_EQ(after_quick, before);
+  EXPECT_EQ(slow_storage_calls(), before + 1);
 }
 
 TEST(StorageCall, MoreThanItHoldsAreLeftOut) {

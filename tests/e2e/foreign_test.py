@@ -62,6 +62,20 @@ class Resume(support.Case):
     def test_a_step_that_is_not_there(self):
         self.refuse("run", ["step 15", "there are: 10 20"], options=("--resume", "15"))
 
+    def test_counts_that_contradict_the_step_are_refused(self):
+        for i, (changes, words) in enumerate((
+                ({}, None), ({"samples_seen": 0}, "step 20 cannot have seen 0 samples"),
+                ({"adam_step": 0}, "step 20 cannot have seen 0 updates"),
+                ({"adam_step": 21}, "step 20 cannot have seen 21 updates"))):
+            run = self.copy_of("run", f"counts_{i}")
+            for step in (10, 20):
+                support.reseal_manifest(run / f"checkpoints/step_{step:08d}", **(changes if step == 20 else {}))
+            with self.subTest(changes):
+                if words is None:
+                    self.assertIn("nothing left to do: the checkpoint of step 20", self.train(run.name, ranks=2).err)
+                else:
+                    self.refuse(run.name, [words, "resume from another step"])
+
     def check_fallback(self, name, damage, *words):
         """With step 20 damaged, steps 11 to 20 are done again and come out the same."""
         run = self.copy_of("run", name)

@@ -4,6 +4,7 @@
 
 import os
 import re
+import shutil
 import signal
 
 import support
@@ -69,6 +70,54 @@ class Memory(support.Case):
         self.assertEqual(result.code, 0, result.err)
         self.assertNotIn("brought from the memory", result.err)
         self.assertEqual(self.held(), [])
+
+    def test_a_run_that_was_deleted_does_not_come_back(self):
+        process = self.start("train", "deck.yaml", *support.overrides(*self.settings("deleted", 1)))
+        self.kill_behind("deleted", 4, 1, process)
+        held = self.held()
+        shutil.rmtree(self.folder / "deleted")
+
+        result = self.run_program("train", "deck.yaml", *support.overrides(*self.settings("deleted", 1), "run.seed=8"))
+
+        self.assertEqual(result.code, 0, result.err)
+        self.assertNotIn("brought from the memory", result.err)
+        self.assertEqual(result.err.count("checkpoints in memory of an earlier run in "), 1, result.err)
+        self.assertEqual(support.column(self.folder / "deleted", "step"), list(range(1, STEPS + 1)))
+        self.assertEqual(self.held(), held, "another run's, which a container of another path could still want")
+        shutil.rmtree(self.folder / "memory")
+
+    def test_what_memory_held_before_a_start_without_it_is_left_out(self):
+        process = self.start("train", "deck.yaml", *support.overrides(*self.settings("between", 1)))
+        self.kill_behind("between", 4, 1, process)
+        self.assertTrue((self.folder / "between/checkpoints/run_id").exists())
+
+        self.train("between", *SETTINGS, options=("--stop-after", "2"))
+
+        self.assertFalse((self.folder / "between/checkpoints/run_id").exists())
+        result = self.run_program("train", "deck.yaml", *support.overrides(*self.settings("between", 1)))
+        self.assertEqual(result.code, 0, result.err)
+        self.assertIn("resumed from between/checkpoints/step_00000002", result.err)
+        shutil.rmtree(self.folder / "memory")
+
+    def test_what_memory_holds_is_private(self):
+        process = self.start("train", "deck.yaml", *support.overrides(*self.settings("private", 1)))
+        self.kill_behind("private", 4, 1, process)
+
+        found = [path for path in (self.folder / "memory").rglob("*")]
+        self.assertGreater(len(found), 4)
+        for path in found:
+            self.assertEqual(path.stat().st_mode & 0o7777, 0o700 if path.is_dir() else 0o600, path)
+        shutil.rmtree(self.folder / "memory")
+
+    def test_failures_in_memory_are_reported_again_after_a_save_that_went_well(self):
+        once = "file.rename@/memory/#{}:0:*:no_space"
+        process = self.start("train", "deck.yaml", *support.overrides(
+            *self.settings("again", 1), "checkpoint.memory_every=1", "train.steps=400"),
+            env={**os.environ, "HYPERSLAB_FAULT": f"{once.format(2)},{once.format(4)}"})
+        err = process.communicate(timeout=90)[1].decode()
+
+        self.assertEqual(process.returncode, 0, err)
+        self.assertEqual(err.count("in memory: "), 2, err)
 
     def test_memory_that_has_no_room_is_told_once_and_training_goes_on(self):
         (self.folder / "file").write_text("in the way")

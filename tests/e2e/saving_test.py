@@ -4,6 +4,7 @@
 refuses what is not a checkpoint."""
 
 import json
+import shutil
 import os
 import struct
 import subprocess
@@ -261,6 +262,25 @@ class Locks(support.Case):
         self.assertEqual(result.code, 0, result.err)
         self.assertEqual([path.name for path in (self.folder / "away").iterdir()], ["checkpoints"])
         self.assertFalse((self.folder / "away/checkpoints/lock").exists())
+
+    def test_a_removed_directory_of_checkpoints_is_made_again_with_its_lock(self):
+        process = self.start_endless("remade", "checkpoint.every=20")
+        checkpoints = self.folder / "remade/checkpoints"
+        self.assertTrue(support.wait_until(lambda: (checkpoints / "latest").exists(), 30))
+        while checkpoints.exists():  # a save may be under way
+            shutil.rmtree(checkpoints, ignore_errors=True)
+            if not (checkpoints / "lock").exists():
+                break
+
+        self.assertTrue(support.wait_until(lambda: (checkpoints / "lock").exists(), 30))
+        self.assertIn(f"process {process.pid} ", (checkpoints / "lock").read_text())
+        result = self.run_program("train", "deck.yaml", *support.overrides(
+            "run.directory=other", "checkpoint.directory=remade/checkpoints"))
+        self.assert_refused(result, 5, f"used by process {process.pid} ")
+        process.terminate()
+        err = process.communicate(timeout=30)[1].decode()
+        self.assertEqual(process.returncode, 75, err)
+        self.assertIn("remade/checkpoints: was removed, or its lock was, while the run goes on; it is made again", err)
 
     def test_what_a_killed_start_left_is_removed(self):
         self.train("probes", "train.steps=2")

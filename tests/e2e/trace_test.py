@@ -5,6 +5,7 @@
 import collections
 import importlib.util
 import json
+import shutil
 import statistics
 import struct
 import subprocess
@@ -106,6 +107,19 @@ class Trace(support.Case):
             latest = max(span["ts"] for span in sums)
             for span in sums:
                 self.assertGreaterEqual(span["ts"] + span["dur"], latest)
+
+    def test_a_start_that_was_killed_before_its_first_timing_is_passed_over(self):
+        killed = self.folder / "stages/timing/start_0002"
+        killed.mkdir()
+        self.addCleanup(shutil.rmtree, killed)
+        for rank in (0, 1):
+            (killed / f"rank_{rank:05d}.h5").write_bytes(b"")
+
+        result = self.run_program("trace", "stages", "--output", "again.json")
+
+        self.assertEqual(result.code, 0, result.err)
+        self.assertEqual(result.err.count("start_0002/rank_00000.h5 is empty: its start was killed"), 1, result.err)
+        self.assertIn("of stages/timing/start_0001", result.out)
 
     def test_what_no_one_traced_is_refused(self):
         self.run_program("train", "deck.yaml", *support.overrides("run.directory=plain", "train.steps=1"))

@@ -75,17 +75,26 @@ class Fault34(fault_support.FaultCase):
 
 
 class Fault26(fault_support.FaultCase):
-    """Storage that answers late or never."""
+    """Storage that answers late or never: a call has ten times the timeout."""
 
-    def slow(self, run, fault, code=8):
+    SHORT = 0.5  # seconds: the timeout of those that end with a hang
+    BESIDE = "for the checkpoint that is written beside training"
+
+    def slow(self, run, fault, *settings, code=8):
         """A job with a late call."""
-        return self.run_job(run, *SETTINGS, fault=fault, code=code)
+        result = self.run_job(run, *SETTINGS, f"run.hang_timeout_seconds={self.SHORT}", *settings, fault=fault, code=code)
+        self.assertGreater(result.seconds, 10 * self.SHORT if code == 8 else 0)
+        self.assertLess(result.seconds, 10 * self.SHORT + SPARE)
+        return result
 
-    def test_a_stuck_fsync_is_named(self):
-        result = self.slow("sync", "file.sync@/checkpoints/#1:1:*:delay_60")
+    def test_a_stuck_fsync_is_named_and_who_waits_for_it_is_not_stuck(self):
+        for beside, waits in (("true", f"rank 0 waits {self.BESIDE}"), ("false", "rank 0 waits in ")):
+            with self.subTest(beside=beside):
+                result = self.slow(f"sync_{beside}", "file.sync@/checkpoints/#1:1:*:delay_60", f"checkpoint.async={beside}")
 
-        self.assert_one_line(result, r"rank 1 .* is stuck in step \d, .*syncing \S*/checkpoints/step_\S+ for \d+ s")
-        self.assertLess(result.seconds, TIMEOUT + SPARE)
+                self.assert_one_line(
+                    result, r"s: rank 1 .* is stuck in step \d, .*syncing \S*/checkpoints/step_\S+ for \d+ s", waits)
+                self.assertNotRegex(result.messages[0], r"rank 0 [^;]*is stuck")
 
     def test_a_stuck_line_of_metrics_is_named(self):
         result = self.slow("metrics", "file.write@metrics.jsonl#4:0:*:delay_60")
@@ -93,18 +102,21 @@ class Fault26(fault_support.FaultCase):
         self.assert_one_line(result, r"rank 0 .* is stuck in step \d, .*writing \S*metrics.jsonl for \d+ s")
 
     def test_late_calls_that_come_end_nothing(self):
-        result = self.slow("late", "file.write@/checkpoints/#2:1:*:delay_1", code=0)
+        late = ("file.write@/checkpoints/#2:1:*:delay_2", "file.sync@/checkpoints/#1:1:*:delay_2",
+                "file.sync@/checkpoints/#2:0:*:delay_2", "file.rename@/checkpoints/#1:0:*:delay_2",
+                "tree.remove@/checkpoints/#1:0:*:delay_2", "file.write@metrics.jsonl#4:0:*:delay_2")
+        for beside in ("true", "false"):
+            for i, fault in enumerate(late):
+                with self.subTest(fault, beside=beside):
+                    result = self.slow(f"late_{i}_{beside}", fault, f"checkpoint.async={beside}", code=0)
 
-        self.assertEqual(result.messages, [])
+                    self.assertEqual(result.messages, [])
 
     def test_a_removal_that_never_ends_has_ten_times_the_timeout(self):
-        result = self.run_job("prune", *SETTINGS, "run.hang_timeout_seconds=0.5", code=8,
-                              fault="tree.remove@.tmp/#1:0:*:delay_60")
+        result = self.slow("prune", "tree.remove@.tmp/#1:0:*:delay_60")
 
         self.assert_one_line(result, r"rank 0 .* is stuck in step \d, .*removing \S*/checkpoints/step_\S+ for \d+ s",
-                             r"rank 1 waits in ")
-        self.assertGreater(result.seconds, 5)
-        self.assertLess(result.seconds, 5 + SPARE)
+                             rf"rank 1 waits (in|{self.BESIDE})")
 
 
 if __name__ == "__main__":

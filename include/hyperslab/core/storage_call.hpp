@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 
 namespace hyperslab {
@@ -24,5 +25,21 @@ class StorageCall {
 /// "writing run/metrics.jsonl for 12 s": of the calls of this process under way the one that began
 /// first; empty if there is none. A long path keeps its end.
 [[nodiscard]] std::string oldest_storage_call();
+
+/// For the life of the object this rank waits for what threads of all ranks bring to storage, so
+/// that another thread can say that it is not stuck itself. One at a time.
+class StorageWait {
+ public:
+  StorageWait() noexcept;
+  ~StorageWait();
+  StorageWait(const StorageWait&) = delete;
+  StorageWait& operator=(const StorageWait&) = delete;
+  StorageWait(StorageWait&&) = delete;
+  StorageWait& operator=(StorageWait&&) = delete;
+};
+[[nodiscard]] bool waits_for_storage() noexcept;
+
+/// Calls of this process that have ended and took half a second or longer: each is progress.
+[[nodiscard]] std::uint64_t slow_storage_calls() noexcept;
 
 }  // namespace hyperslab

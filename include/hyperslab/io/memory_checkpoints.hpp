@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -12,16 +13,27 @@
 
 namespace hyperslab::io {
 
+class MemoryFolder;
+
 /// The newest checkpoint of a run in the memory of its hosts, as files that outlive the job. Every
 /// host holds the files of its own ranks and copies of those of the host before it, so that one
 /// host of several may be lost. They lie in
-/// <memory directory>/hyperslab-<user>-<number of the run's directory>/<host>/step_<8 digits>/,
-/// and look like those on the disk.
+/// <memory directory>/hyperslab-<user>-<id of the run>/<host>/step_<8 digits>/, look like those on
+/// the disk, and are this user's alone.
 class MemoryCheckpoints {
  public:
-  /// Collective. `run`: the directory that the run is known by. Folders in `directory` that no one
-  /// has written to for a day are removed: their jobs never came back.
-  MemoryCheckpoints(comm::Peers& peers, const std::string& directory, const std::string& run);
+  /// The run that they belong to.
+  struct Run {
+    std::string id;           ///< of read_run_id(); empty: nothing in memory belongs to it
+    std::string checkpoints;  ///< its directory of them on the disk
+  };
+  /// Collective; `run` is equal on all ranks.
+  MemoryCheckpoints(comm::Peers& peers, const std::string& directory, const Run& run);
+  ~MemoryCheckpoints();
+  MemoryCheckpoints(const MemoryCheckpoints&) = delete;
+  MemoryCheckpoints& operator=(const MemoryCheckpoints&) = delete;
+  MemoryCheckpoints(MemoryCheckpoints&&) = delete;
+  MemoryCheckpoints& operator=(MemoryCheckpoints&&) = delete;
 
   /// save_checkpoint() into memory, on a thread of every rank; older steps there are removed after
   /// it. A failure leaves the step before. Throws Error(storage).
@@ -34,34 +46,32 @@ class MemoryCheckpoints {
     std::span<const VocabularyFile> vocabulary = {};  ///< rank 0: to be kept beside it
   };
   /// If all files of such a step are in the memory of some hosts, writes it into `checkpoints`, a
-  /// directory that all ranks see, and returns it. Every byte is checked. What is damaged or not
-  /// whole is left out, with a warning. Collective; `wanted` is equal on all ranks but for the
-  /// vocabulary.
+  /// directory that all ranks see, and returns it. Every byte is checked; of a damaged file the
+  /// next host's copy is taken. What is not whole is left out, with a warning. Collective; `wanted`
+  /// is equal on all ranks but for the vocabulary.
   [[nodiscard]] std::optional<std::int64_t> bring_to_disk(comm::Peers& peers,
                                                           const std::string& checkpoints,
                                                           const Wanted& wanted) const;
   /// Removes what this rank's host holds of the run; not collective.
   void clear() const;
+  /// Removes what this rank's host holds of this user's runs that never came back, or that the disk
+  /// has newer checkpoints of; not collective.
+  void remove_forgotten() const;
 
-  [[nodiscard]] const std::string& folder() const { return folder_; }  ///< of this host
-
-  /// What a host holds of a step.
-  struct Held {
-    std::int64_t step = 0;
-    int holder = 0;  ///< the host's lowest rank
-    std::vector<std::string> files;
-  };
+  [[nodiscard]] const std::string& folder() const;  ///< of this host
 
  private:
   [[nodiscard]] bool leads() const { return leader_ == rank_; }
-  void bring_step(comm::Peers& peers, const std::string& checkpoints, std::span<const Held> holders,
-                  std::span<const VocabularyFile> vocabulary) const;
   void copy_to_next_host(comm::BackgroundPeers& peers, const std::string& folder,
                          const std::string& file) const;
 
+  void make_room(std::uint64_t bytes, const std::string& temporary) const;
+  void publish(const std::string& temporary, std::int64_t step, const std::string& manifest) const;
+
   int rank_;
   int leader_ = 0;  ///< the lowest rank of this rank's host
-  std::string folder_;
+  std::string id_;
+  std::unique_ptr<MemoryFolder> folder_;
   std::vector<int> held_ranks_;  ///< whose files this host holds
   std::vector<int> send_to_;     ///< by rank: the rank of the next host that keeps its copy, or -1
 };

@@ -30,12 +30,13 @@ class RunLock {
   void keep() { kept_ = true; }
   /// False if the file system has no flock.
   [[nodiscard]] bool is_held() const { return held_; }
+  /// True if the file that this holds is still the one in the directory.
+  [[nodiscard]] bool is_in_place() const;
 
  private:
   void make_directory();
   void open_file();
   [[nodiscard]] bool try_to_hold();
-  [[nodiscard]] bool is_in_place() const;
   [[nodiscard]] std::string text() const;
   void write(const std::string& text) const;
   void remove_what_was_made() const;

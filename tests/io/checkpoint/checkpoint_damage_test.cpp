@@ -250,6 +250,17 @@ TEST_F(Damage, DeepNestingIsRefused) {
   EXPECT_NE(text.find("nested too deep"), std::string::npos) << text;
 }
 
+TEST_F(Damage, JsonOfAnotherTypeIsRefusedInOurWords) {
+  for (const char* manifest :
+       {"[]", "[1]", "\"x\"", "3", "null", R"({"format":[],"crc32c":0})", R"({"crc32c":0})",
+        R"({"format":1,"crc32c":"a"})", R"({"format":{},"crc32c":{}})"}) {
+    const auto text = refusal(ExitCode::checkpoint,
+                              [&] { (void)io::manifest_of_text(manifest, "manifest.json"); });
+    EXPECT_EQ(text.find("json.exception"), std::string::npos) << text;
+    EXPECT_EQ(text.find("cannot use"), std::string::npos) << text;
+  }
+}
+
 TEST_F(Damage, NumbersThatAreNotWholeAreRefused) {
   for (const char* number : {"92233720236854775808", "-1.5", "1e30", "-9223372036854775809"}) {
     const auto text = refusal(ExitCode::checkpoint, [&] {

@@ -2,16 +2,20 @@
 // Checkpoints in the memory of hosts. Two ranks at a time pretend to be a host of their own.
 #include "hyperslab/io/memory_checkpoints.hpp"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <memory>
 #include <numeric>
 #include <thread>
 
 #include "hyperslab/core/error.hpp"
+#include "hyperslab/io/run_id.hpp"
 #include "support/mpi_world.hpp"
 #include "support/temp_folder.hpp"
 
@@ -52,6 +56,9 @@ class Places {
   std::string memory_ = world().broadcast(own_.path() + "/memory");
   std::string disk_ = world().broadcast(own_.path() + "/disk");
 };
+
+/// A run whose directory nothing looks at.
+MemoryCheckpoints::Run run_named(const std::string& id) { return {id, "/none/" + id}; }
 
 float value(std::int64_t step, Dim element) {
   return static_cast<float>(1000 * step) + static_cast<float>(element);
@@ -111,10 +118,11 @@ std::string folder_of(const MemoryCheckpoints& memory, int host) {
 TEST(MemoryCheckpoints, KeepTheNewestStepAndBringItToTheDisk) {
   const Places places;
   Ranks ranks;
-  const MemoryCheckpoints memory(ranks, places.memory(), "runs/a");
+  const MemoryCheckpoints memory(ranks, places.memory(), run_named("a"));
   for (const std::int64_t step : {5, 6, 7}) EXPECT_EQ(save(memory, step), "");
   int steps = 0;
   for (const auto& entry : fs::directory_iterator(memory.folder())) {
+    if (entry.is_regular_file()) continue;  // it names the run
     EXPECT_EQ(entry.path().filename(), "step_00000007");
     ++steps;
   }
@@ -138,7 +146,7 @@ TEST(MemoryCheckpoints, SurviveTheLossOfAnyOneHost) {
   for (int lost = 0; lost < hosts(); ++lost) {
     const Places places;
     Ranks ranks;
-    const MemoryCheckpoints memory(ranks, places.memory(), "runs/a");
+    const MemoryCheckpoints memory(ranks, places.memory(), run_named("a"));
     EXPECT_EQ(save(memory, 3), "");
     as_first([&] { fs::remove_all(folder_of(memory, lost)); });
 
@@ -152,7 +160,7 @@ TEST(MemoryCheckpoints, SurviveTheLossOfAnyOneHost) {
 TEST(MemoryCheckpoints, AreLeftOutIfTheyAreNotWhole) {
   const Places places;
   Ranks ranks;
-  const MemoryCheckpoints memory(ranks, places.memory(), "runs/a");
+  const MemoryCheckpoints memory(ranks, places.memory(), run_named("a"));
   EXPECT_EQ(save(memory, 3), "");
   as_first([&] {
     for (int host = 0; host < hosts(); ++host) {
@@ -169,7 +177,7 @@ TEST(MemoryCheckpoints, AreLeftOutIfTheyAreNotWhole) {
 TEST(MemoryCheckpoints, AreLeftOutIfAByteIsWrong) {
   const Places places;
   Ranks ranks;
-  const MemoryCheckpoints memory(ranks, places.memory(), "runs/a");
+  const MemoryCheckpoints memory(ranks, places.memory(), run_named("a"));
   EXPECT_EQ(save(memory, 3), "");
   as_first([&] {
     for (int host = 0; host < hosts(); ++host) {
@@ -194,32 +202,274 @@ TEST(MemoryCheckpoints, AreLeftOutIfAByteIsWrong) {
 TEST(MemoryCheckpoints, OfAnotherRunAreNotTaken) {
   const Places places;
   Ranks ranks;
-  const MemoryCheckpoints one(ranks, places.memory(), "runs/one");
-  const MemoryCheckpoints other(ranks, places.memory(), "runs/other");
+  const MemoryCheckpoints one(ranks, places.memory(), run_named("one"));
+  const MemoryCheckpoints other(ranks, places.memory(), run_named("other"));
   EXPECT_EQ(save(one, 3), "");
 
   EXPECT_FALSE(other.bring_to_disk(ranks, places.disk(), {}));
   world().barrier();
 }
 
+/// Flips the second last byte of a file; false if it is not there.
+bool damage(const std::string& path) {
+  if (!fs::exists(path)) return false;
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  const auto offset = static_cast<std::streamoff>(fs::file_size(path)) - 2;
+  file.seekg(offset);
+  const auto byte = static_cast<char>(file.get() ^ 1);
+  file.seekp(offset);
+  file.put(byte);
+  return true;
+}
+
+TEST(MemoryCheckpoints, ADamagedFileIsTakenFromTheNextHost) {
+  if (hosts() < 2) return;
+  for (int damaged = 0; damaged < 2; ++damaged) {
+    const Places places;
+    Ranks ranks;
+    const MemoryCheckpoints memory(ranks, places.memory(), run_named("a"));
+    EXPECT_EQ(save(memory, 3), "");
+    as_first(
+        [&] { EXPECT_TRUE(damage(folder_of(memory, damaged) + "/step_00000003/rank_00000.h5")); });
+
+    EXPECT_EQ(memory.bring_to_disk(ranks, places.disk(), {}), 3) << "host " << damaged;
+
+    expect_values(places.disk(), 3);
+    world().barrier();
+  }
+}
+
+TEST(MemoryCheckpoints, ADamagedStepIsReplacedByTheNextSaveOfIt) {
+  const Places places;
+  Ranks ranks;
+  const MemoryCheckpoints memory(ranks, places.memory(), run_named("a"));
+  EXPECT_EQ(save(memory, 3), "");
+  as_first([&] {
+    for (int host = 0; host < hosts(); ++host) {
+      (void)damage(folder_of(memory, host) + "/step_00000003/rank_00000.h5");
+    }
+  });
+
+  EXPECT_EQ(save(memory, 3), "");
+
+  EXPECT_EQ(memory.bring_to_disk(ranks, places.disk(), {}), 3);
+  expect_values(places.disk(), 3);
+  world().barrier();
+}
+
+TEST(MemoryCheckpoints, AStepUnderAnothersNameIsLeftOut) {
+  const Places places;
+  Ranks ranks;
+  const MemoryCheckpoints memory(ranks, places.memory(), run_named("a"));
+  EXPECT_EQ(save(memory, 3), "");
+  as_first([&] {
+    for (int host = 0; host < hosts(); ++host) {
+      const std::string folder = folder_of(memory, host);
+      fs::copy(folder + "/step_00000003", folder + "/step_00000099", fs::copy_options::recursive);
+    }
+  });
+
+  EXPECT_EQ(memory.bring_to_disk(ranks, places.disk(), {}), 3);
+
+  expect_values(places.disk(), 3);
+  world().barrier();
+}
+
+fs::perms mode_of(const std::string& path) { return fs::status(path).permissions(); }
+
+TEST(MemoryCheckpoints, AreOfThisUserAlone) {
+  const Places places;
+  Ranks ranks;
+  const MemoryCheckpoints memory(ranks, places.memory(), run_named("a"));
+
+  EXPECT_EQ(save(memory, 3), "");
+
+  EXPECT_EQ(mode_of(memory.folder()), fs::perms::owner_all);
+  EXPECT_EQ(mode_of(fs::path(memory.folder()).parent_path().string()), fs::perms::owner_all);
+  for (const auto& entry : fs::recursive_directory_iterator(memory.folder())) {
+    const auto expected = entry.is_directory() ? fs::perms::owner_all
+                                               : fs::perms::owner_read | fs::perms::owner_write;
+    EXPECT_EQ(entry.status().permissions(), expected) << entry.path();
+  }
+  world().barrier();
+}
+
+/// A run's folder that someone else could have made first: `make` makes it at the path.
+void expect_refused(const std::string& victim_of, const std::string& message,
+                    const std::function<void(const fs::path&)>& make) {
+  const Places places;
+  Ranks ranks;
+  const std::string step = places.disk() + "/precious/step_00000009";
+  const MemoryCheckpoints memory(ranks, places.memory(), run_named("a"));
+  const fs::path host = memory.folder();
+  as_first([&] {
+    fs::create_directories(step);
+    fs::create_directory(places.memory());
+    fs::permissions(places.memory(), fs::perms::owner_all);
+    if (victim_of == "host") {
+      fs::create_directory(host.parent_path());
+      fs::permissions(host.parent_path(), fs::perms::owner_all);
+    }
+    make(victim_of == "host" ? host : host.parent_path());
+  });
+
+  EXPECT_THAT(save(memory, 3), testing::HasSubstr(message));
+  EXPECT_FALSE(memory.bring_to_disk(ranks, places.disk() + "/new", {}));
+  world().barrier();
+  memory.clear();
+  memory.remove_forgotten();
+  world().barrier();
+
+  EXPECT_TRUE(fs::exists(step)) << "nothing beyond a link is removed";
+  world().barrier();
+}
+
+TEST(MemoryCheckpoints, FoldersThatOthersCouldHaveMadeAreRefused) {
+  for (const std::string which : {"run", "host"}) {
+    expect_refused(which, "it is a link or a file", [](const fs::path& path) {
+      const fs::path disk = path.parent_path().filename() == "memory"
+                                ? path.parent_path().parent_path() / "disk"
+                                : path.parent_path().parent_path().parent_path() / "disk";
+      fs::create_directory_symlink(disk / "precious", path);
+    });
+    expect_refused(which, "mode 0777, expected 0700", [](const fs::path& path) {
+      fs::create_directory(path);
+      fs::permissions(path, fs::perms::all);
+    });
+    if (::geteuid() != 0) continue;
+    expect_refused(which, "it belongs to user 65534", [](const fs::path& path) {
+      fs::create_directory(path);
+      fs::permissions(path, fs::perms::owner_all);
+      EXPECT_EQ(::chown(path.c_str(), 65534, 65534), 0);
+    });
+  }
+}
+
+TEST(MemoryCheckpoints, ADirectoryInWhichOthersMayReplaceFoldersIsRefused) {
+  const Places places;
+  Ranks ranks;
+  const MemoryCheckpoints memory(ranks, places.memory(), run_named("a"));
+  as_first([&] {
+    fs::create_directory(places.memory());
+    fs::permissions(places.memory(), fs::perms::all);
+  });
+  EXPECT_THAT(save(memory, 3), testing::HasSubstr("make it sticky"));
+
+  as_first([&] { fs::permissions(places.memory(), fs::perms::all | fs::perms::sticky_bit); });
+
+  EXPECT_EQ(save(memory, 3), "");
+}
+
+TEST(MemoryCheckpoints, OfAnEarlierRunInTheDirectoryAreNotTaken) {
+  const Places places;
+  Ranks ranks;
+  const std::string run = places.disk() + "/checkpoints";
+  as_first([&] {
+    fs::create_directories(run);
+    (void)write_run_id(run);
+  });
+  const std::string first = read_run_id(run);
+  {
+    const MemoryCheckpoints memory(ranks, places.memory(), {first, run});
+    EXPECT_EQ(save(memory, 3), "");
+  }
+  as_first([&] { fs::remove_all(run); });
+  const std::string none = read_run_id(run);
+  as_first([&] {
+    fs::create_directories(run);
+    (void)write_run_id(run);
+  });
+  const std::string second = read_run_id(run);
+
+  for (const std::string& id : {none, second}) {
+    const MemoryCheckpoints memory(ranks, places.memory(), {id, run});
+    EXPECT_FALSE(memory.bring_to_disk(ranks, run, {}));
+  }
+  const MemoryCheckpoints again(ranks, places.memory(), {first, run});
+  EXPECT_EQ(again.bring_to_disk(ranks, run, {}), 3);
+
+  EXPECT_EQ(none, "");
+  EXPECT_NE(second, first);
+  world().barrier();
+}
+
+TEST(MemoryCheckpoints, ThatTheDiskIsAheadOfAreRemovedByAnotherRun) {
+  const Places places;
+  Ranks ranks;
+  const std::string run = places.disk() + "/checkpoints";
+  as_first([&] {
+    fs::create_directories(run);
+    (void)write_run_id(run);
+  });
+  std::string folder;
+  {
+    const MemoryCheckpoints memory(ranks, places.memory(), {read_run_id(run), run});
+    folder = memory.folder();
+    EXPECT_EQ(save(memory, 3), "");
+  }
+  const MemoryCheckpoints other(ranks, places.memory(), run_named("other"));
+  world().barrier();
+  other.remove_forgotten();
+  world().barrier();
+  const bool stays_while_it_is_newer = fs::exists(folder);
+  {
+    const MemoryCheckpoints memory(ranks, places.memory(), {read_run_id(run), run});
+    EXPECT_EQ(memory.bring_to_disk(ranks, run, {}), 3);
+  }
+  world().barrier();
+
+  other.remove_forgotten();
+
+  world().barrier();
+  EXPECT_TRUE(stays_while_it_is_newer);
+  EXPECT_FALSE(fs::exists(folder));
+  world().barrier();
+}
+
+TEST(RunId, ACopyOfTheDirectoryHasNone) {
+  const test::TempFolder folder;
+  const std::string made = folder.path() + "/made";
+  fs::create_directory(made);
+
+  const std::string id = write_run_id(made);
+  fs::copy(made, folder.path() + "/copy", fs::copy_options::recursive);
+  fs::create_directory_symlink(made, folder.path() + "/link");
+
+  EXPECT_EQ(id.size(), 32);
+  EXPECT_EQ(read_run_id(made), id);
+  EXPECT_EQ(read_run_id(folder.path() + "/link"), id);
+  EXPECT_EQ(read_run_id(folder.path() + "/copy"), "");
+  EXPECT_NE(write_run_id(folder.path() + "/copy"), id);
+  remove_run_id(made);
+  EXPECT_EQ(read_run_id(made), "");
+}
+
 TEST(MemoryCheckpoints, ThatNoOneCameBackForAreRemovedAfterADay) {
   const Places places;
   Ranks ranks;
-  const MemoryCheckpoints old(ranks, places.memory(), "runs/old");
-  const MemoryCheckpoints newer(ranks, places.memory(), "runs/newer");
-  EXPECT_EQ(save(old, 3), "");
+  auto old_owner = std::make_unique<MemoryCheckpoints>(ranks, places.memory(), run_named("old"));
+  const std::string old_folder = old_owner->folder();
+  const MemoryCheckpoints newer(ranks, places.memory(), run_named("newer"));
+  EXPECT_EQ(save(*old_owner, 3), "");
   EXPECT_EQ(save(newer, 4), "");
   as_first([&] {
     const auto then = fs::file_time_type::clock::now() - std::chrono::hours(25);
-    const fs::path folder = fs::path(old.folder()).parent_path();
+    const fs::path folder = fs::path(old_folder).parent_path();
     for (const auto& host : fs::directory_iterator(folder)) fs::last_write_time(host.path(), then);
     fs::last_write_time(folder, then);
   });
 
-  const MemoryCheckpoints third(ranks, places.memory(), "runs/third");
+  const MemoryCheckpoints third(ranks, places.memory(), run_named("third"));
+  third.remove_forgotten();
+  const bool stays_while_held = fs::exists(old_folder);
+  world().barrier();
+  old_owner.reset();
+  world().barrier();
+  third.remove_forgotten();
   world().barrier();
 
-  EXPECT_FALSE(fs::exists(old.folder()));
+  EXPECT_TRUE(stays_while_held);
+  EXPECT_FALSE(fs::exists(fs::path(old_folder).parent_path()));
   EXPECT_TRUE(fs::exists(newer.folder() + "/step_00000004"));
   world().barrier();
 }

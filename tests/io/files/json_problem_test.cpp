@@ -22,7 +22,8 @@ std::string problem_of(Work&& work) {
 }
 
 TEST(JsonProblem, SaysWhatIsWrongWithoutAnIdentifier) {
-  EXPECT_EQ(problem_of([] { return json(1).at("a"); }), "cannot use at() with number");
+  EXPECT_EQ(problem_of([] { return json(1).at("a"); }),
+            "expected another type of value, found number");
   EXPECT_TRUE(
       problem_of([] { return json::parse("[1,\n 2"); }).starts_with("parse error at line 2"));
 }
