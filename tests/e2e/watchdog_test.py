@@ -15,7 +15,8 @@ class Watchdog(support.Case):
     """A run without end on four ranks, watched closely."""
 
     def start_watched(self, run, *settings, ranks=4):
-        """Starts it and waits until it has trained for a second or so."""
+        """Starts it and waits until each rank has reported to the watchdog from within the training: it reports
+        twice a second."""
         process = self.start("train", "deck.yaml", *support.overrides(
             *support.ENDLESS, f"run.directory={run}", f"run.hang_timeout_seconds={TIMEOUT}", *settings),
             ranks=ranks)
@@ -93,7 +94,9 @@ class Watchdog(support.Case):
         time.sleep(2 * TIMEOUT)
         for rank in ranks:
             os.kill(rank, signal.SIGCONT)
-        time.sleep(1)
+        path = self.folder / "paused/metrics.jsonl"
+        done = path.read_bytes().count(b"\n")
+        self.assertTrue(support.wait_until(lambda: path.read_bytes().count(b"\n") > done + 5, 30))
         process.send_signal(signal.SIGUSR1)
         _, err = process.communicate(timeout=20)
 
