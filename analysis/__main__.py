@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from analysis.errors import UserError
+from analysis.interpreter import missing_text, start_with_system_python, system_python_has_modules
+
+REPORT_OF_ONE = "default RUN/report, of one run"
+
+
+class Parser(argparse.ArgumentParser):
+    """What is wrong is one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"analysis: {message}; see {self.prog} --help\n")
 
 
 def count(text: str) -> int:
@@ -43,7 +54,7 @@ def add_report(commands: Any) -> None:
     report = commands.add_parser("report", help="one page on a study, or on how runs scale with ranks")
     report.add_argument("runs", nargs="+", metavar="STUDY|RUN",
                         help="a study's folder, or run directories, or their names in runs/")
-    report.add_argument("--output", type=Path, metavar="DIR", help="of a study default STUDY/report")
+    report.add_argument("--output", type=Path, metavar="DIR", help="default STUDY/report, or RUN/report of one run")
     report.add_argument("--base", type=at_least_one, metavar="N",
                         help="ranks that speed-ups refer to (default: the fewest)")
     report.add_argument("--skip", type=count, metavar="N",
@@ -82,7 +93,7 @@ def add_check(commands: Any) -> None:
 def add_traces(commands: Any) -> None:
     trace = commands.add_parser("trace", help="a traced step on all ranks, drawn in time")
     trace.add_argument("run", metavar="RUN", help="a run directory, or a name in runs/")
-    trace.add_argument("--output", type=Path, required=True, metavar="DIR")
+    trace.add_argument("--output", type=Path, metavar="DIR", help="default RUN/report")
     trace.add_argument("--step", type=at_least_one, metavar="N",
                        help="which traced step (default: the last)")
     arrivals = commands.add_parser("arrivals", help="which rank the others of its groups wait for")
@@ -140,12 +151,11 @@ def add_recorded_steps(commands: Any) -> None:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python3 -m analysis",
-                                     description="Tables and plots from runs of hyperslab.")
+    parser = Parser(prog="python3 -m analysis", description="Tables and plots from runs of hyperslab.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     many = argparse.ArgumentParser(add_help=False)
     many.add_argument("runs", nargs="+", metavar="RUN", help="a run directory, or a name in runs/")
-    many.add_argument("--output", type=Path, required=True, metavar="DIR")
+    many.add_argument("--output", type=Path, metavar="DIR", help=REPORT_OF_ONE)
     commands.add_parser("learning", parents=[many],
                         help="loss, perplexity, accuracy against steps and time")
     commands.add_parser("sweep", parents=[many], help="final loss against the learning rate")
@@ -158,7 +168,7 @@ def make_parser() -> argparse.ArgumentParser:
     add_traces(commands)
     norms = commands.add_parser("norms", help="norms of activations, weights, gradients by layer")
     norms.add_argument("run", metavar="RUN", help="a run directory, or a name in runs/")
-    norms.add_argument("--output", type=Path, required=True, metavar="DIR")
+    norms.add_argument("--output", type=Path, metavar="DIR", help="default RUN/report")
     peers = commands.add_parser("peers", help="speed as a multiple of another program's")
     peers.add_argument("table", type=Path, metavar="TABLE.csv",
                        help="measurements, as analysis/results/peers.csv")
@@ -178,6 +188,23 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def check_command(parser: argparse.ArgumentParser, words: list[str]) -> None:
+    """Names the nearest command if there is none of this name."""
+    commands = next(action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    if not words or words[0].startswith("-") or words[0] in commands:
+        return
+    near = difflib.get_close_matches(words[0], list(commands), 1)
+    hint = f" (did you mean {near[0]}?)" if near else ""
+    parser.error(f"there is no command {words[0]!r}{hint}; the commands are {', '.join(commands)}")
+
+
+def output_of(arguments: argparse.Namespace) -> Path:
+    """Where a command writes: of one run its folder `report` unless --output names another."""
+    from analysis.runs import report_folder
+    names = [arguments.run] if "run" in arguments else arguments.runs
+    return arguments.output if arguments.output is not None else report_folder(names)
+
+
 def execute(arguments: argparse.Namespace) -> tuple[str, int]:
     """Runs one command; each imports only what it needs. Returns what to print, and exit code."""
     if arguments.command == "check":
@@ -189,7 +216,7 @@ def execute(arguments: argparse.Namespace) -> tuple[str, int]:
 def describe_trace(arguments: argparse.Namespace) -> str:
     if arguments.command == "trace":
         from analysis.trace_plot import trace_steps
-        return "\n".join(trace_steps(arguments.run, arguments.output, arguments.step))
+        return "\n".join(trace_steps(arguments.run, output_of(arguments), arguments.step))
     if arguments.command == "arrivals":
         from analysis.arrivals import arrivals
         return arrivals(arguments.runs, arguments.skip)
@@ -217,7 +244,7 @@ def describe(arguments: argparse.Namespace) -> str:
         return "\n".join(quantization(arguments.runs, arguments.output, arguments.base))
     if arguments.command == "norms":
         from analysis.norms import norms
-        return norms(arguments.run, arguments.output)
+        return norms(arguments.run, output_of(arguments))
     if arguments.command == "peers":
         from analysis.peers import compare_with_peers
         return compare_with_peers(arguments.table, arguments.output)
@@ -235,12 +262,12 @@ def describe(arguments: argparse.Namespace) -> str:
         return summary(arguments.run)
     if arguments.command == "sweep":
         from analysis.sweep import sweep
-        return sweep(arguments.runs, arguments.output)
+        return sweep(arguments.runs, output_of(arguments))
     if arguments.command == "learning":
         from analysis.learning import learning
-        return "\n".join(learning(arguments.runs, arguments.output))
+        return "\n".join(learning(arguments.runs, output_of(arguments)))
     from analysis.step_time import time_per_rank
-    return "\n".join(time_per_rank(arguments.runs, arguments.output, arguments.skip))
+    return "\n".join(time_per_rank(arguments.runs, output_of(arguments), arguments.skip))
 
 
 def fail(message: str) -> int:
@@ -249,15 +276,18 @@ def fail(message: str) -> int:
 
 
 def main(words: list[str] | None = None) -> int:
-    arguments = make_parser().parse_args(words)
+    parser = make_parser()
+    check_command(parser, sys.argv[1:] if words is None else words)
+    arguments = parser.parse_args(words)
     try:
         text, code = execute(arguments)
         print(text)
     except UserError as error:
         return fail(str(error))
     except ModuleNotFoundError as error:
-        return fail(f"Python module {error.name} is missing; apt install python3-numpy "
-                    "python3-h5py python3-matplotlib python3-yaml python3-jinja2")
+        if words is None and system_python_has_modules():
+            start_with_system_python(["-m", "analysis", *sys.argv[1:]])
+        return fail(missing_text(error.name))
     except BrokenPipeError:  # as of `| head`: who reads has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:

@@ -2,6 +2,7 @@
 """One look for all plots: the colours of Okabe and Ito (2008), told apart by the colour-blind."""
 from __future__ import annotations
 
+import html
 import io
 import re
 import textwrap
@@ -41,6 +42,7 @@ plt.rcParams.update({
     "axes.axisbelow": True,
     "legend.frameon": False,
     "legend.fontsize": 9,
+    "text.parse_math": False,  # a dollar sign in a name is a dollar sign
     "pdf.fonttype": 42,  # TrueType, which publishers ask for
     "svg.hashsalt": "hyperslab",
 })
@@ -97,6 +99,7 @@ def save(figure: Figure, path: Path) -> list[Path]:
 def inline_svg(figure: Figure, prefix: str, label: str) -> str:
     """The figure as an element of a page: named for screen readers, its ids apart from others'."""
     text = io.StringIO()
+    prefix = re.sub(r"[^\w.-]", "_", prefix)
     with plt.rc_context({"svg.hashsalt": prefix}):
         figure.savefig(text, format="svg", metadata=FORMATS["svg"])
     svg = text.getvalue()
@@ -106,4 +109,4 @@ def inline_svg(figure: Figure, prefix: str, label: str) -> str:
     svg = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{prefix}-", svg)
     for size in ("height", "width"):
         svg = re.sub(rf'(<svg[^>]*?) {size}="[^"]*"', r"\1", svg, count=1)
-    return svg.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
+    return svg.replace("<svg", f'<svg role="img" aria-label="{html.escape(label)}"', 1)
