@@ -43,6 +43,23 @@ def above_zero(text: str) -> float:
     return value
 
 
+def size_mm(text: str) -> tuple[float, float]:
+    """WIDTHxHEIGHT; a figure below 20 mm has no room for axes."""
+    width, height = map(float, text.split("x"))
+    if not (20.0 <= width <= 2000.0 and 20.0 <= height <= 2000.0):
+        raise ValueError(text)
+    return width, height
+
+
+def figure_options() -> argparse.ArgumentParser:
+    """Of all commands that draw; analysis.style.LOOK is what they set."""
+    options = argparse.ArgumentParser(add_help=False)
+    options.add_argument("--no-title", action="store_true", help="figures without title and subtitle")
+    options.add_argument("--size", type=size_mm, metavar="WIDTHxHEIGHT",
+                         help="of every figure, mm, such as 85x60 for a column of a journal")
+    return options
+
+
 def share(text: str) -> float:
     value = float(text)
     if not 0.0 <= value <= 1.0:
@@ -50,8 +67,8 @@ def share(text: str) -> float:
     return value
 
 
-def add_report(commands: Any) -> None:
-    report = commands.add_parser("report", help="one page on a study, or on how runs scale with ranks")
+def add_report(commands: Any, figures: argparse.ArgumentParser) -> None:
+    report = commands.add_parser("report", parents=[figures], help="one page on a study, or on how runs scale with ranks")
     report.add_argument("runs", nargs="+", metavar="STUDY|RUN",
                         help="a study's folder, or run directories, or their names in runs/")
     report.add_argument("--output", type=Path, metavar="DIR", help="default STUDY/report, or RUN/report of one run")
@@ -61,8 +78,8 @@ def add_report(commands: Any) -> None:
                         help="steps left out at each start (default 5, or as the study says)")
 
 
-def add_study(commands: Any) -> None:
-    study = commands.add_parser("study", help="the tables and plots that a study's file describes")
+def add_study(commands: Any, figures: argparse.ArgumentParser) -> None:
+    study = commands.add_parser("study", parents=[figures], help="the tables and plots that a study's file describes")
     study.add_argument("study", metavar="STUDY", help="a study's folder, or its name in runs/")
     study.add_argument("--output", type=Path, metavar="DIR", help="default STUDY/report")
 
@@ -90,8 +107,8 @@ def add_check(commands: Any) -> None:
                           help="steps left out at each start (default 5)")
 
 
-def add_traces(commands: Any) -> None:
-    trace = commands.add_parser("trace", help="a traced step on all ranks, drawn in time")
+def add_traces(commands: Any, figures: argparse.ArgumentParser) -> None:
+    trace = commands.add_parser("trace", parents=[figures], help="a traced step on all ranks, drawn in time")
     trace.add_argument("run", metavar="RUN", help="a run directory, or a name in runs/")
     trace.add_argument("--output", type=Path, metavar="DIR", help="default RUN/report")
     trace.add_argument("--step", type=at_least_one, metavar="N",
@@ -101,14 +118,14 @@ def add_traces(commands: Any) -> None:
                           help="a run directory, or a name in runs/")
     arrivals.add_argument("--skip", type=count, default=2, metavar="N",
                           help="steps left out at each start (default 2)")
-    memory = commands.add_parser("memory", help="memory in use through a step, by category")
+    memory = commands.add_parser("memory", parents=[figures], help="memory in use through a step, by category")
     memory.add_argument("files", nargs="+", metavar="FILE",
                         help="from bench --memory-timeline, or a run with traced steps")
     memory.add_argument("--output", type=Path, required=True, metavar="DIR")
 
 
-def add_quantization(commands: Any) -> None:
-    few = commands.add_parser("quantization", help="few bits and adapters beside the model as it is")
+def add_quantization(commands: Any, figures: argparse.ArgumentParser) -> None:
+    few = commands.add_parser("quantization", parents=[figures], help="few bits and adapters beside the model as it is")
     few.add_argument("runs", nargs="+", metavar="FILE|RUN",
                      help="from eval --json or bench --mode decode --json, or run directories")
     few.add_argument("--base", default="", metavar="NAME",
@@ -153,7 +170,8 @@ def add_recorded_steps(commands: Any) -> None:
 def make_parser() -> argparse.ArgumentParser:
     parser = Parser(prog="python3 -m analysis", description="Tables and plots from runs of hyperslab.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    many = argparse.ArgumentParser(add_help=False)
+    figures = figure_options()
+    many = argparse.ArgumentParser(add_help=False, parents=[figures])
     many.add_argument("runs", nargs="+", metavar="RUN", help="a run directory, or a name in runs/")
     many.add_argument("--output", type=Path, metavar="DIR", help=REPORT_OF_ONE)
     commands.add_parser("learning", parents=[many],
@@ -162,18 +180,18 @@ def make_parser() -> argparse.ArgumentParser:
     time = commands.add_parser("time", parents=[many], help="where the time of a step went")
     time.add_argument("--skip", type=count, default=2, metavar="N",
                       help="steps left out at each start (default 2)")
-    add_report(commands)
-    add_study(commands)
+    add_report(commands, figures)
+    add_study(commands, figures)
     add_check(commands)
-    add_traces(commands)
-    norms = commands.add_parser("norms", help="norms of activations, weights, gradients by layer")
+    add_traces(commands, figures)
+    norms = commands.add_parser("norms", parents=[figures], help="norms of activations, weights, gradients by layer")
     norms.add_argument("run", metavar="RUN", help="a run directory, or a name in runs/")
     norms.add_argument("--output", type=Path, metavar="DIR", help="default RUN/report")
     peers = commands.add_parser("peers", help="speed as a multiple of another program's")
     peers.add_argument("table", type=Path, metavar="TABLE.csv",
                        help="measurements, as analysis/results/peers.csv")
     peers.add_argument("--output", type=Path, required=True, metavar="DIR")
-    add_quantization(commands)
+    add_quantization(commands, figures)
     add_images(commands)
     add_published(commands)
     add_recorded_steps(commands)
@@ -207,6 +225,9 @@ def output_of(arguments: argparse.Namespace) -> Path:
 
 def execute(arguments: argparse.Namespace) -> tuple[str, int]:
     """Runs one command; each imports only what it needs. Returns what to print, and exit code."""
+    if getattr(arguments, "no_title", False) or getattr(arguments, "size", None):
+        from analysis.style import LOOK
+        LOOK.title, LOOK.size = not arguments.no_title, arguments.size
     if arguments.command == "check":
         from analysis.checks import check
         return check(arguments.what, arguments.run, arguments.limit, arguments.skip)

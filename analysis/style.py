@@ -6,6 +6,7 @@ import html
 import io
 import re
 import textwrap
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Sequence
 
@@ -47,8 +48,20 @@ plt.rcParams.update({
     "svg.hashsalt": "hyperslab",
 })
 
-__all__ = ["Axes", "Figure", "RUN_COLOURS", "add_head", "add_legend", "inline_svg", "look_of_run",
+__all__ = ["Axes", "Figure", "LOOK", "RUN_COLOURS", "add_head", "add_legend", "inline_svg", "look_of_run",
            "plt", "save"]
+MM_PER_INCH = 25.4
+
+
+@dataclass
+class Look:
+    """What the command line asks of all figures; `size`: width and height in mm."""
+
+    title: bool = True
+    size: tuple[float, float] | None = None
+
+
+LOOK = Look()
 
 
 def look_of_run(index: int) -> tuple[str, str, str]:
@@ -59,7 +72,12 @@ def look_of_run(index: int) -> tuple[str, str, str]:
 
 
 def add_head(figure: Figure, title: str, subtitle: str) -> float:
-    """Writes title and subtitle at the top left; returns the height that is left, as a share."""
+    """Gives the figure the size of LOOK, and writes title and subtitle at the top left unless LOOK has none;
+    returns the height that is left, as a share."""
+    if LOOK.size is not None:
+        figure.set_size_inches(*(side / MM_PER_INCH for side in LOOK.size))
+    if not LOOK.title:
+        return 1.0
     width, height = figure.get_size_inches()
     lines = textwrap.wrap(subtitle, int(LETTERS_PER_INCH * (width - 0.3)))
     left = 0.12 / width

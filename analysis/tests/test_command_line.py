@@ -2,12 +2,14 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import unittest
 from pathlib import Path
 
 from analysis.interpreter import SYSTEM_PYTHON, system_python_has_modules
+from analysis.style import LOOK
 from analysis.tests.commands import CommandTest, run_command
 from analysis.tests.fake_runs import metrics_row, write_deck, write_metrics, write_scaled
 
@@ -50,6 +52,21 @@ class CommandLine(CommandTest):
         self.assertIn("see python3 -m analysis learning --help", self.refused("learning"))
         self.assertIn("--skip", self.refused("time", "RUN", "--skip", "x"))
         self.assertIn("unrecognized arguments: --outptu", self.refused("learning", "RUN", "--outptu", "x"))
+
+    def test_figures_have_the_size_and_the_title_that_are_asked_for(self) -> None:
+        self.addCleanup(setattr, LOOK, "size", None)
+        self.addCleanup(setattr, LOOK, "title", True)
+        for command, name in (("learning", "learning_steps"), ("time", "time_per_rank")):
+            code, _, err = run_command(command, self.run_folder, "--size", "180x90", "--no-title")
+            self.assertEqual((code, err), (0, ""))
+            svg = (self.run_folder / "report" / f"{name}.svg").read_text(encoding="utf-8")
+            width, height = (float(re.findall(rf'<svg [^>]*{side}="([0-9.]+)pt"', svg)[0]) for side in ("width", "height"))
+            self.assertAlmostEqual(width, 180 / 25.4 * 72, delta=0.1)
+            self.assertAlmostEqual(height, 90 / 25.4 * 72, delta=0.1)
+            self.assertNotIn("<!-- Learning curves -->", svg)
+            self.assertNotIn("<!-- Time of a step by rank -->", svg)
+        for size in ("85", "85x1", "axb"):
+            self.assertIn("--size", self.refused("learning", "RUN", "--size", size))
 
     def test_of_one_run_the_folder_is_its_report(self) -> None:
         for command, name in (("learning", "learning.txt"), ("time", "time_per_rank.txt"), ("report", "scaling.csv")):
