@@ -45,7 +45,7 @@ class CommandLine(CommandTest):
         return process.stderr
 
     def test_a_misspelled_command_is_told_the_nearest(self) -> None:
-        self.assertIn("there is no command 'lerning' (did you mean learning?)", self.refused("lerning", "RUN"))
+        self.assertIn("there is no command 'learnings' (did you mean learning?)", self.refused("learnings", "RUN"))
         self.assertIn("the commands are learning, sweep", self.refused("zzz"))
 
     def test_wrong_options_are_one_line(self) -> None:
