@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from analysis.errors import UserError
+from analysis.interpreter import missing_text, start_with_system_python, system_python_has_modules
+
+REPORT_OF_ONE = "default RUN/report, of one run"
+
+
+class Parser(argparse.ArgumentParser):
+    """What is wrong is one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"analysis: {message}; see {self.prog} --help\n")
 
 
 def count(text: str) -> int:
@@ -32,6 +43,23 @@ def above_zero(text: str) -> float:
     return value
 
 
+def size_mm(text: str) -> tuple[float, float]:
+    """WIDTHxHEIGHT; a figure below 20 mm has no room for axes."""
+    width, height = map(float, text.split("x"))
+    if not (20.0 <= width <= 2000.0 and 20.0 <= height <= 2000.0):
+        raise ValueError(text)
+    return width, height
+
+
+def figure_options() -> argparse.ArgumentParser:
+    """Of all commands that draw; analysis.style.LOOK is what they set."""
+    options = argparse.ArgumentParser(add_help=False)
+    options.add_argument("--no-title", action="store_true", help="figures without title and subtitle")
+    options.add_argument("--size", type=size_mm, metavar="WIDTHxHEIGHT",
+                         help="of every figure, mm, such as 85x60 for a column of a journal")
+    return options
+
+
 def share(text: str) -> float:
     value = float(text)
     if not 0.0 <= value <= 1.0:
@@ -39,19 +67,19 @@ def share(text: str) -> float:
     return value
 
 
-def add_report(commands: Any) -> None:
-    report = commands.add_parser("report", help="one page on a study, or on how runs scale with ranks")
+def add_report(commands: Any, figures: argparse.ArgumentParser) -> None:
+    report = commands.add_parser("report", parents=[figures], help="one page on a study, or on how runs scale with ranks")
     report.add_argument("runs", nargs="+", metavar="STUDY|RUN",
                         help="a study's folder, or run directories, or their names in runs/")
-    report.add_argument("--output", type=Path, metavar="DIR", help="of a study default STUDY/report")
+    report.add_argument("--output", type=Path, metavar="DIR", help="default STUDY/report, or RUN/report of one run")
     report.add_argument("--base", type=at_least_one, metavar="N",
                         help="ranks that speed-ups refer to (default: the fewest)")
     report.add_argument("--skip", type=count, metavar="N",
                         help="steps left out at each start (default 5, or as the study says)")
 
 
-def add_study(commands: Any) -> None:
-    study = commands.add_parser("study", help="the tables and plots that a study's file describes")
+def add_study(commands: Any, figures: argparse.ArgumentParser) -> None:
+    study = commands.add_parser("study", parents=[figures], help="the tables and plots that a study's file describes")
     study.add_argument("study", metavar="STUDY", help="a study's folder, or its name in runs/")
     study.add_argument("--output", type=Path, metavar="DIR", help="default STUDY/report")
 
@@ -79,10 +107,10 @@ def add_check(commands: Any) -> None:
                           help="steps left out at each start (default 5)")
 
 
-def add_traces(commands: Any) -> None:
-    trace = commands.add_parser("trace", help="a traced step on all ranks, drawn in time")
+def add_traces(commands: Any, figures: argparse.ArgumentParser) -> None:
+    trace = commands.add_parser("trace", parents=[figures], help="a traced step on all ranks, drawn in time")
     trace.add_argument("run", metavar="RUN", help="a run directory, or a name in runs/")
-    trace.add_argument("--output", type=Path, required=True, metavar="DIR")
+    trace.add_argument("--output", type=Path, metavar="DIR", help="default RUN/report")
     trace.add_argument("--step", type=at_least_one, metavar="N",
                        help="which traced step (default: the last)")
     arrivals = commands.add_parser("arrivals", help="which rank the others of its groups wait for")
@@ -90,14 +118,14 @@ def add_traces(commands: Any) -> None:
                           help="a run directory, or a name in runs/")
     arrivals.add_argument("--skip", type=count, default=2, metavar="N",
                           help="steps left out at each start (default 2)")
-    memory = commands.add_parser("memory", help="memory in use through a step, by category")
+    memory = commands.add_parser("memory", parents=[figures], help="memory in use through a step, by category")
     memory.add_argument("files", nargs="+", metavar="FILE",
                         help="from bench --memory-timeline, or a run with traced steps")
     memory.add_argument("--output", type=Path, required=True, metavar="DIR")
 
 
-def add_quantization(commands: Any) -> None:
-    few = commands.add_parser("quantization", help="few bits and adapters beside the model as it is")
+def add_quantization(commands: Any, figures: argparse.ArgumentParser) -> None:
+    few = commands.add_parser("quantization", parents=[figures], help="few bits and adapters beside the model as it is")
     few.add_argument("runs", nargs="+", metavar="FILE|RUN",
                      help="from eval --json or bench --mode decode --json, or run directories")
     few.add_argument("--base", default="", metavar="NAME",
@@ -140,30 +168,30 @@ def add_recorded_steps(commands: Any) -> None:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python3 -m analysis",
-                                     description="Tables and plots from runs of hyperslab.")
+    parser = Parser(prog="python3 -m analysis", description="Tables and plots from runs of hyperslab.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    many = argparse.ArgumentParser(add_help=False)
+    figures = figure_options()
+    many = argparse.ArgumentParser(add_help=False, parents=[figures])
     many.add_argument("runs", nargs="+", metavar="RUN", help="a run directory, or a name in runs/")
-    many.add_argument("--output", type=Path, required=True, metavar="DIR")
+    many.add_argument("--output", type=Path, metavar="DIR", help=REPORT_OF_ONE)
     commands.add_parser("learning", parents=[many],
                         help="loss, perplexity, accuracy against steps and time")
     commands.add_parser("sweep", parents=[many], help="final loss against the learning rate")
     time = commands.add_parser("time", parents=[many], help="where the time of a step went")
     time.add_argument("--skip", type=count, default=2, metavar="N",
                       help="steps left out at each start (default 2)")
-    add_report(commands)
-    add_study(commands)
+    add_report(commands, figures)
+    add_study(commands, figures)
     add_check(commands)
-    add_traces(commands)
-    norms = commands.add_parser("norms", help="norms of activations, weights, gradients by layer")
+    add_traces(commands, figures)
+    norms = commands.add_parser("norms", parents=[figures], help="norms of activations, weights, gradients by layer")
     norms.add_argument("run", metavar="RUN", help="a run directory, or a name in runs/")
-    norms.add_argument("--output", type=Path, required=True, metavar="DIR")
+    norms.add_argument("--output", type=Path, metavar="DIR", help="default RUN/report")
     peers = commands.add_parser("peers", help="speed as a multiple of another program's")
     peers.add_argument("table", type=Path, metavar="TABLE.csv",
                        help="measurements, as analysis/results/peers.csv")
     peers.add_argument("--output", type=Path, required=True, metavar="DIR")
-    add_quantization(commands)
+    add_quantization(commands, figures)
     add_images(commands)
     add_published(commands)
     add_recorded_steps(commands)
@@ -178,8 +206,28 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def check_command(parser: argparse.ArgumentParser, words: list[str]) -> None:
+    """Names the nearest command if there is none of this name."""
+    commands = next(action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    if not words or words[0].startswith("-") or words[0] in commands:
+        return
+    near = difflib.get_close_matches(words[0], list(commands), 1)
+    hint = f" (did you mean {near[0]}?)" if near else ""
+    parser.error(f"there is no command {words[0]!r}{hint}; the commands are {', '.join(commands)}")
+
+
+def output_of(arguments: argparse.Namespace) -> Path:
+    """Where a command writes: of one run its folder `report` unless --output names another."""
+    from analysis.runs import report_folder
+    names = [arguments.run] if "run" in arguments else arguments.runs
+    return arguments.output if arguments.output is not None else report_folder(names)
+
+
 def execute(arguments: argparse.Namespace) -> tuple[str, int]:
     """Runs one command; each imports only what it needs. Returns what to print, and exit code."""
+    if getattr(arguments, "no_title", False) or getattr(arguments, "size", None):
+        from analysis.style import LOOK
+        LOOK.title, LOOK.size = not arguments.no_title, arguments.size
     if arguments.command == "check":
         from analysis.checks import check
         return check(arguments.what, arguments.run, arguments.limit, arguments.skip)
@@ -189,7 +237,7 @@ def execute(arguments: argparse.Namespace) -> tuple[str, int]:
 def describe_trace(arguments: argparse.Namespace) -> str:
     if arguments.command == "trace":
         from analysis.trace_plot import trace_steps
-        return "\n".join(trace_steps(arguments.run, arguments.output, arguments.step))
+        return "\n".join(trace_steps(arguments.run, output_of(arguments), arguments.step))
     if arguments.command == "arrivals":
         from analysis.arrivals import arrivals
         return arrivals(arguments.runs, arguments.skip)
@@ -217,7 +265,7 @@ def describe(arguments: argparse.Namespace) -> str:
         return "\n".join(quantization(arguments.runs, arguments.output, arguments.base))
     if arguments.command == "norms":
         from analysis.norms import norms
-        return norms(arguments.run, arguments.output)
+        return norms(arguments.run, output_of(arguments))
     if arguments.command == "peers":
         from analysis.peers import compare_with_peers
         return compare_with_peers(arguments.table, arguments.output)
@@ -235,12 +283,12 @@ def describe(arguments: argparse.Namespace) -> str:
         return summary(arguments.run)
     if arguments.command == "sweep":
         from analysis.sweep import sweep
-        return sweep(arguments.runs, arguments.output)
+        return sweep(arguments.runs, output_of(arguments))
     if arguments.command == "learning":
         from analysis.learning import learning
-        return "\n".join(learning(arguments.runs, arguments.output))
+        return "\n".join(learning(arguments.runs, output_of(arguments)))
     from analysis.step_time import time_per_rank
-    return "\n".join(time_per_rank(arguments.runs, arguments.output, arguments.skip))
+    return "\n".join(time_per_rank(arguments.runs, output_of(arguments), arguments.skip))
 
 
 def fail(message: str) -> int:
@@ -249,15 +297,18 @@ def fail(message: str) -> int:
 
 
 def main(words: list[str] | None = None) -> int:
-    arguments = make_parser().parse_args(words)
+    parser = make_parser()
+    check_command(parser, sys.argv[1:] if words is None else words)
+    arguments = parser.parse_args(words)
     try:
         text, code = execute(arguments)
         print(text)
     except UserError as error:
         return fail(str(error))
     except ModuleNotFoundError as error:
-        return fail(f"Python module {error.name} is missing; apt install python3-numpy "
-                    "python3-h5py python3-matplotlib python3-yaml python3-jinja2")
+        if words is None and system_python_has_modules():
+            start_with_system_python(["-m", "analysis", *sys.argv[1:]])
+        return fail(missing_text(error.name))
     except BrokenPipeError:  # as of `| head`: who reads has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:

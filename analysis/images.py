@@ -117,12 +117,12 @@ def draw_tile(axes: Axes, image: Pixels) -> None:
 
 
 def mark(axes: Axes, each: Prediction, classes: list[str]) -> None:
-    """A frame and the names: one if they agree, else what it is and what the model took it for."""
+    """A frame and the names: one if they agree, else the label and the prediction."""
     colour = RIGHT if each.is_right else WRONG
     for spine in axes.spines.values():
         spine.set(visible=True, color=colour, linewidth=2.5)
     name = class_name(classes, each.label)
-    text = name if each.is_right else f"{name}\nnot {class_name(classes, each.prediction)}"
+    text = name if each.is_right else f"{name},\npredicted {class_name(classes, each.prediction)}"
     axes.set_xlabel(text, fontsize=7, color=colour, labelpad=2)
 
 

@@ -59,8 +59,9 @@ class PackedImages:
 
     def __getitem__(self, index: int) -> Pixels:
         """(rows, columns, 3), of its own size."""
-        from PIL import Image  # a part of every Matplotlib
+        from PIL import Image, ImageFile  # a part of every Matplotlib
 
+        ImageFile.LOAD_TRUNCATED_IMAGES = False  # which WeasyPrint sets as it is loaded
         try:
             with Image.open(io.BytesIO(self.encoded(index))) as image:
                 if image.mode.startswith("I"):  # grey of 16 bits, which Pillow would cut off at 255

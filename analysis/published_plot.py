@@ -7,6 +7,7 @@ from typing import Sequence
 
 from analysis.published_rows import CurvePoint
 from analysis.style import RUN_COLOURS, Axes, add_head, plt, save
+from analysis.ticks import round_log_axis, widened
 
 
 def draw_panel(axes: Axes, gpus: Sequence[int], published: Sequence[float], simulated: Sequence[float], label: str) -> None:
@@ -29,6 +30,7 @@ def draw_curve(points: Sequence[CurvePoint], simulated: Sequence[float], subtitl
     draw_panel(total, gpus, [point.pflops for point in points],
                [1e-3 * rate * count for rate, count in zip(simulated, gpus)], "PFLOP/s")
     each.set_ylim(0.0, 1.1 * max(*simulated, *(point.tflops_per_gpu for point in points)))
-    total.set_yscale("log")
+    values = [*(point.pflops for point in points), *(1e-3 * rate * count for rate, count in zip(simulated, gpus))]
+    round_log_axis(total, "y", *widened(min(values), max(values)))
     figure.tight_layout(rect=(0.0, 0.0, 1.0, top))
     save(figure, path)

@@ -73,6 +73,14 @@ def find_runs(names: Sequence[str]) -> list[Run]:
             for path, name in zip(paths, short)]
 
 
+def report_folder(names: Sequence[str]) -> Path:
+    """Where a report of one run is written unless another folder is named."""
+    runs = find_runs(names)
+    if len(runs) > 1:
+        raise UserError(f"where shall the report of these {len(runs)} runs be written? give --output DIR")
+    return runs[0].path / "report"
+
+
 def parse_line(path: Path, index: int, line: str) -> dict[str, Any]:
     line_name = f"{path}:{index + 1}"
     try:

@@ -95,7 +95,9 @@ def layout_table(layout: Layout) -> str:
 NOTES = """* Time with at least one gradient reduction under way; they run beside backward, so no part of the sum.
 ** Mean over steps, since most steps write no checkpoint.
 Parts are means over the steps between the quartiles, scaled so that they add up to the median step.
-wait: for slower ranks; reduce exposed is without it."""
+tensor, pipeline: communication of tensor ranks and of stages that a rank waits for.
+reduce exposed: what of the gradient reductions lasts longer than backward, without waiting for slower ranks.
+wait: for slower ranks. idle: a stage of the pipeline has no microbatch to compute."""
 SMALLEST_PART = 1e-3  # of a step, to be drawn
 
 
@@ -169,7 +171,7 @@ def draw(layouts: Sequence[Layout]) -> Figure:
         draw_layout(axes, layout, parts)
     panels[0, 0].set_ylim(0.0, 1.06 * max(axes.dataLim.y1 for axes in panels[:, 0]))
     top = add_head(figure, "Time of a step by rank", subject(layouts))
-    right = 1.0 - LEGEND_INCHES / width
+    right = 1.0 - LEGEND_INCHES / figure.get_size_inches()[0]
     figure.tight_layout(rect=(0.0, 0.0, right, top), h_pad=2.0)
     figure.legend(handles=legend_patches(parts, any(map(has_reductions, layouts))), loc="upper left",
                   labelspacing=0.6, bbox_to_anchor=(right, top))

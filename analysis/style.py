@@ -2,9 +2,11 @@
 """One look for all plots: the colours of Okabe and Ito (2008), told apart by the colour-blind."""
 from __future__ import annotations
 
+import html
 import io
 import re
 import textwrap
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Sequence
 
@@ -41,12 +43,25 @@ plt.rcParams.update({
     "axes.axisbelow": True,
     "legend.frameon": False,
     "legend.fontsize": 9,
+    "text.parse_math": False,  # a dollar sign in a name is a dollar sign
     "pdf.fonttype": 42,  # TrueType, which publishers ask for
     "svg.hashsalt": "hyperslab",
 })
 
-__all__ = ["Axes", "Figure", "RUN_COLOURS", "add_head", "add_legend", "inline_svg", "look_of_run",
+__all__ = ["Axes", "Figure", "LOOK", "RUN_COLOURS", "add_head", "add_legend", "inline_svg", "look_of_run",
            "plt", "save"]
+MM_PER_INCH = 25.4
+
+
+@dataclass
+class Look:
+    """What the command line asks of all figures; `size`: width and height in mm."""
+
+    title: bool = True
+    size: tuple[float, float] | None = None
+
+
+LOOK = Look()
 
 
 def look_of_run(index: int) -> tuple[str, str, str]:
@@ -57,7 +72,12 @@ def look_of_run(index: int) -> tuple[str, str, str]:
 
 
 def add_head(figure: Figure, title: str, subtitle: str) -> float:
-    """Writes title and subtitle at the top left; returns the height that is left, as a share."""
+    """Gives the figure the size of LOOK, and writes title and subtitle at the top left unless LOOK has none;
+    returns the height that is left, as a share."""
+    if LOOK.size is not None:
+        figure.set_size_inches(*(side / MM_PER_INCH for side in LOOK.size))
+    if not LOOK.title:
+        return 1.0
     width, height = figure.get_size_inches()
     lines = textwrap.wrap(subtitle, int(LETTERS_PER_INCH * (width - 0.3)))
     left = 0.12 / width
@@ -97,6 +117,7 @@ def save(figure: Figure, path: Path) -> list[Path]:
 def inline_svg(figure: Figure, prefix: str, label: str) -> str:
     """The figure as an element of a page: named for screen readers, its ids apart from others'."""
     text = io.StringIO()
+    prefix = re.sub(r"[^\w.-]", "_", prefix)
     with plt.rc_context({"svg.hashsalt": prefix}):
         figure.savefig(text, format="svg", metadata=FORMATS["svg"])
     svg = text.getvalue()
@@ -106,4 +127,4 @@ def inline_svg(figure: Figure, prefix: str, label: str) -> str:
     svg = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{prefix}-", svg)
     for size in ("height", "width"):
         svg = re.sub(rf'(<svg[^>]*?) {size}="[^"]*"', r"\1", svg, count=1)
-    return svg.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
+    return svg.replace("<svg", f'<svg role="img" aria-label="{html.escape(label)}"', 1)

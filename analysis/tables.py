@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Any, Sequence
 
@@ -25,10 +26,15 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([join(lines[0]), rule, *(join(line) for line in lines[1:])])
 
 
+def markdown_words(text: str) -> str:
+    """A text in Markdown as it is: no tag, no link and no line of its own comes out of it."""
+    return re.sub(r"([\\\[])", r"\\\1", " ".join(text.splitlines())).replace("<", "&lt;")
+
+
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], words: bool = False) -> str:
     """The first column aligned left, the others right; all left if they hold `words`."""
     def line(cells: Sequence[str]) -> str:
-        return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+        return f"| {' | '.join(markdown_words(cell).replace('|', chr(92) + '|') for cell in cells)} |"
 
     return "\n".join([line(header), line(["---", *(["---" if words else "---:"] * (len(header) - 1))]), *map(line, rows)])
 

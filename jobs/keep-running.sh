@@ -6,7 +6,8 @@
 # (after 5: 15 times as long). After 1 and 6 (environment): once. After 2, 3, 4 and 7: never. It gives up when --same N (3) failures
 # in a row brought neither a newer finished step nor a newer checkpoint, and after --most N restarts in all (0, which is the default: no
 # limit). After 75 it starts again, unless this script was asked to stop (USR1, USR2, TERM, INT: handed on as USR1), the time is over
-# (run.walltime_minutes) or Slurm runs the job: then it ends with 75, for whoever puts the job into the queue again.
+# (run.walltime_minutes) or Slurm runs the job: then it ends with 75, for whoever puts the job into the queue again. HUP, of a terminal that
+# closes, is taken as USR1 too; under nohup it reaches neither this script nor the run. A second INT (Ctrl-C) ends the command without saving.
 # A launcher without any process of its own for --silent SECONDS (60) is ended as if killed: Open MPI 4.1 can stay behind for ever when a
 # rank dies while it is being started.
 # A host that the watchdog named twice, or that was named and does not answer, is left out of --host, --hostfile or Slurm's nodes, with as
@@ -15,7 +16,7 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
 source "$hs_root/jobs/hosts.sh"
 cd -- "$hs_started_in"
 
-usage() { sed -n '3,14s/^# //p' "$hs_root/jobs/keep-running.sh"; }
+usage() { sed -n '3,15s/^# //p' "$hs_root/jobs/keep-running.sh"; }
 die() { hs_die "$1" "jobs/keep-running.sh: $2"; }
 most=0
 same=3
@@ -55,18 +56,37 @@ for word in "${arguments[@]}"; do
   [[ $word != : ]] || die 2 "several programs in one mpirun (:) cannot be kept running"
 done
 
-scratch=$(mktemp -d)
+# Scratch folders of this user whose script was killed on this host are removed.
+scratch_names=${TMPDIR:-/tmp}/keep-running.${HOSTNAME:-host}
+for folder in "$scratch_names".*; do
+  owner=${folder#"$scratch_names".}
+  owner=${owner%%.*}
+  [[ -d $folder && ! -L $folder && -O $folder && $owner =~ ^[0-9]+$ && ! -d /proc/$owner ]] || continue
+  rm -rf -- "$folder"
+done
+scratch=$(mktemp -d "$scratch_names.$$.XXXXXX")
 child=
 reader=
 guard=
 asked=0
-trap '[[ -z $reader ]] || kill "$reader" "$guard" 2>/dev/null || true; rm -rf -- "$scratch"' EXIT
+clean() {
+  [[ $BASHPID == "$$" ]] || return 0 # a subshell that is killed early still has the traps of the script
+  [[ -z $reader ]] || kill "$reader" "$guard" 2>/dev/null || true
+  rm -rf -- "$scratch"
+}
+trap clean EXIT
+# stop SIGNAL: asks the run to save and end, by SIGNAL.
 stop() {
+  [[ $BASHPID == "$$" ]] || exit 143
   asked=1
   signalled=1
-  [[ -z $child ]] || kill -USR1 "$child" 2>/dev/null || true
+  [[ -z $child ]] || kill "-$1" "$child" 2>/dev/null || true
 }
-trap stop USR1 USR2 TERM INT
+trap 'stop USR1' USR1 USR2 TERM HUP
+trap 'stop "$( ((asked)) && printf TERM || printf USR1)"' INT
+# In a session of its own the launcher gets no signal of the terminal: Open MPI would end the run without saving.
+own_session=()
+[[ -z $(type -P setsid) ]] || own_session=(setsid)
 
 # deck ARGUMENT...: the resolved deck, for any number of ranks; fails if it breaks a rule.
 deck() { "$program" train "$@" --print-deck 2>"$scratch/deck.err" </dev/null; }
@@ -140,7 +160,7 @@ run_once() {
   tee /dev/fd/3 3>&2 <"$scratch/stderr" |
     grep --line-buffered -E '^hyperslab: |stopping after step' >"$scratch/lines" &
   reader=$!
-  "${launcher[@]}" "$program" train "${arguments[@]}" 2>"$scratch/stderr" &
+  "${own_session[@]}" "${launcher[@]}" "$program" train "${arguments[@]}" 2>"$scratch/stderr" &
   child=$!
   ((asked == 0)) || kill -USR1 "$child" 2>/dev/null || true
   end_if_childless "$child" &

@@ -16,8 +16,9 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-SYSTEM_PYTHON = "/usr/bin/python3"
 sys.path.insert(0, str(ROOT))
+
+from analysis.interpreter import missing_text, start_with_system_python, system_python_has_modules  # noqa: E402
 
 try:
     from analysis.errors import UserError
@@ -29,11 +30,9 @@ try:
     from analysis.study.slurm import write_scripts
     from analysis.study.spec import Study, read_study
 except ModuleNotFoundError as missing:
-    # The system's Python may have what another one that comes first does not; jobs/lib.sh looks there, too.
-    if os.path.realpath(sys.executable) != os.path.realpath(SYSTEM_PYTHON) and os.access(SYSTEM_PYTHON, os.X_OK):
-        os.execv(SYSTEM_PYTHON, [SYSTEM_PYTHON, *sys.argv])
-    print(f"study.py: Python module {missing.name} is missing; apt install python3-yaml python3-numpy python3-h5py "
-          "python3-matplotlib python3-jinja2", file=sys.stderr)
+    if system_python_has_modules():
+        start_with_system_python(sys.argv)
+    print(f"study.py: {missing_text(missing.name)}", file=sys.stderr)
     sys.exit(2)
 
 

@@ -19,7 +19,7 @@ from analysis.report.predictions import predictions_of_runs
 from analysis.report.setup import Source, setup_section
 from analysis.report.studies import StudyPart, read_study_part
 from analysis.report.tables import base_text, mfu_note, numbered_title, scaling_rows
-from analysis.runs import Run, find_runs
+from analysis.runs import Run, find_runs, report_folder
 from analysis.scaling import (
     COMPUTE, EXPOSED, STACK, Case, Group, group_notes, make_groups, named_decks, read_cases,
 )
@@ -185,9 +185,9 @@ def report(names: Sequence[str], output: Path | None, base_ranks: int | None, sk
     """Writes report.html, .md and .pdf, the figures and tables; returns what to print. Of a study the
     folder is its own report/ unless `output` names another."""
     content, study = read_content(names, base_ranks, skip)
-    if output is None and study is None:
-        raise UserError("where shall the report of these runs be written? give --output DIR")
-    folder = output_folder(output if output is not None or study is None else study / "report")
+    if output is None:
+        output = report_folder(names) if study is None else study / "report"
+    folder = output_folder(output)
     document = document_of(content)
     written, problems = write_document(document, folder)
     written += write_tables(content, folder)

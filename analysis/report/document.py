@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Sequence
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
 from analysis.style import Figure, inline_svg
-from analysis.tables import markdown_table
+from analysis.tables import markdown_table, markdown_words
 
 PRINT_DOTS_PER_INCH = 200
 NO_PDF = ("there is no {path}: Python module {name} cannot be loaded; apt install weasyprint, or print the HTML page "
@@ -43,8 +44,9 @@ class Drawing:
     label: str
 
     @property
-    def svg(self) -> str:
-        return inline_svg(self.figure, self.name, self.label)
+    def svg(self) -> Markup:
+        """inline_svg() escapes what it puts in, so that the page takes it as it is."""
+        return Markup(inline_svg(self.figure, self.name, self.label))
 
     @property
     def png(self) -> str:
@@ -76,10 +78,12 @@ class Document:
 
 
 def environment() -> Environment:
-    """HTML is escaped, Markdown is not; a name that a template misspells is an error."""
-    return Environment(loader=FileSystemLoader(Path(__file__).parent / "templates"), undefined=StrictUndefined,
-                       autoescape=lambda name: bool(name and ".html" in name), trim_blocks=True, lstrip_blocks=True,
-                       keep_trailing_newline=True)
+    """HTML is escaped as a whole, Markdown by the filter `words`; a name that a template misspells is an error."""
+    found = Environment(loader=FileSystemLoader(Path(__file__).parent / "templates"), undefined=StrictUndefined,
+                        autoescape=lambda name: bool(name and ".html" in name), trim_blocks=True, lstrip_blocks=True,
+                        keep_trailing_newline=True)
+    found.filters["words"] = markdown_words
+    return found
 
 
 def html_text(document: Document, drawn: str = "svg") -> str:

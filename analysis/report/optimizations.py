@@ -93,7 +93,8 @@ def change_text(what: str, old: float, new: float, unit: str = "", digits: int =
     if not old > 0 or not new > 0:
         return ""
     change = new / old - 1.0
-    told = "unchanged" if abs(change) < SAME else f"{100 * change:+.1f} %"
+    told = f"{new - old:+.{digits}f}" if unit == "nats" else f"{100 * change:+.1f} %"
+    told = "unchanged" if abs(change) < SAME else told
     return f"{what} {number(old, digits)} to {number(new, digits)}{f' {unit}' if unit else ''} ({told})"
 
 

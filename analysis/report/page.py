@@ -27,7 +27,7 @@ METHOD = (
     "it; the time per step is the median over steps, its spread the first and third quartile. The "
     "parts are means over ranks and over the steps between the quartiles, scaled to the median, so "
     "that they add up to it.",
-    "Compute is forward and backward. Checkpoints per step are the mean over all steps, since the "
+    "Compute is forward and backward. Idle is the time in which a stage of the pipeline has no microbatch to compute. Checkpoints per step are the mean over all steps, since the "
     "median step writes none. Other is what a rank's step has beyond its named parts. Skew "
     "is the time from the mean rank's end of a step to the slowest rank's.",
     "Speed-up is the ratio of tokens per second to the base, efficiency the speed-up divided by "

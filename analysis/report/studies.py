@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Sequence
@@ -12,8 +13,9 @@ from analysis.report.predictions import predictions_of_rows
 from analysis.report.setup import Source
 from analysis.runs import Run
 from analysis.scaling import Case
-from analysis.study.columns import SAME, is_relative
+from analysis.study.columns import change_words, is_relative
 from analysis.study.command import pictures_of, read_all_cases, training_runs
+from analysis.study.draw import numbers_of
 from analysis.study.measured import read_benches
 from analysis.study.record import (
     DIVERGED, DONE, FAILED, OUT_OF_MEMORY, RUNNING, STOPPED, Record, read_study_folder,
@@ -24,7 +26,7 @@ from analysis.tables import text_table
 
 MOST_SENTENCES = 24
 # Columns whose change beside the base is told, if the study measures them.
-TOLD = ("memory_peak_bytes", "tokens_per_second", "images_per_second", "final_loss", "top1", "step_seconds")
+TOLD = ("parameter_bytes", "memory_peak_bytes", "tokens_per_second", "images_per_second", "final_loss", "top1", "step_seconds")
 
 # What of a row that is told beside its base is not that of a whole run.
 UNFINISHED = {DIVERGED: "; it diverged on the way", STOPPED: "; it was stopped before its end",
@@ -47,19 +49,26 @@ class StudyPart:
     predictions: list[Section]  # of points of `bench`
 
 
-def row_name(row: Row) -> str:
-    return ", ".join(f"{axis_title(name)} {label}" for name, label in row.labels.items())
+def words_of(result: Result, labels: dict[str, str]) -> str:
+    """Labels by their axes; the name of the axis only where a label alone does not say it."""
+    common = Counter(label for axis in result.axes for label in axis.labels)
+    return ", ".join(f"{axis_title(name)} {label}" if numbers_of([label]) or common[label] > 1 else label
+                     for name, label in labels.items())
+
+
+def row_name(result: Result, row: Row) -> str:
+    several = {axis.name for axis in result.axes if len(axis.labels) > 1}
+    return words_of(result, {name: label for name, label in row.labels.items() if name in several} or row.labels)
 
 
 def change_of(result: Result, row: Row, base: Row, name: str) -> str:
-    """Such as "peak memory (MiB) 100.0 to 60.0 (-40.0 %)"; empty if one of them was not measured."""
+    """Such as "peak memory (MiB) 100.0 to 60.0 (-40.0 %)"; empty if one of them was not measured, or is of
+    another command or of other data."""
     old, new = base.value(name), row.value(name)
-    if math.isnan(old) or math.isnan(new) or not old > 0:
+    if math.isnan(old) or math.isnan(new) or not old > 0 or not row.can_be_compared(base, name):
         return ""
-    change = new / old - 1.0
-    told = "unchanged" if abs(change) < SAME else f"{100 * change:+.1f} %"
     each = columns_of(result, (base, row), [name])[0]
-    return f"{each.title} {each.text(old)} to {each.text(new)} ({told})"
+    return f"{each.title} {each.text(old)} to {each.text(new)} ({change_words(each, old, new)})"
 
 
 def shown_columns(result: Result) -> list[str]:
@@ -80,14 +89,23 @@ def extreme_sentences(result: Result) -> list[str]:
         each = columns_of(result, rows, [name])[0]
         others = sum(row.state == DIVERGED for row in result.rows)
         beside = f", beside {others} that diverged" if others else ""
-        told.append(f"{each.title}: least {each.text(least.value(name))} ({row_name(least)}), greatest "
-                    f"{each.text(most.value(name))} ({row_name(most)}){beside}.")
+        told.append(f"{each.title}: least {each.text(least.value(name))} ({row_name(result, least)}), greatest "
+                    f"{each.text(most.value(name))} ({row_name(result, most)}){beside}.")
     return told
 
 
-def row_sentences(result: Result) -> list[str]:
-    """Each row beside the one that it is compared with, and which rows ran out of memory."""
-    told = []
+def beside_base(result: Result, row: Row, base: Row) -> tuple[str, str]:
+    """What both rows have in common, and in what they differ."""
+    several = {axis.name for axis in result.axes if len(axis.labels) > 1}
+    same = {name: label for name, label in row.labels.items() if base.labels.get(name) == label and name in several}
+    names = [name for name, label in row.labels.items() if base.labels.get(name) != label]
+    own, other = (words_of(result, {name: each.labels[name] for name in names if name in each.labels}) for each in (row, base))
+    return words_of(result, same), f"{own} beside {other}"
+
+
+def change_sentences(result: Result) -> list[str]:
+    """Each row beside the one that it is compared with; rows with something in common are one point."""
+    told: dict[str, list[str]] = {}
     for row in result.rows:
         base = result.base_of(row)
         if base is None or base is row:
@@ -95,11 +113,19 @@ def row_sentences(result: Result) -> list[str]:
         changes = [change_of(result, row, base, name) for name in shown_columns(result)]
         found = "; ".join(change for change in changes if change)
         if found:
-            told.append(f"{row_name(row)} beside {row_name(base)}: {found}{UNFINISHED.get(row.state, '')}.")
+            common, differing = beside_base(result, row, base)
+            told.setdefault(common, []).append(f"{differing}: {found}{UNFINISHED.get(row.state, '')}.")
+    alone = told.pop("", [])
+    return alone + [f"{common}: {' '.join(sentences)}" for common, sentences in told.items()]
+
+
+def row_sentences(result: Result) -> list[str]:
+    """Changes beside the base or the extremes, and which rows ran out of memory."""
+    told = change_sentences(result)
     if len(told) > MOST_SENTENCES:
-        told = told[:MOST_SENTENCES] + [f"{len(told) - MOST_SENTENCES} more rows are in the tables."]
+        told = told[:MOST_SENTENCES] + [f"{len(told) - MOST_SENTENCES} more groups of rows are in the tables."]
     told += [] if result.study.base else extreme_sentences(result)
-    gone = [row_name(row) for row in result.rows if row.state == OUT_OF_MEMORY]
+    gone = [row_name(result, row) for row in result.rows if row.state == OUT_OF_MEMORY]
     if gone:
         told.append(f"{len(gone)} of {len(result.rows)} rows ran out of memory: {'; '.join(gone)}.")
     return told

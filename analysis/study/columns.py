@@ -13,6 +13,8 @@ GIB = float(1 << 30)
 MIB = float(1 << 20)
 LARGE_BYTES = 10 * GIB
 SAME = 5e-4  # a change that is called none
+NO_LOSS = 5e-5  # the same in nats
+LARGE_RATIO = 1.5
 CHANGE = "_change"  # NAME_change: against the base row, in %
 
 
@@ -77,16 +79,24 @@ COLUMNS = {name: Column(name, *words) for name, words in described().items()}
 RELATIVE = {"speed_up": "tokens_per_second", "efficiency": "tokens_per_second", "run_speed_up": "run_seconds"}
 
 
+LOSSES = ("training_loss", "validation_loss", "final_loss", "best_validation_loss", "equal_time_loss")
+RATES = ("tokens_per_second", "tokens_per_second_per_rank", "images_per_second")
+# What is measured on the validation data, alike in training and evaluation; all else is of one command.
+QUALITY = (*LOSSES, "perplexity", "token_accuracy", "top1", "best_top1", "top5")
+
+
 def check_column(name: str, where: str) -> None:
     if name.removesuffix(CHANGE) not in COLUMNS:
         raise UserError(f"{where}: there is no column `{name}`; known are {', '.join(COLUMNS)}, and each with "
-                        f"{CHANGE} for its change in %")
+                        f"{CHANGE} for its change in %, of a loss in nats")
 
 
 def column(name: str) -> Column:
     if name in COLUMNS:
         return COLUMNS[name]
     base = COLUMNS[name.removesuffix(CHANGE)]
+    if base.name in LOSSES:
+        return replace(base, name=name, title=f"{base.title.split(' (')[0]}, change (nats)")
     return replace(base, name=name, title=f"{base.title.split(' (')[0]}, change (%)", scale=100.0, digits=1)
 
 
@@ -102,6 +112,20 @@ def of_mode(each: Column) -> Column:
     """The column where forward and backward passes are measured apart: its times are not of whole steps."""
     titles = {"step (ms)": "time (ms)", "mean step (ms)": "mean (ms)", "deviation of a step (ms)": "deviation (ms)"}
     return replace(each, title=titles.get(each.title, each.title))
+
+
+def change_words(each: Column, old: float, new: float) -> str:
+    """A change as it is read: of losses in nats, of shares in points, of rates as a ratio if it is large."""
+    ratio = new / old
+    if each.name in LOSSES:
+        return "unchanged" if abs(new - old) < NO_LOSS else f"{new - old:+.4f}"
+    if abs(ratio - 1.0) < SAME:
+        return "unchanged"
+    if each.name in QUALITY and each.scale == 100.0:
+        return f"{100.0 * (new - old):+.2f} points"
+    if each.name in RATES and not 1.0 / LARGE_RATIO < ratio < LARGE_RATIO:
+        return f"{ratio:.1f} times as fast"
+    return f"{100.0 * (ratio - 1.0):+.1f} %"
 
 
 def is_relative(name: str) -> bool:

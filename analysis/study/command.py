@@ -22,7 +22,7 @@ from analysis.style import Figure, save
 from analysis.subject import device_text, either, subject_of_runs
 from analysis.sweep import draw as draw_sweep
 from analysis.sweep import read_points
-from analysis.tables import markdown_table, output_folder, text_table
+from analysis.tables import markdown_table, markdown_words, output_folder, text_table
 from analysis.timings import read_layouts
 
 
@@ -100,10 +100,10 @@ def pictures_of(folder: Path, result: Result) -> list[Picture]:
 
 
 def markdown(result: Result, tables: Sequence[Told], pictures: Sequence[Picture]) -> str:
-    parts = [f"# {result.study.title}", result.study.about]
-    parts += [f"## {table.title}\n\n{markdown_table(table.header, table.rows)}" for table in tables]
-    parts += [f"![{picture.title}]({picture.name}.png)" for picture in pictures]
-    parts += ["\n".join(f"- {note}" for note in result.notes)]
+    parts = [f"# {markdown_words(result.study.title)}", markdown_words(result.study.about)]
+    parts += [f"## {markdown_words(table.title)}\n\n{markdown_table(table.header, table.rows)}" for table in tables]
+    parts += [f"![{markdown_words(picture.title)}]({picture.name}.png)" for picture in pictures]
+    parts += ["\n".join(f"- {markdown_words(note)}" for note in result.notes)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 

@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
 
-from analysis.study.columns import CHANGE, SAME, Column
+from analysis.study.columns import CHANGE, Column, change_words
 from analysis.study.record import DONE
 from analysis.study.rows import Result, Row
 from analysis.study.spec import Axis, Plot
@@ -130,8 +130,9 @@ def bar_text(result: Result, plot: Plot, row: Row, each: Column) -> str:
     """The value; with `change` also what it is against the base."""
     text = each.text(result.value(row, each.name))
     change = result.relative(row, f"{each.name}{CHANGE}") if plot.change else math.nan
-    told = [] if math.isnan(change) or result.base_of(row) is row else [
-        "unchanged" if abs(change) < SAME else f"{100 * change:+.1f} %"]
+    base = result.base_of(row)
+    told = [] if math.isnan(change) or base is None or base is row else [
+        change_words(each, base.value(each.name), row.value(each.name))]
     return "\n".join([text, *told, *([] if row.state == DONE else [row.state])])
 
 

@@ -62,7 +62,7 @@ def name_of(study: Study, labels: dict[str, str], settings: Settings, where: str
             raise UserError(f"{where}: point: `{{{key}}}` is neither an axis nor a setting")
         return _UNSAFE.sub("_", labels[key] if key in labels else value_text(settings[key]))
 
-    return _FIELD.sub(value, study.point)
+    return _UNSAFE.sub("_", _FIELD.sub(value, study.point)).lstrip(".-") or study.name
 
 
 def check_options(settings: Settings, where: str) -> None:

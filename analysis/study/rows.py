@@ -5,17 +5,17 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Sequence
+from typing import Any, Sequence
 
 import numpy as np
 
 from analysis.errors import UserError
 from analysis.runs import Run, mean_of_last, read_metrics
-from analysis.study.columns import CHANGE, RELATIVE, is_relative
+from analysis.study.columns import CHANGE, LOSSES, QUALITY, RELATIVE, is_relative
 from analysis.study.measured import Values, measured_values
 from analysis.study.points import combinations
 from analysis.study.record import DIVERGED, DONE, OUT_OF_MEMORY, RESULTS, Record, point_folder, read_records
-from analysis.study.settings import MODE
+from analysis.study.settings import MODE, Settings, load_yaml, value_text
 from analysis.study.spec import Axis, Choice, Study
 
 MOST_NAMED = 8  # points that a note names
@@ -30,6 +30,16 @@ class Row:
     state: str
     values: Values
     spread: dict[str, tuple[float, float]] = field(default_factory=dict)
+    command: str = ""
+    data: tuple[str, str] = ("", "")  # of training and of validation
+
+    def can_be_compared(self, other: Row, name: str) -> bool:
+        """Whether a change of `name` from one row to the other says something: losses need the same data,
+        rates, times and memory the same command."""
+        if name not in QUALITY:
+            return self.command == other.command
+        same_training = name not in ("training_loss", "equal_time_loss") or self.data[0] == other.data[0]
+        return self.data[1] == other.data[1] and same_training
 
     def value(self, name: str) -> float:
         return self.values.get(name, math.nan)
@@ -52,8 +62,10 @@ class Result:
             return math.nan
         measured = RELATIVE.get(name, name.removesuffix(CHANGE))
         own, other = row.value(measured), base.value(measured)
-        if not other > 0 or math.isnan(own):
+        if not other > 0 or math.isnan(own) or not row.can_be_compared(base, measured):
             return math.nan
+        if measured in LOSSES and name.endswith(CHANGE):
+            return own - other
         if name == "run_speed_up":
             return other / own
         if name == "efficiency":
@@ -98,7 +110,17 @@ def joined(labels: dict[str, str], records: Sequence[Record], values: Sequence[V
     known = {name: numbers for name, numbers in known.items() if numbers}
     return Row(labels, [record.name for record in records], state_of(records, values),
                {name: sum(numbers) / len(numbers) for name, numbers in known.items()},
-               {name: (min(numbers), max(numbers)) for name, numbers in known.items() if len(numbers) > 1})
+               {name: (min(numbers), max(numbers)) for name, numbers in known.items() if len(numbers) > 1},
+               str(records[0].settings["command"]), data_of(records[0].settings))
+
+
+def data_of(settings: Settings) -> tuple[str, str]:
+    """Files of training and validation, of the settings or else of the deck, if it can still be read."""
+    deck: dict[str, Any] = {}
+    if settings.get("deck") and Path(str(settings["deck"])).is_file():
+        deck = load_yaml(Path(str(settings["deck"]))).get("data") or {}
+    train, validation = (value_text(settings.get(f"data.{part}", deck.get(part, ""))) for part in ("train", "validation"))
+    return train, validation
 
 
 def read_result(folder: Path, study: Study) -> Result:

@@ -2,6 +2,7 @@
 """Reads STUDY.yaml: a base deck, axes, and the tables and plots that tell the result."""
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Sequence
@@ -193,6 +194,13 @@ def read_where(content: Any, axes: Sequence[Axis], where: str) -> dict[str, str]
     return found
 
 
+def file_name(name: str, where: str) -> str:
+    """The name, of which folders, figures and jobs are called."""
+    if re.fullmatch(r"\w[\w.+-]*", name):
+        return name
+    raise UserError(f"{where}: name is `{repr(name)[1:-1]}`, expected the name of a file or folder: letters, digits, _ . + -")
+
+
 def axis_name(content: Any, axes: Sequence[Axis], where: str) -> str:
     name = "" if content is None else str(content)
     if name and name not in [axis.name for axis in axes]:
@@ -229,7 +237,7 @@ def read_plot(content: Any, axes: Sequence[Axis], where: str) -> Plot:
         raise UserError(f"{where}: log is [{', '.join(log)}], expected x, y or both")
     if drawn and not plot.get("x"):
         raise UserError(f"{where}: has no x")
-    return Plot(kind, str(plot.get("name", kind)), str(plot.get("title", kind)),
+    return Plot(kind, file_name(str(plot.get("name", kind)), where), str(plot.get("title", kind)),
                 axis_name(plot.get("x"), axes, f"{where}: x"),
                 read_columns(plot.get("y"), f"{where}: y") if drawn else [],
                 axis_name(plot.get("panels"), axes, f"{where}: panels"),
@@ -305,9 +313,7 @@ def make_study(content: dict[str, Any], where: str) -> Study:
     for key in REQUIRED:
         if not content.get(key):
             raise UserError(f"{where}: `{key}` is missing")
-    name = str(content["name"])
-    if "/" in name or name.startswith("."):
-        raise UserError(f"{where}: name is `{name}`, expected the name of a folder")
+    name = file_name(str(content["name"]), where)
     scaling = content.get("scaling", "none")
     if scaling not in SCALINGS:
         raise UserError(f"{where}: scaling is `{scaling}`, expected one of {', '.join(SCALINGS)}")

@@ -133,7 +133,7 @@ class Figures(CommandTest):
     def test_the_subtitle_names_model_precision_and_machine(self) -> None:
         machines = [Machine(ranks, ("cpu",), ("n0", "n1")) for ranks in (1, 2, 4)]
         self.assertEqual(subject_text([deck_of(), deck_of()], machines),
-                         "llama, 3.34M parameters; bf16; 1, 2 and 4 ranks, CPU, hosts n0, n1")
+                         "llama, 3.34M parameters; bf16; 1, 2 and 4 ranks, CPU, 2 hosts")
         self.assertEqual(subject_text([], []), "")
         wide, gpt2 = deck_of(ffn_width="1024"), deck_of(family="gpt2")
         self.assertEqual(subject_text([deck_of(), wide], []), "llama, 3.34M or 4.52M parameters; bf16")

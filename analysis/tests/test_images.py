@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from analysis.images import Prediction, chosen, class_name
+from analysis.images import Prediction, chosen, class_name, mark
 from analysis.learning import draw_steps
 from analysis.packed_images import PackedImages
 from analysis.report.page import panel_words
@@ -208,6 +208,15 @@ class Sheets(CommandTest):
         self.assertEqual(len(chosen(told, 20, 20)), 20)
         self.assertEqual([each.index for each in chosen(told[18:], 20, 2)], [18, 19])
         self.assertEqual([each.index for each in chosen(told, 3, 8)], [0, 1, 2])
+
+    def test_a_wrong_one_says_label_and_prediction(self) -> None:
+        _, (right, wrong) = plt.subplots(1, 2)
+        self.addCleanup(plt.close)
+
+        mark(right, Prediction(0, 1, 1), ["red_cross", "red_disc"])
+        mark(wrong, Prediction(0, 0, 1), ["red_cross", "red_disc"])
+
+        self.assertEqual((right.get_xlabel(), wrong.get_xlabel()), ("red_disc", "red_cross,\npredicted red_disc"))
 
     def test_names_are_short_and_may_be_missing(self) -> None:
         self.assertEqual(class_name(["a" * 40], 0), "a" * 19 + "...")

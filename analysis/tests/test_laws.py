@@ -155,7 +155,7 @@ class Sections(ReportTest):
         self.assertNotRegex(text, r"\n\n\n")
 
     def test_runs_need_a_place_for_their_report(self) -> None:
-        self.expect_error("report", self.write("one", (1, 1, 1, 1), ONE), says="give --output DIR")
+        self.expect_error("report", *(self.write(name, (1, 1, 1, 1), ONE) for name in ("one", "two")), says="give --output DIR")
 
 
 class Pdf(ReportTest):

@@ -268,7 +268,7 @@ class Page(ReportTest):
         self.assertEqual(efficiency.get_xlabel(), "ranks (log)\nsecond line: efficiency of the fastest layout")
         texts = [text.get_text() for text in figure.texts]
         self.assertEqual(texts, ["Strong scaling: 1 to 4 ranks, 4,096 tokens per step",
-                                 "llama; fp32; NVIDIA H200, host n0"])
+                                 "llama; fp32; NVIDIA H200"])
         plt.close(figure)
 
     def labels(self, axis: Axis) -> list[str]:

@@ -564,7 +564,7 @@ class Telling(StudyTest):
         page = Path("runs/tiny/report/report.html").read_text(encoding="utf-8")
         self.assertIn("<td>llama: tiny</td>", page)
         self.assertIn("<td>hyperslab 0.0.0 (fake)</td>", page)
-        self.assertIn("ranks 2, context 16 beside ranks 1, context 16: peak memory (MiB) 16.0 to 16.0 (unchanged); "
+        self.assertIn("context 16: ranks 2 beside ranks 1: peak memory (MiB) 16.0 to 16.0 (unchanged); "
                       "step (ms) 100.00 to 50.00 (-50.0 %).", page)
 
     def test_folders_that_hold_no_study(self) -> None:

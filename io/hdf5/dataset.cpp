@@ -7,6 +7,7 @@
 #include <array>
 #include <cstring>
 
+#include "dataset/mapped_file.hpp"
 #include "hdf5/object_header.hpp"
 #include "hyperslab/core/printable.hpp"
 
@@ -145,7 +146,16 @@ class DatasetReader {
   void read_layout() {
     Cursor cursor = get(MessageType::layout, "the layout");
     const std::uint64_t version = cursor.number(1);
-    if (version != 3 && version != 4) {
+    if (version > 4) {
+      fail_file(source_.path(),
+                fmt::format("a dataset {} as HDF5 1.6.3 to 1.14 write it", dataset_.name),
+                fmt::format("a layout of version {}, which HDF5 2.0 and newer (h5py 3.16) write "
+                            "for chunks with libver=\"latest\"",
+                            version),
+                "write it without libver, or change it with HDF5 2.0's "
+                "h5repack --low=0 --high=2 FILE NEW.h5");
+    }
+    if (version < 3) {
       refuse("as HDF5 1.6.3 and newer write it", fmt::format("a layout of version {}", version));
     }
     const std::uint64_t kind = cursor.number(1);

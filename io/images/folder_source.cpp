@@ -126,6 +126,10 @@ std::unique_ptr<PackSource> open_class_folders(const std::vector<std::string>& f
     for (const std::string& name : entries_of(folder)) {
       const std::string path = folder + "/" + name;
       if (!is_folder(path)) {
+        if (has_image_suffix(name)) {
+          fail_folder(folder, "images in class folders", fmt::format("'{}' beside them", name),
+                      "move it into the folder of its class, or away");
+        }
         source->add_other_file();
         continue;
       }

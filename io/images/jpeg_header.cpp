@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <cstring>
 #include <optional>
 
 #include "images/image_bytes.hpp"
@@ -21,19 +22,23 @@ constexpr std::uint32_t kEndOfImage = 0xD9;
 constexpr std::uint32_t kStartOfScan = 0xDA;
 constexpr std::uint32_t kAdobe = 0xEE;
 
+// Scans times pixels: sixteen scans of the largest image. Each scan of a progressive image passes
+// over all of its coefficients, however few bytes it has.
+constexpr std::int64_t kMostScannedPixels = 16 * kMostImagePixels;
+
 struct Segment {
   std::uint32_t marker = 0;
   std::span<const std::byte> body;
 };
 
-/// Segments between the start of the image and its first scan.
+/// Segments from the start of the image on; entropy-coded bytes between them are passed over.
 class Segments {
  public:
   explicit Segments(std::span<const std::byte> bytes) : rest_(bytes.subspan(2)) {}
 
   /// The next one; false if the bytes end before it does.
   [[nodiscard]] bool next(Segment& segment) {
-    while (!rest_.empty() && byte_at(rest_, 0) != 0xFF) rest_ = rest_.subspan(1);
+    rest_ = rest_.subspan(to_marker());
     while (!rest_.empty() && byte_at(rest_, 0) == 0xFF) rest_ = rest_.subspan(1);
     if (rest_.empty()) return false;
     segment = {byte_at(rest_, 0), {}};
@@ -48,6 +53,11 @@ class Segments {
   }
 
  private:
+  [[nodiscard]] std::size_t to_marker() const {
+    const void* found = rest_.empty() ? nullptr : std::memchr(rest_.data(), 0xFF, rest_.size());
+    if (found == nullptr) return rest_.size();
+    return static_cast<std::size_t>(static_cast<const std::byte*>(found) - rest_.data());
+  }
   static bool has_body(std::uint32_t marker) {
     return marker > 0x01 && (marker < 0xD0 || marker > kEndOfImage);
   }
@@ -99,6 +109,20 @@ ImageHeader header_of(const Segment& segment, std::optional<std::uint32_t> trans
   return header;
 }
 
+/// Refuses an image that takes seconds to decode for its many scans. `segments`: behind the frame.
+void require_few_scans(const ImageHeader& header, Segments& segments) {
+  const std::int64_t pixels = std::int64_t{header.width} * header.height;
+  if (pixels <= 0 || pixels > kMostImagePixels) return;  // which is refused as such
+  std::int64_t scans = 0;
+  Segment segment;
+  while (segments.next(segment) && segment.marker != kEndOfImage) {
+    if (segment.marker == kStartOfScan) ++scans;
+  }
+  if (scans <= kMostScannedPixels / pixels) return;
+  fail_image(fmt::format("a JPEG whose scans times pixels are at most {}", kMostScannedPixels),
+             fmt::format("{} scans of {} x {}", scans, header.width, header.height));
+}
+
 /// A cut file has no end. Decoders on a GPU take it and leave the rest grey; libjpeg tells.
 bool ends_with_its_mark(std::span<const std::byte> bytes) {
   return bytes.size() >= 2 && byte_at(bytes, bytes.size() - 2) == 0xFF &&
@@ -119,6 +143,7 @@ ImageHeader read_jpeg_header(std::span<const std::byte> bytes) {
     if (is_frame(segment.marker)) {
       ImageHeader header = header_of(segment, transform);
       header.decodes_on_gpu = header.decodes_on_gpu && ends_with_its_mark(bytes);
+      require_few_scans(header, segments);
       return header;
     }
     if (segment.marker == kStartOfScan || segment.marker == kEndOfImage) {

@@ -91,15 +91,29 @@ std::string TarImages::name(std::int64_t index) const {
   return fmt::format("{}: {}", shard.path, member_name(shard, image));
 }
 
+std::string TarImages::classes_text() const {
+  if (files_.classes.empty()) return "";
+  std::vector<bool> has_image(files_.classes.size());
+  for (const ImageRow& image : files_.rows) {
+    const auto label = static_cast<std::size_t>(image.label);
+    if (label < has_image.size()) has_image[label] = true;
+  }
+  const auto empty = std::ranges::count(has_image, false);
+  const std::string without = empty == 0 ? "" : fmt::format(", {} of them without one", empty);
+  return fmt::format(" of {} classes{}", files_.classes.size(), without);
+}
+
 std::string TarImages::description() const {
   const auto& shards = files_.shards;
   const std::string names = shards.size() == 1
                                 ? shards.front().path
                                 : fmt::format("{} files from {} to {}", shards.size(),
                                               shards.front().path, shards.back().path);
-  const std::string classes =
-      files_.classes.empty() ? "" : fmt::format(" of {} classes", files_.classes.size());
-  return fmt::format("{}: {} images{}, {}", names, size(), classes, files_.format);
+  const std::string others =
+      files_.other_files == 0
+          ? ""
+          : fmt::format(" ({} files are no images by their names)", files_.other_files);
+  return fmt::format("{}: {} images{}, {}{}", names, size(), classes_text(), files_.format, others);
 }
 
 std::vector<std::uint64_t> TarImages::shard_hashes() const {

@@ -37,6 +37,7 @@ struct ImageFiles {
   std::span<const ImageRow> rows;    ///< those, or the mapped ones of a file
   std::vector<std::string> classes;  ///< in the order of the labels
   std::string format;                ///< "tar", "packed"
+  std::int64_t other_files = 0;      ///< of tars, that are no images by their names
 };
 
 /// Images in memory-mapped tar files.
@@ -57,6 +58,8 @@ class TarImages final : public ImageSet {
   void require_unchanged() const override;
 
  private:
+  /// " of 3 classes, 1 of them without one"; empty if the files name none.
+  [[nodiscard]] std::string classes_text() const;
   void require_rows(std::int64_t classes) const;
   [[nodiscard]] const ImageRow& row(std::int64_t index) const;
   /// Of the content of each shard.

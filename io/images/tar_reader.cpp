@@ -162,10 +162,12 @@ std::optional<TarMember> TarReader::next() {
       std::string name = long_name_.empty() ? header.name : std::exchange(long_name_, {});
       member_size_.reset();
       while (name.starts_with("./")) name.erase(0, 2);
-      const bool is_top = header.type == '5' && (name.empty() || name == ".");
-      if (!is_top) require_inside(name);
-      if (header.type != '5') {
-        require_regular(header, name);
+      const bool is_folder = header.type == '5';
+      const bool is_top = is_folder && (name.empty() || name == ".");
+      if (!is_top) {
+        require_inside(name);
+        if (!is_folder) require_regular(header, name);
+        if (is_folder && !name.ends_with('/')) name += '/';
         at_ = offset + in_tar_blocks(header.bytes);
         return TarMember{std::move(name), offset, header.bytes};
       }

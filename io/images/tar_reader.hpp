@@ -17,11 +17,12 @@ inline constexpr std::int64_t kTarBlock = 512;  ///< bytes; headers and contents
   return (bytes + kTarBlock - 1) / kTarBlock * kTarBlock;
 }
 
-/// A regular file of a tar.
+/// A regular file or a folder of a tar.
 struct TarMember {
-  std::string name;  ///< relative, without "./" before it
+  std::string name;  ///< relative, without "./" before it; that of a folder ends in '/'
   std::int64_t offset = 0;
   std::int64_t bytes = 0;
+  [[nodiscard]] bool is_folder() const { return name.ends_with('/'); }
 };
 
 /// Walks the headers of a tar in memory: ustar (POSIX.1-1988), GNU's long names, and names and
@@ -32,7 +33,7 @@ class TarReader {
  public:
   /// `path`: for messages.
   TarReader(std::string path, std::span<const std::byte> bytes);
-  /// Directories are passed over. Nothing at the end.
+  /// The folder that holds all members is passed over. Nothing at the end.
   [[nodiscard]] std::optional<TarMember> next();
 
  private:

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <charconv>
 #include <exception>
-#include <map>
 #include <unordered_map>
 #include <utility>
 
@@ -46,10 +45,30 @@ std::int64_t label_in(const ImageFile& tar, const TarMember& member) {
   return label;
 }
 
+[[noreturn]] void fail_twice(const ImageFile& tar, const std::string& name) {
+  fail_file(tar.path, "members of different names", fmt::format("'{}' twice", name),
+            "write the tar again with each file once; tar -r adds a second one", kImageFile);
+}
+
+/// A program that unpacks the tar keeps the last of two files of one name.
+void require_different_names(const ImageFile& tar, const TarContent& content) {
+  std::vector<std::string_view> names;
+  for (const TarSample& sample : content.samples) names.emplace_back(sample.name);
+  for (const std::string& other : content.others) {
+    if (!other.ends_with('/')) names.emplace_back(other);
+  }
+  std::ranges::sort(names);
+  const auto twice = std::ranges::adjacent_find(names);
+  if (twice != names.end()) fail_twice(tar, std::string(*twice));
+}
+
 /// Fills the index from samples of all tars, whose labels are those of .cls.
-void label_by_files(ImageFiles& files, const std::vector<std::vector<TarSample>>& samples) {
-  for (std::size_t shard = 0; shard < samples.size(); ++shard) {
-    for (const TarSample& sample : samples[shard]) {
+void label_by_files(ImageFiles& files, const std::vector<TarContent>& contents) {
+  for (std::size_t shard = 0; shard < contents.size(); ++shard) {
+    for (const std::string& other : contents[shard].others) {
+      if (!other.ends_with('/') && suffix_of(other) != "cls") ++files.other_files;
+    }
+    for (const TarSample& sample : contents[shard].samples) {
       if (!sample.label) {
         fail_file(files.shards[shard].path,
                   fmt::format("a label in '{}.cls'", stem_of(sample.name)), "no such member",
@@ -61,43 +80,20 @@ void label_by_files(ImageFiles& files, const std::vector<std::vector<TarSample>>
   }
 }
 
-void label_by_folders(ImageFiles& files, const std::vector<std::vector<TarSample>>& samples) {
-  std::map<std::string_view, std::int64_t> labels;
-  for (const auto& of_tar : samples) {
-    for (const TarSample& sample : of_tar) labels[class_folder(sample.name)] = 0;
-  }
-  for (auto& [folder, label] : labels) {
-    label = static_cast<std::int64_t>(files.classes.size());
-    files.classes.emplace_back(folder);
-  }
-  for (std::size_t shard = 0; shard < samples.size(); ++shard) {
-    for (const TarSample& sample : samples[shard]) {
-      const std::string_view folder = class_folder(sample.name);
-      if (folder.empty()) {
-        fail_file(files.shards[shard].path,
-                  fmt::format("the class of '{}': a member .cls or a folder", sample.name),
-                  "neither", "put images into class folders, or add labels", kImageFile);
-      }
-      files.own_rows.push_back(
-          {static_cast<std::int64_t>(shard), sample.offset, sample.bytes, labels.at(folder)});
-    }
-  }
-}
-
-std::vector<std::vector<TarSample>> read_all(const std::vector<ImageFile>& tars) {
-  std::vector<std::vector<TarSample>> samples(tars.size());
+std::vector<TarContent> read_all(const std::vector<ImageFile>& tars) {
+  std::vector<TarContent> contents(tars.size());
   std::exception_ptr error;
 #pragma omp parallel for schedule(dynamic, 1)
   for (std::size_t i = 0; i < tars.size(); ++i) {
     try {
-      samples[i] = read_tar_samples(tars[i]);
+      contents[i] = read_tar_content(tars[i]);
     } catch (...) {
 #pragma omp critical(hyperslab_index_tars)
       error = std::current_exception();
     }
   }
   if (error) std::rethrow_exception(error);
-  return samples;
+  return contents;
 }
 
 }  // namespace
@@ -108,49 +104,43 @@ bool has_image_suffix(std::string_view name) {
          (suffix == "jpg" || suffix == "jpeg" || suffix == "png" || suffix == "ppm");
 }
 
-std::string_view class_folder(std::string_view name) {
-  const auto folder_around = [](std::string_view path) {
-    const std::size_t slash = path.rfind('/');
-    return slash == path.npos ? std::string_view() : path.substr(0, slash);
-  };
-  const std::string_view folder = folder_around(name);
-  if (file_of(folder) == "images" && folder.size() > 6) return file_of(folder_around(folder));
-  return file_of(folder);
-}
-
-std::vector<TarSample> read_tar_samples(const ImageFile& tar) {
-  std::vector<TarSample> samples;
+TarContent read_tar_content(const ImageFile& tar) {
+  TarContent content;
   std::unordered_map<std::string, std::int64_t> labels;
   TarReader reader(tar.path, tar.file.bytes());
   while (auto member = reader.next()) {
     if (has_image_suffix(member->name)) {
-      samples.push_back({std::move(member->name), member->offset, member->bytes, {}});
-    } else if (suffix_of(member->name) == "cls") {
-      labels[std::string(stem_of(member->name))] = label_in(tar, *member);
-    } else if (file_of(member->name) == "val_annotations.txt") {
+      content.samples.push_back({std::move(member->name), member->offset, member->bytes, {}});
+      continue;
+    }
+    if (suffix_of(member->name) == "cls") {
+      const bool is_first = labels.emplace(stem_of(member->name), label_in(tar, *member)).second;
+      if (!is_first) fail_twice(tar, member->name);
+    }
+    if (file_of(member->name) == "val_annotations.txt") {
       fail_file(tar.path, "class folders or labels (.cls)",
                 "the validation images of TinyImageNet, whose classes are in a text file",
                 "unpack it, and use hyperslab pack-images --split validation", kImageFile);
     }
+    content.others.push_back(std::move(member->name));
   }
-  for (TarSample& sample : samples) {
+  require_different_names(tar, content);
+  for (TarSample& sample : content.samples) {
     const auto found = labels.find(std::string(stem_of(sample.name)));
     if (found != labels.end()) sample.label = found->second;
   }
-  return samples;
+  return content;
 }
 
 ImageFiles index_tars(std::vector<ImageFile> tars) {
   ImageFiles files;
   files.format = "tar";
   files.shards = std::move(tars);
-  const std::vector<std::vector<TarSample>> samples = read_all(files.shards);
-  bool any_label = false;
-  for (const auto& of_tar : samples) {
-    any_label |=
-        std::ranges::any_of(of_tar, [](const TarSample& s) { return s.label.has_value(); });
-  }
-  any_label ? label_by_files(files, samples) : label_by_folders(files, samples);
+  const std::vector<TarContent> contents = read_all(files.shards);
+  const bool any_label = std::ranges::any_of(contents, [](const TarContent& content) {
+    return std::ranges::any_of(content.samples, [](const TarSample& s) { return !!s.label; });
+  });
+  any_label ? label_by_files(files, contents) : label_by_folders(files, contents);
   files.rows = files.own_rows;
   return files;
 }

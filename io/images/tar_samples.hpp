@@ -16,10 +16,6 @@ namespace hyperslab::io {
 /// "._x.jpg" that macOS adds.
 [[nodiscard]] bool has_image_suffix(std::string_view name);
 
-/// The folder that holds the file, or the one around it if that is called "images"; empty if there
-/// is none.
-[[nodiscard]] std::string_view class_folder(std::string_view name);
-
 /// An image of a tar and what the tar says of its class.
 struct TarSample {
   std::string name;
@@ -28,11 +24,22 @@ struct TarSample {
   std::optional<std::int64_t> label;  ///< of the member .cls with the same stem
 };
 
-/// The images of a tar in its order. Throws Error(data).
-[[nodiscard]] std::vector<TarSample> read_tar_samples(const ImageFile& tar);
+struct TarContent {
+  std::vector<TarSample> samples;   ///< in the order of the tar
+  std::vector<std::string> others;  ///< names of folders, which end in '/', and of other files
+};
 
-/// Images of several tars and their labels: those of .cls if there are any, else the place of the
-/// class folder among all, sorted. Throws Error(data) that names an image without a label.
+/// Throws Error(data), also for two members of one name.
+[[nodiscard]] TarContent read_tar_content(const ImageFile& tar);
+
+/// Images of several tars and their labels: those of .cls if there are any, else by class folders.
+/// Throws Error(data) that names an image without a label.
 [[nodiscard]] ImageFiles index_tars(std::vector<ImageFile> tars);
+
+/// Labels by class folders, as a folder with the content of the tar has them: all folders beside
+/// each other that hold images at some depth, or nothing, are classes, sorted by name over all
+/// tars. `contents`: one for each of files.shards. Throws Error(data) for images that do not lie in
+/// folders beside each other.
+void label_by_folders(ImageFiles& files, const std::vector<TarContent>& contents);
 
 }  // namespace hyperslab::io

@@ -29,7 +29,9 @@ void relabel(ImageFiles& files, const std::vector<std::string>& classes) {
 class TarSource final : public PackSource {
  public:
   TarSource(ImageFiles files, std::int64_t classes)
-      : PackSource(files.classes), images_(std::move(files), classes) {}
+      : PackSource(files.classes),
+        other_files_(files.other_files),
+        images_(std::move(files), classes) {}
 
   [[nodiscard]] std::int64_t size() const override { return images_.size(); }
   [[nodiscard]] std::int64_t label(std::int64_t index) const override {
@@ -44,8 +46,10 @@ class TarSource final : public PackSource {
     return std::string(text_of(images_.bytes(index)));
   }
   [[nodiscard]] const char* layout() const override { return "tar files"; }
+  [[nodiscard]] std::int64_t other_files() const override { return other_files_; }
 
  private:
+  std::int64_t other_files_;
   TarImages images_;
 };
 

@@ -31,6 +31,11 @@ echo "$*" >>calls.txt
 mkdir -p run
 if [ "$(wc -l <calls.txt)" = 1 ]; then exec -a mpirun tail -f /dev/null; fi
 """
+# Stands for hyperslab: knows its deck alone.
+PROGRAM = """\
+#!/bin/bash
+printf 'run:\\n  directory: run\\nparallel:\\n  data: 1\\n'
+"""
 # The same as ssh: `down` does not answer.
 AGENT = """\
 #!/bin/bash
@@ -250,6 +255,61 @@ class KeepRunning(support.Case):
         process.send_signal(signal.SIGTERM)
         self.assertEqual(process.wait(timeout=10), 75)
         self.assertEqual(self.restarts(), [])
+
+    def keep_fake(self, *options, **environment):
+        """Starts the script with a stand-in for the program, too; its scratch folders lie in `scratch`."""
+        self.script("program", PROGRAM)
+        (self.folder / "scratch").mkdir(exist_ok=True)
+        return self.keep("--delay", 0, *options, "./stand-in", "./program", "train", "deck.yaml",
+                         TMPDIR=str(self.folder / "scratch"), **environment)
+
+    def test_a_command_that_ends_at_once_ends_it_with_its_code(self):
+        for code in (137, 75, 143):
+            self.script("stand-in", f"#!/bin/sh\necho >>calls.txt\nexit {code}\n")
+            for turn in range(6):
+                with self.subTest(code=code, turn=turn):
+                    (self.folder / "calls.txt").unlink(missing_ok=True)
+                    process = self.keep_fake()
+                    _, err = process.communicate(timeout=60)
+                    self.assertEqual((process.returncode, len(self.calls())), (code, 3), err)
+                    self.assertIn("3 failures, and none got further", err)
+                    self.assertNotIn("No such file", err)
+        self.assertEqual(list((self.folder / "scratch").iterdir()), [])
+
+    def hang_up(self, **popen):
+        """The script's process, whose terminal was closed while its command ran."""
+        self.script("stand-in", "#!/bin/bash\ntrap 'exit 75' USR1\ntrap 'exit 1' HUP\necho >>calls.txt\n"
+                                "sleep 3 >/dev/null 2>&1 & wait $!\n")
+        self.script("program", PROGRAM)
+        process = subprocess.Popen([SCRIPT, "./stand-in", "./program", "train", "deck.yaml"], cwd=self.folder,
+                                   stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                                   start_new_session=True, **popen)
+        self.addCleanup(process.kill)
+        self.assertTrue(support.wait_until((self.folder / "calls.txt").exists, 20))
+        os.killpg(process.pid, signal.SIGHUP)
+        return process
+
+    def test_a_terminal_that_closes_asks_the_run_to_save(self):
+        self.assertEqual(self.hang_up().wait(timeout=20), 75)
+        self.assertEqual(self.restarts(), [])
+
+    def test_under_nohup_the_run_goes_on(self):
+        process = self.hang_up(preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+        self.assertEqual(process.wait(timeout=20), 0)
+        self.assertEqual((len(self.calls()), self.restarts()), (1, []))
+
+    def test_what_a_killed_script_left_is_removed_by_the_next(self):
+        self.script("stand-in", "#!/bin/bash\necho >>calls.txt\nsleep 1\n")
+        process = self.keep_fake()
+        self.assertTrue(support.wait_until((self.folder / "calls.txt").exists, 20))
+        process.kill()
+        process.wait(timeout=10)
+        self.assertEqual(len(list((self.folder / "scratch").iterdir())), 1)
+        self.script("stand-in", "#!/bin/sh\nexit 0\n")
+        second = self.keep_fake()
+        second.communicate(timeout=20)
+        self.assertEqual(second.returncode, 0)
+        self.assertEqual(list((self.folder / "scratch").iterdir()), [])
 
     def test_a_command_without_the_program_is_refused(self):
         process = self.keep("mpirun", "-np", "2", "true")

@@ -224,6 +224,22 @@ TEST_P(Hdf5Reader, RefusesByNameWhatItDoesNotRead) {
   expect_refused("group.h5", {"the dataset tokens without the shape"});
 }
 
+TEST_P(Hdf5Reader, NamesTheVersionOfHdf5WhoseChunksItDoesNotRead) {
+  if (is_newest()) GTEST_SKIP() << "a changed byte breaks the checksum of its header";
+  { add(create("a.h5"), {.set = chunks(100, "d")}, some_ids(1000)); }
+  std::string bytes = content("a.h5");
+  const std::size_t layout = bytes.find("\x03\x02\x02");  // version, chunked, dimensions + 1
+  ASSERT_NE(layout, std::string::npos);
+  ASSERT_EQ(bytes.find("\x03\x02\x02", layout + 1), std::string::npos);
+  bytes[layout] = 5;
+  write("b.h5", bytes);
+  expect_refused("b.h5", {"layout of version 5, which HDF5 2.0 and newer",
+                          "HDF5 2.0's h5repack --low=0 --high=2 FILE NEW.h5"});
+  bytes[layout] = 2;
+  write("b.h5", bytes);
+  expect_refused("b.h5", {"HDF5 1.6.3", "a layout of version 2"});
+}
+
 /// Every byte of the structure, and many of the elements, changed in several ways: a file is read
 /// or refused in one line.
 TEST_P(Hdf5Reader, NoChangedByteLeadsAstray) {

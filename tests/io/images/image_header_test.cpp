@@ -54,6 +54,38 @@ TEST(ImageHeader, LeavesToTheGpuWhatItDecodes) {
   EXPECT_FALSE(header_of(cut).decodes_on_gpu);
 }
 
+/// A progressive JPEG of one block whose last scan comes so many times more, and whose header says
+/// that it has these sides.
+std::string with_scans(int side, std::size_t more) {
+  std::string jpeg = make_jpeg(8, 8, JpegKind::progressive);
+  const std::size_t frame = jpeg.find("\xFF\xC2");
+  for (const std::size_t at : {frame + 5, frame + 7}) {
+    jpeg[at] = static_cast<char>(side >> 8);
+    jpeg[at + 1] = static_cast<char>(side & 0xFF);
+  }
+  const std::size_t last = jpeg.rfind("\xFF\xDA");
+  const std::size_t end = jpeg.size() - 2;
+  const std::string scan = jpeg.substr(last, end - last);
+  for (std::size_t i = 0; i < more; ++i) jpeg.insert(end, scan);
+  return jpeg;
+}
+
+TEST(ImageHeader, RefusesJpegsWhoseScansTakeSeconds) {
+  EXPECT_EQ(header_of(with_scans(8000, 6)).width, 8000);
+  EXPECT_EQ(header_of(with_scans(64, 490)).width, 64);
+  expect_refused(with_scans(8000, 100),
+                 "expected a JPEG whose scans times pixels are at most 1073741824, found 110 scans "
+                 "of 8000 x 8000");
+}
+
+TEST(ImageHeader, CountsNoScansBehindTheImage) {
+  const std::string jpeg = with_scans(8000, 0);
+  std::string appended;
+  for (int i = 0; i < 300; ++i) appended += std::string("\xFF\xDA\0\x02", 4);
+
+  EXPECT_EQ(header_of(jpeg + appended).width, 8000);
+}
+
 TEST(ImageHeader, RefusesOtherBytes) {
   expect_refused("", "found no bytes");
   expect_refused("GIF89a", "begins with the bytes 47 49 46 38");

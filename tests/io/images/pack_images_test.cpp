@@ -231,6 +231,51 @@ TEST_F(PackImages, TakesTarFiles) {
   EXPECT_THAT(images(8), ElementsAre(std::pair(7, make_ppm(2, 2)), std::pair(3, make_jpeg(8, 8))));
 }
 
+TEST_F(PackImages, CountsWhatATarHasBesideImages) {
+  const std::string folder_tar =
+      tar({tar_member("apple/0.webp", "RIFF"), tar_member("bear/0.ppm", make_ppm(2, 2)),
+           tar_member("cat/0.ppm", make_ppm(3, 2)), tar_member("dodo/", "", '5')});
+  put("in/0.tar", folder_tar);
+
+  const io::PackedImages packed = io::pack_images(packing("in"));
+
+  EXPECT_THAT(packed.classes, ElementsAre("apple", "bear", "cat", "dodo"));
+  EXPECT_THAT(packed.class_images, ElementsAre(0, 1, 1, 0));
+  EXPECT_EQ(packed.other_files, 1);
+  EXPECT_THAT(images(4), ElementsAre(std::pair(1, make_ppm(2, 2)), std::pair(2, make_ppm(3, 2))));
+  EXPECT_THAT(open(path("in/0.tar"), 4)->description(),
+              testing::EndsWith("2 images of 4 classes, 2 of them without one, tar (1 files are no "
+                                "images by their names)"));
+}
+
+TEST_F(PackImages, CountsLabelledFilesThatAreNoImages) {
+  put("in/0.tar", tar({tar_member("1.cls", "7"), tar_member("1.webp", "RIFF"),
+                       tar_member("2.jpg", make_jpeg(8, 8)), tar_member("2.cls", "3")}));
+
+  EXPECT_EQ(io::pack_images(packing("in")).other_files, 1);
+}
+
+TEST_F(PackImages, RefusesASampleThatComesTwice) {
+  const std::string image = tar_member("000.ppm", make_ppm(2, 2));
+  put("in/0.tar", tar({image, tar_member("000.cls", "1"), image, tar_member("000.cls", "0")}));
+  put("folders/0.tar", tar({tar_member("a/1.ppm", "P6"), tar_member("a/1.ppm", "P6")}));
+  put("labels/0.tar", tar({image, tar_member("000.cls", "1"), tar_member("000.CLS", "0")}));
+
+  expect_refused(ExitCode::data, packing("in"), {"0.tar", "'000.cls' twice", "tar -r"});
+  expect_refused(ExitCode::data, packing("folders"), {"0.tar", "'a/1.ppm' twice"});
+  expect_refused(ExitCode::data, packing("labels"), {"0.tar", "'000.CLS' twice"});
+}
+
+TEST_F(PackImages, RefusesImagesWhoseClassIsNotClear) {
+  put("in/0.tar", tar({tar_member("train/dog/1.ppm", "P6"), tar_member("val/dog/1.ppm", "P6")}));
+  put("folder/dog/1.ppm", make_ppm(2, 2));
+  put("folder/2.ppm", make_ppm(2, 2));
+
+  expect_refused(ExitCode::data, packing("in"),
+                 {"class folders beside each other", "'train/dog' and 'val/dog'"});
+  expect_refused(ExitCode::data, packing("folder"), {"images in class folders", "'2.ppm'"});
+}
+
 TEST_F(PackImages, KeepsImagesOfOneNameApart) {
   const std::string long_name(150, 'n');
   put("in/a/1.ppm", make_ppm(2, 2));
