@@ -33,7 +33,8 @@ class BpeTokenizer final : public Tokenizer {
   [[nodiscard]] std::size_t last_cut(std::string_view text, std::size_t from) const override;
   [[nodiscard]] std::string decode(std::int32_t id) const override;
   [[nodiscard]] bool is_special(std::int32_t id) const override;
-  [[nodiscard]] std::int32_t end_of_text() const override { return vocabulary_.end_of_text; }
+  [[nodiscard]] std::int32_t end_of_text() const override { return vocabulary_.ends.separator; }
+  [[nodiscard]] TextEnds text_ends() const override { return vocabulary_.ends; }
   [[nodiscard]] TextTemplate text_template() const override { return vocabulary_.text_template; }
   [[nodiscard]] NamedTokens named_tokens() const override { return vocabulary_.named; }
 
