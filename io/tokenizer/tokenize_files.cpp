@@ -6,6 +6,7 @@
 #include "dataset/token_writer.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/io/tokenizer.hpp"
+#include "hyperslab/io/vocabulary_record.hpp"
 #include "run_jobs.hpp"
 #include "tokenizer/cuts.hpp"
 #include "tokenizer/document_reader.hpp"
@@ -169,7 +170,7 @@ std::int64_t tokenize_files(const Tokenizer& tokenizer, std::span<const std::str
   }
   refuse_other_formats({inputs.begin(), inputs.end()});
   const std::int32_t end_id = end.value_or(tokenizer.end_of_text());
-  TokenWriter writer(output, tokenizer.vocabulary(), end_id);
+  TokenWriter writer(output, record_of(tokenizer, end_id));
   Batch batch(tokenizer, writer, special_tokens, end_id, end.has_value());
   for (const std::string& path : without_empty_files(inputs)) {
     if (is_json_lines(path, json)) {
