@@ -123,6 +123,12 @@ void read_llmc_header(Shard& shard) {
   shard.format = fmt::format("llm.c {}", name_of(shard.type));
   shard.count = words[2];
   shard.offset = kLlmcHeaderBytes;
+  if (words[kRecordWord] == kRecordMark) {
+    const auto half = [&](std::size_t word) {
+      return std::uint64_t{static_cast<std::uint32_t>(words[kRecordWord + word])};
+    };
+    shard.vocabulary = {words[kRecordWord + 1], half(2) | half(3) << 32U, words[kRecordWord + 4]};
+  }
   const std::int64_t expected = kLlmcHeaderBytes + shard.bytes();
   if (shard.count < 0 || shard.file.size() != expected) {
     fail_file(shard.path,

@@ -26,6 +26,10 @@ class DocumentView final : public TokenSource {
   [[nodiscard]] std::uint64_t fingerprint() const override;
   [[nodiscard]] std::vector<TokenFileSummary> files() const override { return all_->files(); }
   void require_unchanged() const override { all_->require_unchanged(); }
+  [[nodiscard]] std::vector<std::pair<std::string, VocabularyRecord>> vocabularies()
+      const override {
+    return all_->vocabularies();
+  }
   [[nodiscard]] bool has_mask() const override { return all_->has_mask(); }
   void read_mask(std::int64_t first, std::span<std::uint8_t> out) const override;
   /// Those of the other source, each run beginning one.

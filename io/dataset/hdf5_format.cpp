@@ -165,6 +165,18 @@ void read_mask(Shard& shard, const Source& source, const Dataset& dataset) {
   read_elements(source, dataset, shard.mask_memory);
 }
 
+/// The dataset `vocabulary` as write_record() makes it, if there is one.
+void read_record(Shard& shard, const Source& source) {
+  const std::optional<Dataset> dataset = find_dataset(source, "vocabulary");
+  const bool is_record = dataset && dataset->type.is_integer && dataset->type.is_signed &&
+                         dataset->type.bytes == 8 && dataset->count == 3;
+  if (!is_record) return;
+  require_elements(source, *dataset);
+  const std::vector<std::byte> stored = stored_elements(source, *dataset);
+  const auto at = [&](std::size_t i) { return element_at(stored.data() + 8 * i, dataset->type); };
+  shard.vocabulary = {at(0), static_cast<std::uint64_t>(at(1)), static_cast<std::int32_t>(at(2))};
+}
+
 }  // namespace
 
 bool has_hdf5_signature(const Shard& shard) {
@@ -181,6 +193,7 @@ void read_hdf5_tokens(Shard& shard, bool loss_mask) {
   if (loss_mask) {
     if (const auto mask = find_dataset(source, "loss_mask")) read_mask(shard, source, *mask);
   }
+  read_record(shard, source);
   shard.format = fmt::format("HDF5 {}", name_of(shard.type));
 }
 

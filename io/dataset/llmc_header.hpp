@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace hyperslab::io {
@@ -12,5 +13,10 @@ inline constexpr std::int32_t kLlmcMagic16 = 20240520;  ///< uint16 tokens
 inline constexpr std::int32_t kLlmcVersion16 = 1;
 inline constexpr std::int32_t kLlmcMagic32 = 20240801;  ///< uint32 tokens
 inline constexpr std::int32_t kLlmcVersion32 = 7;
+
+/// In the words that llm.c leaves zero: a mark, then ids, both halves of the fingerprint and the
+/// end of documents (VocabularyRecord).
+inline constexpr std::size_t kRecordWord = 8;
+inline constexpr std::int32_t kRecordMark = 0x56434231;
 
 }  // namespace hyperslab::io

@@ -62,13 +62,12 @@ std::vector<std::uint64_t> document_hashes(const TokenSource& all,
                   all.description(), fraction, side, documents));
 }
 
-/// Ids that training may use: the model's, whose tables may be padded, or those of the vocabulary
-/// `bytes`, where a file of another vocabulary would go unnoticed.
-std::int64_t training_ids(const DataConfig& data, std::int64_t vocabulary) {
-  constexpr std::int64_t kByteIds = 257;  // and end of text
-  const bool of_bytes =
-      data.vocabulary == "bytes" && data.train != std::vector<std::string>{"synthetic"};
-  return of_bytes ? std::min(vocabulary, kByteIds) : vocabulary;
+/// Ids that these files may use: the model's, whose tables may be padded, or those of the
+/// vocabulary, where a file of another one would go unnoticed.
+std::int64_t ids_of(const std::vector<std::string>& paths, std::int64_t vocabulary,
+                    std::int64_t ids) {
+  const bool is_generated = paths == std::vector<std::string>{"synthetic"};
+  return ids == 0 || is_generated ? vocabulary : std::min(vocabulary, ids);
 }
 
 }  // namespace
@@ -91,9 +90,11 @@ DataTokens split_documents(const std::shared_ptr<const TokenSource>& all, double
 }
 
 DataTokens open_data(const DataConfig& data, std::int64_t vocabulary, std::uint64_t seed,
-                     DataPart part) {
+                     DataPart part, std::int64_t ids) {
+  constexpr std::int64_t kByteIds = 257;  // and end of text
+  if (data.vocabulary == "bytes") ids = kByteIds;
   const auto open_train = [&] {
-    return open_tokens(data.train, data.dtype, training_ids(data, vocabulary), seed,
+    return open_tokens(data.train, data.dtype, ids_of(data.train, vocabulary, ids), seed,
                        data.loss_mask);
   };
   if (data.validation_fraction > 0) {
@@ -103,7 +104,8 @@ DataTokens open_data(const DataConfig& data, std::int64_t vocabulary, std::uint6
   if (part == DataPart::both) tokens.train = open_train();
   if (!data.validation.empty()) {
     tokens.validation =
-        open_tokens(data.validation, data.dtype, vocabulary, seed + 1, data.loss_mask);
+        open_tokens(data.validation, data.dtype, ids_of(data.validation, vocabulary, ids), seed + 1,
+                    data.loss_mask);
   }
   return tokens;
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "dataset/mapped_file.hpp"
+#include "hyperslab/io/dataset.hpp"
 
 namespace hyperslab::io {
 
@@ -28,6 +29,7 @@ struct Shard {
   MappedFile file;
   FileStamp opened;  ///< the file when it was opened, mapped or not
   std::vector<std::byte> memory;
+  VocabularyRecord vocabulary;
   bool has_mask = false;          ///< a byte a token, 0: does not count as a target
   std::int64_t mask_offset = -1;  ///< bytes from the file's start; -1: in mask_memory
   std::vector<std::byte> mask_memory;

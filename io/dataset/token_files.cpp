@@ -102,6 +102,14 @@ std::vector<std::int64_t> TokenFiles::documents(std::int32_t end_token) const {
   return all;
 }
 
+std::vector<std::pair<std::string, VocabularyRecord>> TokenFiles::vocabularies() const {
+  std::vector<std::pair<std::string, VocabularyRecord>> out;
+  for (const Shard& shard : shards_) {
+    if (shard.vocabulary.ids > 0) out.emplace_back(shard.path, shard.vocabulary);
+  }
+  return out;
+}
+
 std::string TokenFiles::description() const {
   std::vector<std::string> formats;
   for (const Shard& shard : shards_) {

@@ -31,6 +31,7 @@ class TokenFiles final : public TokenSource {
   /// Only if has_mask().
   void read_mask(std::int64_t first, std::span<std::uint8_t> out) const override;
   [[nodiscard]] std::vector<std::int64_t> documents(std::int32_t end_token) const override;
+  [[nodiscard]] std::vector<std::pair<std::string, VocabularyRecord>> vocabularies() const override;
   [[nodiscard]] std::vector<std::int64_t> parts() const override;
 
  private:

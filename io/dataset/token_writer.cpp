@@ -42,12 +42,11 @@ TokenWriter::Format TokenWriter::format_of(const std::string& path) {
                           path));
 }
 
-TokenWriter::TokenWriter(const std::string& path, std::int64_t vocabulary, std::int32_t end_of_text)
+TokenWriter::TokenWriter(const std::string& path, const VocabularyRecord& vocabulary)
     : path_(path),
       format_(format_of(path)),
       vocabulary_(vocabulary),
-      end_of_text_(end_of_text),
-      width_(vocabulary <= 65536 ? 2 : 4),
+      width_(vocabulary.ids <= 65536 ? 2 : 4),
       file_(path, process_suffix(format_ == Format::hdf5 ? "ids" : "tmp")) {
   buffer_.reserve(2 * kBufferBytes);
   if (format_ == Format::bin) buffer_.resize(kLlmcHeaderBytes);
@@ -58,9 +57,9 @@ void TokenWriter::append(std::span<const std::int32_t> ids) {
   const std::int64_t count = count_ + static_cast<std::int64_t>(ids.size());
   if (format_ == Format::bin && count > kMostBinTokens) fail_length();
   for (const std::int32_t id : ids) {
-    require(id >= 0 && id < vocabulary_, "token writer: an id outside the vocabulary");
+    require(id >= 0 && id < vocabulary_.ids, "token writer: an id outside the vocabulary");
     if (document_begins_) ++documents_;
-    document_begins_ = id == end_of_text_;
+    document_begins_ = id == vocabulary_.end;
   }
   count_ = count;
   const std::size_t piece = kBufferBytes / static_cast<std::size_t>(width_);
@@ -100,6 +99,15 @@ void TokenWriter::finish_bin() {
   header[0] = width_ == 2 ? kLlmcMagic16 : kLlmcMagic32;
   header[1] = width_ == 2 ? kLlmcVersion16 : kLlmcVersion32;
   header[2] = static_cast<std::int32_t>(count_);
+  if (vocabulary_.fingerprint != 0) {
+    const auto half = [&](unsigned shift) {
+      return static_cast<std::int32_t>(
+          static_cast<std::uint32_t>(vocabulary_.fingerprint >> shift));
+    };
+    const std::array record = {kRecordMark, static_cast<std::int32_t>(vocabulary_.ids), half(0),
+                               half(32), vocabulary_.end};
+    std::ranges::copy(record, header.begin() + kRecordWord);
+  }
   file_.write_at(0, std::as_bytes(std::span(header)));
   file_.commit();
 }
@@ -112,7 +120,7 @@ void TokenWriter::finish_npy() {
 
 void write_token_file(const std::string& path, std::span<const std::int32_t> ids,
                       std::int64_t vocabulary, std::int32_t end_of_text) {
-  TokenWriter writer(path, vocabulary, end_of_text);
+  TokenWriter writer(path, {.ids = vocabulary, .end = end_of_text});
   writer.append(ids);
   writer.finish();
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "files/atomic_file.hpp"
+#include "hyperslab/io/dataset.hpp"
 
 namespace hyperslab::io {
 
@@ -15,9 +16,10 @@ namespace hyperslab::io {
 /// under `path` before finish().
 class TokenWriter {
  public:
-  /// `end_of_text` (or -1) separates the documents of HDF5 files. Throws Error(usage) for another
+  /// `vocabulary`: of the tokens, kept in .bin and .h5, whose `end` separates the documents of HDF5
+  /// files. Throws Error(usage) for another
   /// suffix, Error(storage) if the file cannot be made.
-  TokenWriter(const std::string& path, std::int64_t vocabulary, std::int32_t end_of_text);
+  TokenWriter(const std::string& path, const VocabularyRecord& vocabulary);
 
   /// Throws Error(storage) if writing fails, an internal Error for ids outside the vocabulary,
   /// and Error(data) before a .bin has more tokens than its header can tell: 2^31 - 1.
@@ -37,8 +39,7 @@ class TokenWriter {
 
   std::string path_;
   Format format_;
-  std::int64_t vocabulary_;
-  std::int32_t end_of_text_;
+  VocabularyRecord vocabulary_;
   std::int64_t width_;  ///< bytes of an id
   std::int64_t count_ = 0;
   std::int64_t documents_ = 0;
@@ -47,7 +48,7 @@ class TokenWriter {
   AtomicFile file_;  ///< of .h5: the ids alone, copied into the HDF5 file at the end
 };
 
-/// Writes `ids` as one file, as above.
+/// Writes `ids` as one file, as above, without a record of the vocabulary.
 void write_token_file(const std::string& path, std::span<const std::int32_t> ids,
                       std::int64_t vocabulary, std::int32_t end_of_text = -1);
 

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // HDF5 lays out the file and closes it; the ids are then written by pwrite at the datasets'
 // offsets, because HDF5 1.10 may report success on a full disk.
+#include <array>
 #include <cstring>
+#include <span>
 
 #include "dataset/token_writer.hpp"
 #include "hdf5/handles.hpp"
@@ -11,7 +13,7 @@ namespace hyperslab::io {
 namespace {
 
 using hdf5::Handle;
-constexpr std::int64_t kMetadataBytes = 64 << 10;  // far more than two datasets need
+constexpr std::int64_t kMetadataBytes = 64 << 10;  // far more than three datasets need
 constexpr std::size_t kBlockBytes = 1 << 20;
 
 [[noreturn]] void fail_layout(const std::string& path) {
@@ -81,9 +83,15 @@ void TokenWriter::finish_hdf5() {
   const hid_t type = width_ == 2 ? H5T_STD_U16LE : H5T_STD_U32LE;
   const std::int64_t ids_at = lay_out(layout, "tokens", type, count_, path_);
   const std::int64_t starts_at = lay_out(layout, "documents", H5T_STD_I64LE, documents_, path_);
+  const std::array record = {vocabulary_.ids, static_cast<std::int64_t>(vocabulary_.fingerprint),
+                             std::int64_t{vocabulary_.end}};
+  const bool has_record = vocabulary_.fingerprint != 0;
+  const std::int64_t record_at =
+      has_record ? lay_out(layout, "vocabulary", H5T_STD_I64LE, std::ssize(record), path_) : 0;
   if (layout.close() < 0) fail_layout(path_);
 
-  DocumentStarts starts(out, starts_at, end_of_text_);
+  if (has_record) out.write_at(record_at, std::as_bytes(std::span(record)));
+  DocumentStarts starts(out, starts_at, vocabulary_.end);
   std::vector<std::byte> block(kBlockBytes);
   for (std::int64_t done = 0; done < id_bytes;) {
     const std::size_t got = file_.read_at(done, block);

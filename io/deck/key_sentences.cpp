@@ -156,7 +156,7 @@ constexpr auto kSentences = std::to_array<KeySentence>({
      "How the blocks' matrices are stored below adapters; compute: in the dtype of "
      "precision.compute; nf4: 4.13 bits an element (QLoRA)."},
     {"model.bos_token", "Id that begins a text, which exports name; -1: as the vocabulary says."},
-    {"model.eos_tokens", "Ids that end a text, which exports name; empty: as the vocabulary says."},
+    {"model.eos_tokens", "Ids that end a text beside those of the vocabulary; exports name them."},
 
     {"data",
      "The tokens or images. Paths are relative to the folder in which the program is started."},

@@ -23,13 +23,31 @@ BpeTokenizer::BpeTokenizer(BpeVocabulary vocabulary)
       pattern_(vocabulary_.pattern, vocabulary_.pattern_source),
       bytes_(vocabulary_.byte_ids),
       tables_(vocabulary_, bytes_, vocabulary_.whole_pieces) {
-  for (const AddedToken& token : vocabulary_.added) {
-    added_.add(token, token.text);
-    for (std::size_t i = 1; i < token.text.size(); ++i) inside_added_.set(pair_at(token.text, i));
-    if (token.hidden) continue;
-    any_takes_before_ = any_takes_before_ || token.takes_before;
-    if (token.takes_after) ends_with_space_.set(static_cast<unsigned char>(token.text.back()));
+  for (const bool special : {true, false}) {  // of two with one text the special one counts
+    for (const AddedToken& token : vocabulary_.added) {
+      if (token.special == special) add(token);
+    }
   }
+}
+
+/// Bytes next to a border that the token has inside may be others in text that is not normalized.
+void BpeTokenizer::add(const AddedToken& token) {
+  const bool changes = token.normalized && vocabulary_.in_nfc;
+  std::string copy;
+  const std::string_view text = changes ? in_nfc(token.text, copy) : token.text;
+  (token.normalized ? normal_added_ : added_).add(token, std::string(text));
+  for (std::size_t i = 1; i < text.size(); ++i) {
+    inside_added_.set(pair_at(text, i));
+    for (std::size_t byte = 0x80; changes && byte < 0x100; ++byte) {
+      inside_added_.set(byte << 8 | static_cast<unsigned char>(text[i]));
+      inside_added_.set(std::size_t{static_cast<unsigned char>(text[i - 1])} << 8 | byte);
+    }
+  }
+  if (token.hidden) return;
+  any_takes_before_ = any_takes_before_ || token.takes_before;
+  if (!token.takes_after) return;
+  ends_with_space_.set(static_cast<unsigned char>(text.back()));
+  for (std::size_t byte = 0x80; changes && byte < 0x100; ++byte) ends_with_space_.set(byte);
 }
 
 void BpeTokenizer::Bytes::append(std::string_view piece, std::vector<std::int32_t>& ids) const {
@@ -42,9 +60,17 @@ void BpeTokenizer::Bytes::append(std::string_view piece, std::vector<std::int32_
 
 void BpeTokenizer::append(std::string_view text, Worker& worker,
                           std::vector<std::int32_t>& ids) const {
-  worker.splitter.start(vocabulary_.in_nfc ? in_nfc(text, worker.composed) : text);
-  for (auto piece = worker.splitter.next(); !piece.empty(); piece = worker.splitter.next()) {
-    worker.encoder.append(piece, ids);
+  normal_added_.split(vocabulary_.in_nfc ? in_nfc(text, worker.composed) : text,
+                      worker.normal_parts);
+  for (const AddedTokenSearch::Part& part : worker.normal_parts) {
+    if (part.id >= 0) {
+      ids.push_back(part.id);
+      continue;
+    }
+    worker.splitter.start(part.text);
+    for (auto piece = worker.splitter.next(); !piece.empty(); piece = worker.splitter.next()) {
+      worker.encoder.append(piece, ids);
+    }
   }
 }
 
@@ -52,7 +78,7 @@ std::vector<std::int32_t> BpeTokenizer::encode(std::string_view text) const {
   std::vector<std::int32_t> ids;
   ids.reserve(text.size() / 3);
   auto loan = workers_.lend([this] {
-    return std::make_unique<Worker>(Worker{Splitter(pattern_), PieceEncoder(tables_), {}, {}});
+    return std::make_unique<Worker>(Worker{Splitter(pattern_), PieceEncoder(tables_), {}, {}, {}});
   });
   Worker& worker = loan.worker();
   added_.split(text, worker.parts);
@@ -76,7 +102,7 @@ bool BpeTokenizer::may_cut(std::string_view text, std::size_t at) const {
 }
 
 std::size_t BpeTokenizer::last_cut(std::string_view text, std::size_t from) const {
-  if (added_.is_empty()) return io::last_cut(text, from);
+  if (added_.is_empty() && normal_added_.is_empty()) return io::last_cut(text, from);
   return last_cut_where(
       text, from, [this](std::string_view whole, std::size_t at) { return may_cut(whole, at); });
 }

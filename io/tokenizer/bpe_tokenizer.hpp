@@ -33,7 +33,8 @@ class BpeTokenizer final : public Tokenizer {
   [[nodiscard]] std::size_t last_cut(std::string_view text, std::size_t from) const override;
   [[nodiscard]] std::string decode(std::int32_t id) const override;
   [[nodiscard]] bool is_special(std::int32_t id) const override;
-  [[nodiscard]] std::int32_t end_of_text() const override { return vocabulary_.end_of_text; }
+  [[nodiscard]] std::int32_t end_of_text() const override { return vocabulary_.ends.separator; }
+  [[nodiscard]] TextEnds text_ends() const override { return vocabulary_.ends; }
   [[nodiscard]] TextTemplate text_template() const override { return vocabulary_.text_template; }
   [[nodiscard]] NamedTokens named_tokens() const override { return vocabulary_.named; }
 
@@ -44,8 +45,11 @@ class BpeTokenizer final : public Tokenizer {
     PieceEncoder encoder;
     std::string composed;
     std::vector<AddedTokenSearch::Part> parts;
+    std::vector<AddedTokenSearch::Part> normal_parts;
   };
+  void add(const AddedToken& token);
   [[nodiscard]] bool may_cut(std::string_view text, std::size_t at) const;
+  /// What stands between added tokens that are not normalized.
   void append(std::string_view text, Worker& worker, std::vector<std::int32_t>& ids) const;
 
   /// A symbol for each byte.
@@ -63,7 +67,8 @@ class BpeTokenizer final : public Tokenizer {
   Pattern pattern_;
   Bytes bytes_;
   BpeTables tables_;
-  AddedTokenSearch added_;
+  AddedTokenSearch added_;                            ///< in text as it is
+  AddedTokenSearch normal_added_;                     ///< in normalized text between them
   std::bitset<std::size_t{256} * 256> inside_added_;  ///< pairs of bytes that added tokens have
   std::bitset<256> ends_with_space_;  ///< last bytes of those that take white space after them
   bool any_takes_before_ = false;     ///< white space, of those that are found

@@ -22,7 +22,7 @@ struct MergeVocabulary {
   std::vector<Merge> merges;          ///< the first has the highest priority
   bool whole_pieces = false;          ///< a piece that is a token is not merged
   std::vector<std::int32_t> special;  ///< tokens marked as no text
-  std::int32_t end_of_text = -1;
+  TextEnds ends;
   TextTemplate text_template;
   NamedTokens named;
   std::vector<AddedToken> added;  ///< found in text before it is split

@@ -44,7 +44,8 @@ class CharacterTokenizer final : public Tokenizer {
   [[nodiscard]] std::string decode(std::int32_t id) const override;
   [[nodiscard]] std::string decode_first(std::int32_t id) const override;
   [[nodiscard]] bool is_special(std::int32_t id) const override;
-  [[nodiscard]] std::int32_t end_of_text() const override { return vocabulary_.end_of_text; }
+  [[nodiscard]] std::int32_t end_of_text() const override { return vocabulary_.ends.separator; }
+  [[nodiscard]] TextEnds text_ends() const override { return vocabulary_.ends; }
   [[nodiscard]] TextTemplate text_template() const override { return vocabulary_.text_template; }
   [[nodiscard]] NamedTokens named_tokens() const override { return vocabulary_.named; }
 

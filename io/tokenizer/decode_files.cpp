@@ -10,6 +10,7 @@
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/io/dataset.hpp"
 #include "hyperslab/io/tokenizer.hpp"
+#include "hyperslab/io/vocabulary_record.hpp"
 
 namespace hyperslab::io {
 namespace {
@@ -39,16 +40,18 @@ class TextOutput {
 /// Text with the separator in place of each end-of-text id, once it is clear that more follows.
 class Decoder {
  public:
-  Decoder(const Tokenizer& tokenizer, const DocumentSeparator& separator)
+  /// `end`: the id between documents; -1: none.
+  Decoder(const Tokenizer& tokenizer, const DocumentSeparator& separator, std::int32_t end)
       : tokenizer_(tokenizer),
         separator_(separator),
+        end_(end),
         around_(tokenizer.text_template()),
         document_(tokenizer) {}
 
   void append(std::span<const std::int32_t> ids, std::string& out) {
     for (const std::int32_t id : ids) {
       if (ended_) append_separator(out);
-      ended_ = id == tokenizer_.end_of_text();
+      ended_ = id == end_;
       if (ended_) document_ = TextDecoder(tokenizer_);
       if (!ended_ && !is_added(id)) append_text(document_.next(id), out);
     }
@@ -74,6 +77,7 @@ class Decoder {
 
   const Tokenizer& tokenizer_;
   const DocumentSeparator& separator_;
+  std::int32_t end_;
   TextTemplate around_;
   TextDecoder document_;
   bool ended_ = false;       ///< an end-of-text id was last
@@ -86,7 +90,10 @@ std::int64_t decode_files(const Tokenizer& tokenizer, const std::vector<std::str
                           const std::string& output, const DocumentSeparator& separator) {
   const auto tokens = open_tokens(inputs, RawIds::uint16, tokenizer.vocabulary(), 0);
   TextOutput file(output);
-  Decoder decoder(tokenizer, separator);
+  const auto records = tokens->vocabularies();
+  require_same_vocabulary(*tokens, tokenizer, "--vocab");
+  Decoder decoder(tokenizer, separator,
+                  records.empty() ? tokenizer.end_of_text() : records.front().second.end);
   std::vector<std::int32_t> ids(static_cast<std::size_t>(std::min(tokens->size(), kChunkTokens)));
   std::string text;
   for (std::int64_t done = 0; done < tokens->size();) {

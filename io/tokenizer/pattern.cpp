@@ -5,38 +5,17 @@
 #include <fmt/format.h>
 #include <pcre2.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 
 #include "hyperslab/core/error.hpp"
+#include "tokenizer/split_syntax.hpp"
 #include "tokenizer/unicode_ages.hpp"
 #include "tokenizer/utf8.hpp"
 
 namespace hyperslab::io {
 namespace {
-
-/// White_Space of the Unicode Character Database; the engine's own \s has U+180E as well.
-constexpr std::string_view kSpaces =
-    R"(\t-\r\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
-
-std::string with_unicode_spaces(std::string_view text) {
-  std::string out;
-  bool in_class = false;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const std::string_view two = text.substr(i, 2);
-    if (two == R"(\s)" || (two == R"(\S)" && !in_class)) {
-      const std::string_view open = two == R"(\s)" ? "[" : "[^";
-      out += in_class ? std::string(kSpaces) : fmt::format("{}{}]", open, kSpaces);
-      ++i;
-      continue;
-    }
-    if (text[i] == '[') in_class = true;
-    if (text[i] == ']') in_class = false;
-    out += text[i];
-    if (text[i] == '\\' && i + 1 < text.size()) out += text[++i];
-  }
-  return out;
-}
 
 std::string message_of(int error) {
   std::array<unsigned char, 256> buffer{};
@@ -77,11 +56,15 @@ std::size_t contraction(std::string_view text) {
 
 Pattern::Pattern(const std::string& text, const std::string& where)
     : is_gpt2_(text == kGpt2Pattern) {
-  const std::string source = with_unicode_spaces(text);
+  const std::string source = pcre2_syntax(text, where);
+  const std::shared_ptr<pcre2_compile_context> context(pcre2_compile_context_create(nullptr),
+                                                       pcre2_compile_context_free);
+  if (!context) throw std::bad_alloc();
+  pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
   int error = 0;
   PCRE2_SIZE offset = 0;
   code_.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(source.data()), source.size(),
-                            PCRE2_UTF | PCRE2_UCP, &error, &offset, nullptr),
+                            PCRE2_UTF | PCRE2_UCP, &error, &offset, context.get()),
               pcre2_code_free);
   if (!code_) {
     throw Error(
@@ -106,7 +89,8 @@ Splitter::Splitter(const Pattern& pattern)
 
 void Splitter::start(std::string_view text) {
   text_ = text;
-  next_ = stretch_begin_ = stretch_end_ = match_begin_ = match_end_ = 0;
+  next_ = stretch_begin_ = stretch_end_ = match_begin_ = match_end_ = search_from_ = 0;
+  has_match_ = false;
 }
 
 bool Splitter::begin_stretch() {
@@ -114,7 +98,8 @@ bool Splitter::begin_stretch() {
   stretch_begin_ = next_;
   const std::size_t valid = valid_utf8_prefix(text_.substr(next_));
   stretch_end_ = next_ + (valid > 0 ? valid : 1);
-  match_begin_ = match_end_ = next_;
+  match_begin_ = match_end_ = search_from_ = next_;
+  has_match_ = false;
   if (valid == 0) match_end_ = stretch_end_;
   subject_ = with_stand_ins(text_.substr(next_, valid), copy_);
   return true;
@@ -149,22 +134,42 @@ std::size_t Splitter::ascii_piece() const {
 std::string_view Splitter::match() {
   if (next_ < match_begin_) return take(match_begin_ - next_);
   if (next_ < match_end_) return take(match_end_ - next_);
-  const std::size_t from = next_ - stretch_begin_;
-  const auto run = pattern_.has_jit() ? pcre2_jit_match : pcre2_match;
-  const int result =
-      run(pattern_.code(), reinterpret_cast<PCRE2_SPTR>(subject_.data()), subject_.size(), from,
-          PCRE2_NOTEMPTY | PCRE2_NO_UTF_CHECK, found_.get(), context_.get());
-  if (result == PCRE2_ERROR_NOMATCH) return take(stretch_end_ - next_);
-  if (result < 0) {
-    throw Error(ExitCode::data,
-                fmt::format("text of {} bytes: the split pattern cannot be matched at byte {}: {}; "
-                            "break its longest line",
-                            text_.size(), next_, message_of(result)));
+  while (find_match()) {
+    if (next_ < match_begin_) return take(match_begin_ - next_);
+    if (next_ < match_end_) return take(match_end_ - next_);
   }
-  const PCRE2_SIZE* bounds = pcre2_get_ovector_pointer(found_.get());
-  match_begin_ = stretch_begin_ + bounds[0];
-  match_end_ = stretch_begin_ + bounds[1];
-  return take((next_ < match_begin_ ? match_begin_ : match_end_) - next_);
+  return take(stretch_end_ - next_);
+}
+
+bool Splitter::find_match() {
+  const auto run = pattern_.has_jit() ? pcre2_jit_match : pcre2_match;
+  const auto* const subject = reinterpret_cast<PCRE2_SPTR>(subject_.data());
+  search_from_ = std::max(search_from_, next_);
+  while (search_from_ <= stretch_end_) {
+    const int result = run(pattern_.code(), subject, subject_.size(), search_from_ - stretch_begin_,
+                           PCRE2_NO_UTF_CHECK, found_.get(), context_.get());
+    if (result == PCRE2_ERROR_NOMATCH) return false;
+    if (result < 0) fail(result);
+    const PCRE2_SIZE* bounds = pcre2_get_ovector_pointer(found_.get());
+    const std::size_t begin = stretch_begin_ + bounds[0];
+    const std::size_t end = stretch_begin_ + bounds[1];
+    if (begin < end || !has_match_ || match_end_ != end) {
+      match_begin_ = begin;
+      match_end_ = search_from_ = end;
+      has_match_ = true;
+      return true;
+    }
+    if (search_from_ == stretch_end_) return false;
+    search_from_ += character_at(text_, search_from_).bytes;
+  }
+  return false;
+}
+
+void Splitter::fail(int result) const {
+  throw Error(ExitCode::data,
+              fmt::format("text of {} bytes: the split pattern cannot be matched at byte {}: {}; "
+                          "break its longest line",
+                          text_.size(), next_, message_of(result)));
 }
 
 }  // namespace hyperslab::io

@@ -20,8 +20,8 @@ inline constexpr std::string_view kGpt2Pattern =
 /// A compiled split pattern; threads may share it.
 class Pattern {
  public:
-  /// \s and \S are Unicode's White_Space. Throws Error(data) that begins with `where` and names the
-  /// offset in the pattern.
+  /// `text`: as a tokenizer.json has it (pcre2_syntax()). Throws Error(data) that begins with
+  /// `where` and names the offset in the pattern, or what has no counterpart in PCRE2.
   Pattern(const std::string& text, const std::string& where);
   [[nodiscard]] const pcre2_real_code_8* code() const { return code_.get(); }
   [[nodiscard]] bool has_jit() const { return has_jit_; }
@@ -35,8 +35,9 @@ class Pattern {
 };
 
 /// Splits texts into pieces, one thread at a time: the matches of the pattern and what lies between
-/// them. A byte that is not part of valid UTF-8 is a piece of its own. Letters and digits are those
-/// of unicode_version(), whatever the engine's version.
+/// them. An empty match parts what stands before it from what follows, unless a match ends there. A
+/// byte that is not part of valid UTF-8 is a piece of its own. Letters and digits are those of
+/// unicode_version(), whatever the engine's version.
 class Splitter {
  public:
   explicit Splitter(const Pattern& pattern);
@@ -54,6 +55,9 @@ class Splitter {
   bool begin_stretch();
   [[nodiscard]] std::size_t ascii_piece() const;
   std::string_view match();
+  /// The next match of the stretch; false if there is none.
+  bool find_match();
+  [[noreturn]] void fail(int result) const;
   std::string_view take(std::size_t bytes) {
     const std::string_view piece = text_.substr(next_, bytes);
     next_ += bytes;
@@ -73,6 +77,8 @@ class Splitter {
   std::size_t stretch_end_ = 0;
   std::size_t match_begin_ = 0;  ///< a match found after text that no match covers
   std::size_t match_end_ = 0;
+  std::size_t search_from_ = 0;
+  bool has_match_ = false;  ///< of the stretch one was found, which ends at match_end_
 };
 
 }  // namespace hyperslab::io

@@ -109,14 +109,16 @@ class ByteLevelFile {
         if (!token.special && flag(key)) file_.refuse(token.key + "." + key, "false", token.entry);
       }
       if (token.special) special_.push_back(token.id);
-      added_.push_back({.text = token.entry["content"].get<std::string>(),
-                        .id = token.id,
-                        .special = token.special,
-                        .hidden = token.special,
-                        .takes_before = flag("lstrip"),
-                        .takes_after = flag("rstrip"),
-                        .single_word = flag("single_word"),
-                        .in_model = token.in_model});
+      added_.push_back(
+          {.text = token.entry["content"].get<std::string>(),
+           .id = token.id,
+           .special = token.special,
+           .hidden = token.special,
+           .normalized = token.entry.value("normalized", json(!token.special)) != json(false),
+           .takes_before = flag("lstrip"),
+           .takes_after = flag("rstrip"),
+           .single_word = flag("single_word"),
+           .in_model = token.in_model});
     }
   }
 

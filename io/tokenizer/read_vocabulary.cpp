@@ -112,8 +112,9 @@ BpeVocabulary read_vocab_and_merges(const std::string& path, const nlohmann::jso
   config.add_tokens(builder);
   BpeVocabulary vocabulary;
   static_cast<MergeVocabulary&>(vocabulary) = builder.finish();
-  vocabulary.added = config.special_tokens(vocabulary);
   vocabulary.text_template = config.text_template(vocabulary);
+  vocabulary.ends = config.text_ends(vocabulary);
+  vocabulary.added = config.special_tokens(vocabulary);
   vocabulary.byte_ids = builder.byte_ids();
   vocabulary.pattern = kGpt2Pattern;
   vocabulary.pattern_source = fmt::format("vocabulary file '{}': the split pattern", path);
@@ -138,12 +139,6 @@ void require_bpe(const std::string& path, const nlohmann::json& model) {
 bool is_byte_level_alone(const nlohmann::json& tokenizer) {
   const nlohmann::json part = tokenizer.value("pre_tokenizer", nlohmann::json());
   return part.is_object() && part.value("type", nlohmann::json()) == "ByteLevel";
-}
-
-/// What ends every text ends documents if no token of a known name does.
-void add_end_of_text(MergeVocabulary& vocabulary) {
-  const std::vector<std::int32_t>& after = vocabulary.text_template.after;
-  if (vocabulary.end_of_text < 0 && !after.empty()) vocabulary.end_of_text = after.back();
 }
 
 std::string find_in_folder(const std::filesystem::path& folder) {
@@ -194,7 +189,7 @@ Vocabulary read_vocabulary(const std::string& path) {
   if (is_tokenizer && is_character_json(content)) {
     CharacterVocabulary vocabulary = read_character_json(file, content);
     if (vocabulary.puts_prefix()) config.require_prefix_space();
-    add_end_of_text(vocabulary);
+    vocabulary.ends = config.text_ends(vocabulary);
     vocabulary.named = config.named_tokens(vocabulary);
     return vocabulary;
   }
@@ -202,7 +197,7 @@ Vocabulary read_vocabulary(const std::string& path) {
   if (!is_tokenizer || is_byte_level_alone(content)) config.require_no_prefix_space();
   BpeVocabulary vocabulary = is_tokenizer ? read_tokenizer_json(file, content)
                                           : read_vocab_and_merges(file, content, config);
-  add_end_of_text(vocabulary);
+  vocabulary.ends = config.text_ends(vocabulary);
   vocabulary.named = config.named_tokens(vocabulary);
   return vocabulary;
 }

@@ -6,6 +6,7 @@
 #include "dataset/token_writer.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/io/tokenizer.hpp"
+#include "hyperslab/io/vocabulary_record.hpp"
 #include "run_jobs.hpp"
 #include "tokenizer/cuts.hpp"
 #include "tokenizer/document_reader.hpp"
@@ -20,9 +21,10 @@ constexpr std::size_t kPartBytes = 256 << 10;
 /// Text that is encoded on all threads at once and written in its order.
 class Batch {
  public:
-  Batch(const Tokenizer& tokenizer, TokenWriter& writer, bool special_tokens)
-      : tokenizer_(tokenizer), writer_(writer) {
-    const std::int32_t end = tokenizer.end_of_text();
+  /// `end`: of each document; -1: none. `joins`: documents without one may follow each other.
+  Batch(const Tokenizer& tokenizer, TokenWriter& writer, bool special_tokens, std::int32_t end,
+        bool joins)
+      : tokenizer_(tokenizer), writer_(writer), may_follow_(joins || end >= 0) {
     if (special_tokens) around_ = tokenizer.text_template();
     std::erase(around_.before, end);  // the document before has one
     std::erase(around_.after, end);
@@ -34,7 +36,11 @@ class Batch {
     text_ += text;
     ends_.push_back({text_.size(), place, nullptr});
   }
-  void begin_document() { ends_.push_back({text_.size(), {}, &around_.before}); }
+  void begin_document() {
+    if (has_document_ && !may_follow_) fail_without_end();
+    has_document_ = true;
+    ends_.push_back({text_.size(), {}, &around_.before});
+  }
   void end_document() { ends_.push_back({text_.size(), {}, &around_.after}); }
 
   /// Where the tokenizer may be given a text in two parts.
@@ -99,9 +105,18 @@ class Batch {
     return ids;
   }
 
+  [[noreturn]] static void fail_without_end() {
+    throw Error(ExitCode::data,
+                "tokenize: expected an end of text between documents, found a vocabulary whose "
+                "files name none; name it with --end-of-text TOKEN, or join documents with "
+                "--no-end-of-text");
+  }
+
   const Tokenizer& tokenizer_;
   TokenWriter& writer_;
-  TextTemplate around_;  ///< ids around each document
+  bool may_follow_;            ///< whether a document may come after another
+  bool has_document_ = false;  ///< whether one has begun
+  TextTemplate around_;        ///< ids around each document
   std::string text_;
   std::vector<End> ends_;
 };
@@ -147,14 +162,16 @@ void append_json_lines(const std::string& path, const JsonLines& json, Batch& ba
 
 std::int64_t tokenize_files(const Tokenizer& tokenizer, std::span<const std::string> inputs,
                             const std::string& output, const DocumentSeparator& separator,
-                            bool special_tokens, const JsonLines& json) {
+                            bool special_tokens, const JsonLines& json,
+                            std::optional<std::int32_t> end) {
   if (inputs.empty()) {
     throw Error(ExitCode::usage,
                 "tokenize: expected at least one text file, found none; use --input");
   }
   refuse_other_formats({inputs.begin(), inputs.end()});
-  TokenWriter writer(output, tokenizer.vocabulary(), tokenizer.end_of_text());
-  Batch batch(tokenizer, writer, special_tokens);
+  const std::int32_t end_id = end.value_or(tokenizer.end_of_text());
+  TokenWriter writer(output, record_of(tokenizer, end_id));
+  Batch batch(tokenizer, writer, special_tokens, end_id, end.has_value());
   for (const std::string& path : without_empty_files(inputs)) {
     if (is_json_lines(path, json)) {
       append_json_lines(path, json, batch);

@@ -52,6 +52,12 @@ std::size_t Tokenizer::last_cut(std::string_view text, std::size_t from) const {
   return io::last_cut(text, from);
 }
 
+TextEnds Tokenizer::text_ends() const {
+  TextEnds ends;
+  ends.add(end_of_text());
+  return ends;
+}
+
 std::string TextDecoder::next(std::int32_t id) {
   if (!begins_ || tokenizer_->is_special(id)) return tokenizer_->decode(id);
   begins_ = tokenizer_->decode(id).empty();
@@ -77,6 +83,17 @@ std::unique_ptr<Tokenizer> open_tokenizer(const std::string& vocabulary, Special
     return std::make_unique<CharacterTokenizer>(std::move(*characters));
   }
   return std::make_unique<BpeTokenizer>(std::get<BpeVocabulary>(std::move(read)));
+}
+
+std::int32_t find_token(const Tokenizer& tokenizer, const std::string& vocabulary,
+                        const std::string& name) {
+  for (std::int32_t id = 0; id < tokenizer.vocabulary(); ++id) {
+    if (tokenizer.decode(id) == name) return id;
+  }
+  throw Error(ExitCode::data,
+              fmt::format("vocabulary '{}': expected a token '{}', found none; name a token that "
+                          "it has",
+                          vocabulary, name));
 }
 
 std::string unparsed_special_token(const std::string& vocabulary) {

@@ -35,6 +35,29 @@ std::string text_of(const json& token) {
   return text.is_string() ? text.get<std::string>() : std::string();
 }
 
+/// The id of a token of the vocabulary, or -1.
+std::int32_t id_of(const std::string& text, const MergeVocabulary& vocabulary) {
+  const auto found = std::ranges::find(vocabulary.tokens, text);
+  return found == vocabulary.tokens.end()
+             ? -1
+             : static_cast<std::int32_t>(found - vocabulary.tokens.begin());
+}
+
+/// eos_token_id of a config.json or generation_config.json: an id or several; without the file or
+/// the key none.
+std::vector<std::int64_t> eos_ids_of(const std::string& path) {
+  const json value = read_object(path).value("eos_token_id", json());
+  if (value.is_null()) return {};
+  const json list = value.is_array() ? value : json::array({value});
+  const auto is_id = [](const json& id) { return id.is_number_unsigned(); };
+  if (!std::ranges::all_of(list, is_id)) {
+    fail_vocabulary(path, fmt::format("eos_token_id: expected an id, a list of ids or null, found "
+                                      "{}; correct it",
+                                      shown(value.dump())));
+  }
+  return list.get<std::vector<std::int64_t>>();
+}
+
 }  // namespace
 
 TokenizerConfig::TokenizerConfig(const std::string& vocabulary_file)
@@ -130,8 +153,8 @@ std::vector<AddedToken> TokenizerConfig::special_tokens(const MergeVocabulary& v
     if (!key.ends_with("_special_tokens") || !value.is_structured()) continue;
     for (const json& token : value) add(token);
   }
-  if (vocabulary.end_of_text >= 0) {
-    add(vocabulary.tokens[static_cast<std::size_t>(vocabulary.end_of_text)]);
+  if (vocabulary.ends.separator >= 0) {
+    add(vocabulary.tokens[static_cast<std::size_t>(vocabulary.ends.separator)]);
   }
   return found;
 }
@@ -149,18 +172,38 @@ json TokenizerConfig::named_token(const std::string& key) const {
   return token.is_object() ? token.value("content", json()) : token;
 }
 
-NamedTokens TokenizerConfig::named_tokens(const MergeVocabulary& vocabulary) const {
-  const auto id_of = [&](const std::string& key, std::int32_t absent) {
-    const json token = named_token(key);
-    if (!token.is_string()) return absent;
-    const auto found = std::ranges::find(vocabulary.tokens, token.get_ref<const std::string&>());
-    if (found == vocabulary.tokens.end()) return absent;
-    return static_cast<std::int32_t>(found - vocabulary.tokens.begin());
+std::int32_t TokenizerConfig::named_id(const std::string& key,
+                                       const MergeVocabulary& vocabulary) const {
+  const json token = named_token(key);
+  return token.is_string() ? id_of(token.get_ref<const std::string&>(), vocabulary) : -1;
+}
+
+TextEnds TokenizerConfig::text_ends(const MergeVocabulary& vocabulary) const {
+  constexpr std::array kNames = {"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>"};
+  const auto ids = [&](const char* name) {
+    std::vector<std::int64_t> found = eos_ids_of((std::filesystem::path(folder_) / name).string());
+    std::erase_if(found, [&](std::int64_t id) { return id >= std::ssize(vocabulary.tokens); });
+    return found;
   };
+  TextEnds ends;
+  ends.of_generation = ids("generation_config.json");
+  ends.of_config = ids("config.json");
+  ends.add(named_id("eos_token", vocabulary));
+  ends = ends.with(ends.of_generation).with(ends.of_config);
+  for (const char* name : kNames) {
+    if (ends.ids.empty()) ends.add(id_of(name, vocabulary));
+  }
+  const std::vector<std::int32_t>& after = vocabulary.text_template.after;
+  if (ends.ids.empty() && !after.empty()) ends.add(after.back());
+  return ends;
+}
+
+NamedTokens TokenizerConfig::named_tokens(const MergeVocabulary& vocabulary) const {
+  const auto or_else = [](std::int32_t id, std::int32_t absent) { return id < 0 ? absent : id; };
   const std::vector<std::int32_t>& before = vocabulary.text_template.before;
-  return {.bos = id_of("bos_token", before.empty() ? -1 : before.front()),
-          .eos = id_of("eos_token", vocabulary.end_of_text),
-          .pad = id_of("pad_token", -1)};
+  return {.bos = or_else(named_id("bos_token", vocabulary), before.empty() ? -1 : before.front()),
+          .eos = or_else(named_id("eos_token", vocabulary), vocabulary.ends.separator),
+          .pad = named_id("pad_token", vocabulary)};
 }
 
 TextTemplate TokenizerConfig::text_template(const BpeVocabulary& vocabulary) const {

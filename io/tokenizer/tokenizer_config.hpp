@@ -34,6 +34,9 @@ class TokenizerConfig {
   /// is no added_tokens_decoder. Hidden until they are parsed; names that the vocabulary does not
   /// have count as missing.
   [[nodiscard]] std::vector<AddedToken> special_tokens(const MergeVocabulary& vocabulary) const;
+  /// Tokenizer::text_ends() of a vocabulary whose template is known. Ids that the vocabulary does
+  /// not have, which defaults of small models are, count as missing.
+  [[nodiscard]] TextEnds text_ends(const MergeVocabulary& vocabulary) const;
   /// Tokenizer::named_tokens(). Names that the vocabulary does not have count as missing.
   [[nodiscard]] NamedTokens named_tokens(const MergeVocabulary& vocabulary) const;
 
@@ -43,6 +46,9 @@ class TokenizerConfig {
   [[nodiscard]] bool flag(const std::string& key) const;
   [[nodiscard]] nlohmann::json special_tokens_map() const;
   [[nodiscard]] nlohmann::json named_token(const std::string& key) const;
+  /// The id of a token such as bos_token, or -1.
+  [[nodiscard]] std::int32_t named_id(const std::string& key,
+                                      const MergeVocabulary& vocabulary) const;
 
   std::string folder_;
   std::string path_;

@@ -3,14 +3,31 @@
 
 #include <array>
 #include <filesystem>
+#include <utility>
 
 #include "tokenizer/vocabulary_parts.hpp"
 
 namespace hyperslab::io {
+namespace {
+
+constexpr const char* kConfig = "config.json";
+
+/// Of a model's config.json in the folder the ids that end texts, as JSON; empty: none.
+std::string ends_of_config(const std::filesystem::path& folder) {
+  constexpr const char* kKey = "eos_token_id";
+  std::error_code ignored;
+  const std::filesystem::path path = folder / kConfig;
+  if (!std::filesystem::is_regular_file(path, ignored)) return {};
+  const nlohmann::json config = read_json_file(path.string());
+  if (!config.is_object() || !config.contains(kKey)) return {};
+  return nlohmann::json{{kKey, config[kKey]}}.dump(2) + "\n";
+}
+
+}  // namespace
 
 std::vector<VocabularyFile> read_vocabulary_files(const std::string& vocabulary) {
   constexpr std::array kSettings = {"tokenizer_config.json", "special_tokens_map.json",
-                                    "added_tokens.json"};
+                                    "added_tokens.json", "generation_config.json"};
   if (vocabulary == "bytes") return {};
   const std::string file = vocabulary_file(vocabulary);
   std::vector<VocabularyFile> files;
@@ -26,6 +43,9 @@ std::vector<VocabularyFile> read_vocabulary_files(const std::string& vocabulary)
     const std::filesystem::path path = folder / name;
     if (!std::filesystem::is_regular_file(path, ignored)) continue;
     files.push_back({name, read_vocabulary_text(path.string())});
+  }
+  if (std::string ends = ends_of_config(folder); !ends.empty()) {
+    files.push_back({kConfig, std::move(ends)});
   }
   return files;
 }

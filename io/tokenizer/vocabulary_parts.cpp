@@ -177,7 +177,7 @@ std::array<std::int32_t, 256> VocabularyBuilder::byte_ids() const {
 
 std::vector<bool> MergeVocabulary::special_marks() const {
   std::vector<bool> marks(tokens.size());
-  if (end_of_text >= 0) marks.at(static_cast<std::size_t>(end_of_text)) = true;
+  if (ends.separator >= 0) marks.at(static_cast<std::size_t>(ends.separator)) = true;
   for (const auto* ids : {&special, &text_template.before, &text_template.after}) {
     for (const std::int32_t id : *ids) marks.at(static_cast<std::size_t>(id)) = true;
   }
@@ -205,9 +205,6 @@ void parse_special_tokens(const std::string& path, MergeVocabulary& vocabulary) 
 MergeVocabulary VocabularyBuilder::finish() {
   MergeVocabulary out;
   out.tokens = take_tokens();
-  for (const char* name : {"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>"}) {
-    if (out.end_of_text < 0) out.end_of_text = id_of(name);
-  }
   out.merges = std::move(merges_);
   return out;
 }

@@ -328,7 +328,6 @@ ExitCode run_decode(comm::World& world, const Arguments& args, const train::Conf
   generate::SamplingOptions options;
   options.temperature = args.get<double>("temperature");
   options.top_p = args.get<double>("top-p");
-  options.stop_token = -1;
   Discard listener;
   options.max_tokens = std::max(2, args.get<int>("warmup"));  // the second one captures a graph
   (void)generator.generate(prompts, options, listener);

@@ -22,8 +22,18 @@ namespace {
 
 [[noreturn]] void refuse(const std::string& text) { throw Error(ExitCode::usage, text); }
 
-generate::SamplingOptions sampling_options(const Arguments& args, const io::Tokenizer& tokenizer,
-                                           std::int64_t model_vocabulary) {
+/// --stop-token alone, else all ends of the model's texts.
+std::vector<std::int32_t> stop_tokens(const Arguments& args, const StoredModel& model) {
+  if (!args.has("stop-token")) return model.ends.ids;
+  const auto id = args.get<std::int32_t>("stop-token");
+  if (id < -1 || id >= model.config.model.vocabulary) {
+    refuse(fmt::format("--stop-token must be an id below {}, or -1 (none)",
+                       model.config.model.vocabulary));
+  }
+  return id < 0 ? std::vector<std::int32_t>() : std::vector{id};
+}
+
+generate::SamplingOptions sampling_options(const Arguments& args, const StoredModel& model) {
   generate::SamplingOptions options;
   options.max_tokens = args.get<std::int64_t>("max-tokens");
   options.temperature = args.get<double>("temperature");
@@ -32,8 +42,7 @@ generate::SamplingOptions sampling_options(const Arguments& args, const io::Toke
   options.min_p = args.get<double>("min-p");
   options.repetition_penalty = args.get<double>("repetition-penalty");
   options.seed = args.get<std::uint64_t>("seed");
-  options.stop_token =
-      args.has("stop-token") ? args.get<std::int32_t>("stop-token") : tokenizer.end_of_text();
+  options.stop_tokens = stop_tokens(args, model);
   if (!(options.temperature >= 0 && std::isfinite(options.temperature))) {
     refuse("--temperature must be 0 (the likeliest token) or more, and finite");
   }
@@ -45,9 +54,6 @@ generate::SamplingOptions sampling_options(const Arguments& args, const io::Toke
   if (options.top_k < 0) refuse("--top-k must be 0 (all tokens) or more");
   if (options.max_tokens < 1) refuse("--max-tokens must be 1 or more");
   if (args.get<std::int64_t>("batch") < 1) refuse("--batch must be 1 or more");
-  if (options.stop_token < -1 || options.stop_token >= model_vocabulary) {
-    refuse(fmt::format("--stop-token must be an id below {}, or -1 (none)", model_vocabulary));
-  }
   for (const std::string& stop : args.list("stop")) {
     if (stop.empty()) refuse("--stop must not be empty");
   }
@@ -141,12 +147,11 @@ struct Request {
 
 Request read_request(const Arguments& args, const StoredModel& model) {
   Request request;
-  const io::Tokenizer& tokenizer = *model.tokenizer;
-  request.options = sampling_options(args, tokenizer, model.config.model.vocabulary);
+  request.options = sampling_options(args, model);
   request.logprobs = wanted_logprobs(args);
   request.named = named_prompts(args);
-  request.prompts =
-      generate::encode_prompts(tokenizer, request.named.texts, !args.has("no-special-tokens"));
+  request.prompts = generate::encode_prompts(*model.tokenizer, model.ends, request.named.texts,
+                                             !args.has("no-special-tokens"));
   return request;
 }
 
@@ -211,7 +216,8 @@ void add_options(Arguments& args) {
       "stop", po::value<std::vector<std::string>>()->composing(),
       "text that ends a text, itself left out (may be repeated)")(
       "stop-token", po::value<std::int32_t>(),
-      "id that ends a text; -1: none (default: end of text)")(
+      "id that alone ends a text; -1: none (default: the ids that the vocabulary and "
+      "model.eos_tokens name)")(
       "batch", po::value<std::int64_t>()->default_value(8),
       "texts that run together at most; one that ends makes room for the next")(
       "logits", po::value<std::string>(),

@@ -107,10 +107,10 @@ void serve(comm::World& world, const Arguments& args) {
   log_cache(generator);
   const std::string name = args.has("name") ? args.get<std::string>("name") : model.config.run.name;
   const auto parsing = open_parsing(model.vocabulary);
-  serve::serve(
-      options,
-      {name, model.tokenizer.get(), parsing.get(), generator.context(), generator.vocabulary()},
-      generator);
+  serve::serve(options,
+               {name, model.tokenizer.get(), parsing.get(), generator.context(),
+                generator.vocabulary(), model.ends},
+               generator);
   generator.let_go();
 }
 

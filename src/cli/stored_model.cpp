@@ -96,7 +96,8 @@ StoredModel open(const std::string& folder, int ranks, bool logs, const Argument
   }
   auto tokenizer = io::open_tokenizer(vocabulary, special);
   io::require_fits_model(*tokenizer, vocabulary, config.model.vocabulary);
-  return {std::move(reader), std::move(config), vocabulary, std::move(tokenizer)};
+  io::TextEnds ends = tokenizer->text_ends().with(config.model.eos_tokens);
+  return {std::move(reader), std::move(config), vocabulary, std::move(tokenizer), std::move(ends)};
 }
 
 }  // namespace

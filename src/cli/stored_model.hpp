@@ -30,6 +30,7 @@ struct StoredModel {
   train::Config config;
   std::string vocabulary;  ///< path of the tokenizer's
   std::unique_ptr<io::Tokenizer> tokenizer;
+  io::TextEnds ends;  ///< by the vocabulary's files and model.eos_tokens
 };
 
 /// What these options name, for the ranks of the world as one tensor group. The first one says in

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "command.hpp"
 #include "hyperslab/core/log.hpp"
@@ -47,7 +48,9 @@ io::JsonLines json_lines(const Arguments& args) {
 }
 
 void train_vocabulary(const Arguments& args) {
-  refuse(args, {"vocab", "output", "document-separator", "no-special-tokens", "parse-special"},
+  refuse(args,
+         {"vocab", "output", "document-separator", "no-special-tokens", "parse-special",
+          "end-of-text", "no-end-of-text"},
          "--train-vocab");
   io::VocabularyTraining training;
   training.size = args.get<std::int64_t>("train-vocab");
@@ -78,7 +81,7 @@ void decode(const Arguments& args) {
   const auto vocab = required(args, "vocab");
   refuse(args,
          {"special", "output-vocab", "train-vocab", "no-special-tokens", "parse-special", "jsonl",
-          "text-key", "skip-broken-lines"},
+          "text-key", "skip-broken-lines", "end-of-text", "no-end-of-text"},
          "--decode");
   const auto tokenizer = io::open_tokenizer(vocab);
   const auto output = args.has("output") ? args.get<std::string>("output") : std::string();
@@ -87,17 +90,30 @@ void decode(const Arguments& args) {
   if (!output.empty()) fmt::print("{}: the text of {} tokens\n", output, tokens);
 }
 
+/// The id after each document as the options name it; absent: the vocabulary's.
+std::optional<std::int32_t> document_end(const Arguments& args, const io::Tokenizer& tokenizer) {
+  if (args.has("no-end-of-text")) {
+    refuse(args, {"end-of-text"}, "--no-end-of-text");
+    return -1;
+  }
+  if (!args.has("end-of-text")) return {};
+  return io::find_token(tokenizer, args.get<std::string>("vocab"),
+                        args.get<std::string>("end-of-text"));
+}
+
 void tokenize(const Arguments& args) {
   const auto vocab = required(args, "vocab");
   refuse(args, {"special", "output-vocab"}, "--vocab");
   const auto output = required(args, "output");
   const auto tokenizer = io::open_tokenizer(vocab, special_tokens(args));
+  const auto end = document_end(args, *tokenizer);
   const double start = now_seconds();
   const std::int64_t tokens =
       io::tokenize_files(*tokenizer, args.list("input"), output, separator(args),
-                         !args.has("no-special-tokens"), json_lines(args));
+                         !args.has("no-special-tokens"), json_lines(args), end);
   fmt::print("{}: {} tokens of a vocabulary of {}, whose end of text is {}, in {:.2f} s\n", output,
-             tokens, tokenizer->vocabulary(), tokenizer->end_of_text(), now_seconds() - start);
+             tokens, tokenizer->vocabulary(), end.value_or(tokenizer->end_of_text()),
+             now_seconds() - start);
 }
 
 }  // namespace
@@ -130,6 +146,9 @@ Arguments tokenize_arguments() {
       "key of the text in a line of JSON, in its outermost object (default: text)")(
       "skip-broken-lines",
       "leave out lines of JSON that have no such text, and say how many (default: an error)")(
+      "end-of-text", po::value<std::string>(),
+      "token that follows each document (default: the one that the vocabulary's files name)")(
+      "no-end-of-text", "let documents follow each other without a token between them")(
       "no-special-tokens",
       "leave out the special tokens that the vocabulary puts around each text (post_processor of "
       "tokenizer.json, or add_bos_token and add_eos_token of tokenizer_config.json); the "

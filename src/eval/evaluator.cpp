@@ -13,12 +13,12 @@ namespace hyperslab::eval {
 Evaluator::Evaluator(comm::World& world, EvalDeck deck, std::int64_t stride)
     : world_(world), config_(std::move(deck.config)), validation_batch_(deck.validation_batch) {
   comm::agree(world_, [&] {
-    open_data();
-    make_samples(stride);
     if (!config_.data.vocabulary.empty()) {
       tokenizer_ = io::open_tokenizer(config_.data.vocabulary);
       io::require_fits_model(*tokenizer_, config_.data.vocabulary, config_.model.vocabulary);
     }
+    open_data();
+    make_samples(stride);
   });
   train::require_same_data(world_, {{"the evaluated data", data_.validation.get()}});
   const auto* samples = dynamic_cast<const io::TokenSamples*>(data_.validation_samples.get());
@@ -68,7 +68,9 @@ std::vector<std::string> Evaluator::files() const {
 }
 
 void Evaluator::open_data() {
-  data_ = train::open_data(config_, io::DataPart::validation);
+  const std::int64_t ids = tokenizer_ ? tokenizer_->vocabulary() : 0;
+  data_ = train::open_data(config_, io::DataPart::validation, ids);
+  if (tokenizer_) train::require_same_vocabulary(data_, *tokenizer_, config_);
   const bool generated = description().starts_with("synthetic");
   const auto* tokens = dynamic_cast<const io::TokenSource*>(data_.validation.get());
   if (generated && tokens != nullptr && config_.train.validate_batches == 0) {

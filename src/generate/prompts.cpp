@@ -5,8 +5,8 @@
 
 namespace hyperslab::generate {
 
-Prompts encode_prompts(const io::Tokenizer& tokenizer, const std::vector<std::string>& texts,
-                       bool special_tokens) {
+Prompts encode_prompts(const io::Tokenizer& tokenizer, const io::TextEnds& ends,
+                       const std::vector<std::string>& texts, bool special_tokens) {
   Prompts prompts;
   std::vector<std::int32_t> before;
   if (special_tokens) before = tokenizer.text_template().before;
@@ -15,11 +15,11 @@ Prompts encode_prompts(const io::Tokenizer& tokenizer, const std::vector<std::st
     prompts.push_back(before);
     prompts.back().insert(prompts.back().end(), ids.begin(), ids.end());
     if (!prompts.back().empty()) continue;
-    if (tokenizer.end_of_text() < 0) {
+    if (ends.separator < 0) {
       throw Error(ExitCode::usage,
                   "a prompt is empty and the vocabulary has no end-of-text id to begin with");
     }
-    prompts.back().push_back(tokenizer.end_of_text());  // a new document begins
+    prompts.back().push_back(ends.separator);  // a new document begins
   }
   return prompts;
 }

@@ -154,7 +154,7 @@ bool Generator::Texts::tell(Text& text, std::int32_t token, std::span<const floa
                             GenerateStats& stats) {
   text.tokens.push_back(token);
   text.sampler->see({&token, 1});
-  const bool is_stop = token == text.options.stop_token;
+  const bool is_stop = text.options.stops_at(token);
   const bool goes_on = text.listener->token(text.number, {token, is_stop, logits});
   if (!is_stop) {
     ++stats.tokens;

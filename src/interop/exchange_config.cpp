@@ -217,11 +217,12 @@ std::string config_json(const ModelSpec& spec, DType dtype, const SpecialIds& id
   return config.dump(2) + "\n";
 }
 
-std::string generation_config_json(const SpecialIds& ids) {
+std::string generation_config_json(const SpecialIds& ids, const std::vector<std::int64_t>& ends) {
   ordered_json config;
-  config["_from_model_config"] = true;
+  if (ends == ids.eos)
+    config["_from_model_config"] = true;  // else transformers takes config.json's
   if (ids.bos >= 0) config["bos_token_id"] = ids.bos;
-  if (!ids.eos.empty()) config["eos_token_id"] = ids_json(ids.eos);
+  if (!ends.empty()) config["eos_token_id"] = ids_json(ends);
   return config.dump(2) + "\n";
 }
 

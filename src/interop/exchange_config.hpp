@@ -24,7 +24,9 @@ struct SpecialIds {
 /// config.json of transformers.
 [[nodiscard]] std::string config_json(const model::ModelSpec& spec, DType dtype,
                                       const SpecialIds& ids);
-[[nodiscard]] std::string generation_config_json(const SpecialIds& ids);
+/// generation_config.json; `ends`: its eos_token_id, where it is not that of config.json.
+[[nodiscard]] std::string generation_config_json(const SpecialIds& ids,
+                                                 const std::vector<std::int64_t>& ends);
 
 /// What a config.json says.
 struct ForeignConfig {

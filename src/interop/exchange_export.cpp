@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <filesystem>
+#include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -49,26 +51,42 @@ struct Vocabulary {
   std::string path;    ///< as given; empty: none
   std::string folder;  ///< of its files; empty: it has none
   SpecialIds ids;
-  std::string bos_text;  ///< empty: not known
+  std::vector<std::int64_t> generation_ends;  ///< eos_token_id of generation_config.json
+  std::string bos_text;                       ///< empty: not known
   std::string eos_text;
 };
 
 /// Ids that the deck names, else those of the vocabulary. GPT-2's <|endoftext|> also begins texts.
-SpecialIds special_ids(const model::ModelSpec& spec, std::int64_t end_of_text,
+SpecialIds special_ids(const model::ModelSpec& spec, const std::vector<std::int64_t>& ends,
                        const std::string& end_text) {
   SpecialIds ids = {spec.bos_token, spec.eos_tokens};
-  if (!ids.eos.empty() || end_of_text < 0) return ids;
-  ids.eos = {end_of_text};
-  if (ids.bos < 0 && end_text == kEndOfText) ids.bos = end_of_text;
+  if (!ids.eos.empty() || ends.empty()) return ids;
+  ids.eos = ends;
+  if (ids.bos < 0 && end_text == kEndOfText) ids.bos = ends.front();
   return ids;
+}
+
+/// Those that generation_config.json came with; beside other ids than its config.json had also
+/// these, which end texts now.
+std::vector<std::int64_t> generation_ends(const std::vector<std::int64_t>& eos,
+                                          const io::TextEnds& ends) {
+  if (ends.of_generation.empty()) return eos;
+  std::vector<std::int64_t> all = ends.of_generation;
+  if (eos == ends.of_config) return all;
+  std::ranges::copy_if(eos, std::back_inserter(all), [&](std::int64_t id) {
+    return std::ranges::find(ends.of_generation, id) == ends.of_generation.end();
+  });
+  return all;
 }
 
 Vocabulary find_vocabulary(const model::ModelSpec& model, const ExportOptions& options) {
   const std::string& path = options.vocabulary;
   constexpr Dim kGpt2Vocabulary = 50257;
   Vocabulary found;
-  const std::int64_t of_gpt2 = model.vocabulary == kGpt2Vocabulary ? kGpt2Vocabulary - 1 : -1;
-  found.ids = special_ids(model, of_gpt2, kEndOfText);
+  std::vector<std::int64_t> ends;
+  if (model.vocabulary == kGpt2Vocabulary) ends.push_back(kGpt2Vocabulary - 1);
+  found.ids = special_ids(model, ends, kEndOfText);
+  found.generation_ends = found.ids.eos;
   found.path = path;
   if (path.empty()) return found;
   if (path != kBytes) found.folder = is_file(path) ? fs::path(path).parent_path().string() : path;
@@ -85,8 +103,10 @@ Vocabulary find_vocabulary(const model::ModelSpec& model, const ExportOptions& o
     if (id < 0 || !tokenizer->is_special(id)) return "";
     return path == kBytes ? kEndOfText : tokenizer->decode(id);
   };
-  const std::int64_t end = tokenizer->end_of_text();
-  found.ids = special_ids(model, end, text_of(end));
+  const io::TextEnds of_vocabulary = tokenizer->text_ends();
+  ends.assign(of_vocabulary.ids.begin(), of_vocabulary.ids.end());
+  found.ids = special_ids(model, ends, text_of(of_vocabulary.separator));
+  found.generation_ends = generation_ends(found.ids.eos, of_vocabulary);
   found.bos_text = text_of(found.ids.bos);
   if (!found.ids.eos.empty()) found.eos_text = text_of(found.ids.eos.front());
   return found;
@@ -153,7 +173,8 @@ void add_language(const model::ModelSpec& model, const ExportOptions& options,
   const Vocabulary vocabulary = find_vocabulary(model, options);
   add_tokenizer(vocabulary, options.requires_vocabulary, model.context, folder);
   folder.write_text("config.json", config_json(model, options.dtype, vocabulary.ids));
-  folder.write_text("generation_config.json", generation_config_json(vocabulary.ids));
+  folder.write_text("generation_config.json",
+                    generation_config_json(vocabulary.ids, vocabulary.generation_ends));
 }
 
 void add_images(const model::ModelSpec& model, const ExportOptions& options,

@@ -24,18 +24,20 @@ constexpr int kMostWithoutTargets = 10;  // steps in a row
 }  // namespace
 
 RunData::RunData(const Start& start) : start_(start) {
+  open_vocabulary();
   comm::agree(start_.world, [&] { open(); });
   train::require_same_data(start_.world, {{"data.train", data_.train.get()},
                                           {"data.validation", data_.validation.get()}});
   report_amount();
-  open_vocabulary();
 }
 
 void RunData::open() {
   const Pause pause(start_.world.activity(), "reading the training data");
   fault::reach("start.data");
   const train::Config& config = start_.config;
-  data_ = train::open_data(config);
+  const std::int64_t ids = tokenizer_ ? tokenizer_->vocabulary() : 0;
+  data_ = train::open_data(config, io::DataPart::both, ids);
+  if (tokenizer_) train::require_same_vocabulary(data_, *tokenizer_, config);
   (void)data_.train->fingerprint();  // of what the first step reads, not the first checkpoint
   last_step_ = train::total_steps(config, train_samples().size());
   if (config.schedule.warmup_steps > last_step_) {
@@ -86,25 +88,27 @@ void RunData::report_mixture(const io::MixedSamples& mixture) const {
   }
 }
 
-/// A vocabulary that cannot be read is left out, one of another model is refused.
 void RunData::open_vocabulary() {
   const std::string& vocabulary = start_.config.data.vocabulary;
   if (vocabulary.empty()) return;
-  try {
-    comm::agree(start_.world, [&] {
-      const Pause pause(start_.world.activity(), "reading the vocabulary");
-      tokenizer_ = io::open_tokenizer(vocabulary);
-      if (start_.is_first()) vocabulary_files_ = io::read_vocabulary_files(vocabulary);
-    });
-  } catch (const Error& error) {
-    tokenizer_.reset();
-    vocabulary_files_.clear();
-    return warn_of_missing_bytes(error);
-  }
   comm::agree(start_.world, [&] {
+    const Pause pause(start_.world.activity(), "reading the vocabulary");
+    tokenizer_ = io::open_tokenizer(vocabulary);
     io::require_fits_model(*tokenizer_, vocabulary, start_.config.model.vocabulary);
+    if (start_.is_first()) vocabulary_files_ = io::read_vocabulary_files(vocabulary);
   });
   warn_of_another_end();
+  report_padding();
+}
+
+void RunData::report_padding() const {
+  const std::int64_t rows = start_.config.model.vocabulary - tokenizer_->vocabulary();
+  if (!start_.is_first() || rows == 0) return;
+  log::info(fmt::format(
+      "model.vocabulary is {}, and data.vocabulary '{}' has {} ids: {} rows of the model's tables "
+      "pad it",
+      start_.config.model.vocabulary, start_.config.data.vocabulary, tokenizer_->vocabulary(),
+      rows));
 }
 
 /// Other programs than `tokenize` may end documents otherwise.

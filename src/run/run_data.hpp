@@ -45,6 +45,7 @@ class RunData {
  private:
   void open();
   void open_vocabulary();
+  void report_padding() const;
   void report_amount() const;
   void report_packing() const;
   void report_mixture(const io::MixedSamples& mixture) const;
@@ -53,7 +54,7 @@ class RunData {
 
   const Start& start_;
   train::DeckData data_;
-  std::unique_ptr<io::Tokenizer> tokenizer_;  // absent if the deck names none that can be read
+  std::unique_ptr<io::Tokenizer> tokenizer_;  // absent if the deck names none
   std::vector<io::VocabularyFile> vocabulary_files_;
   std::int64_t last_step_ = 0;
 };

@@ -57,7 +57,8 @@ RunSamples::RunSamples(const Start& start) : start_(start) {
     const std::string& vocabulary = config.data.vocabulary;
     tokenizer_ = io::open_tokenizer(vocabulary);
     io::require_fits_model(*tokenizer_, vocabulary, config.model.vocabulary);
-    prompts_ = generate::encode_prompts(*tokenizer_, texts_, true);
+    ends_ = tokenizer_->text_ends().with(config.model.eos_tokens);
+    prompts_ = generate::encode_prompts(*tokenizer_, ends_, texts_, true);
   });
 }
 
@@ -99,7 +100,7 @@ bool RunSamples::take(std::int64_t step, train::Trainer& trainer) {
   options.max_tokens = config.sample_tokens;
   options.temperature = config.sample_temperature;
   options.seed = start_.config.run.seed + first;
-  options.stop_token = tokenizer_->end_of_text();
+  options.stop_tokens = ends_.ids;
   trainer.complete_values();
   const auto mine_of_all =
       std::span<const std::string>(texts_).subspan(first, generator_->leads() ? last - first : 0);

@@ -38,7 +38,8 @@ class RunSamples {
   void record(std::int64_t step, const std::vector<std::string>& texts);
 
   const Start& start_;
-  std::unique_ptr<io::Tokenizer> tokenizer_;   // absent without samples
+  std::unique_ptr<io::Tokenizer> tokenizer_;  // absent without samples
+  io::TextEnds ends_;
   std::vector<std::string> texts_;             // of all prompts
   generate::Prompts prompts_;                  // likewise
   std::unique_ptr<comm::World> tensor_ranks_;  // of this rank's group; absent if it is alone

@@ -173,7 +173,7 @@ void Answer::score() {
       generate::Sampler sampler(request_.sampling, i, generator_.vocabulary());
       sampler.see(ids);
       const std::int32_t id = sampler.next(logits);
-      (void)token(i, {id, id == request_.sampling.stop_token, logits});
+      (void)token(i, {id, request_.sampling.stops_at(id), logits});
     }
   };
   generator_.prompt_logits(request_.prompts, row);

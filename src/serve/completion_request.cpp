@@ -22,7 +22,7 @@ using nlohmann::json;
 /// An empty prompt begins a document, as it does in `hyperslab generate`.
 std::vector<std::int32_t> begun(const ServedModel& model, std::vector<std::int32_t> ids) {
   if (!ids.empty()) return ids;
-  const std::int32_t end = model.tokenizer->end_of_text();
+  const std::int32_t end = model.ends.separator;
   if (end < 0) {
     refuse("prompt", "it is empty, and the vocabulary has no end-of-text token to begin with");
   }
@@ -93,7 +93,7 @@ generate::SamplingOptions parse_sampling(const ServedModel& model, JsonFields& f
   options.repetition_penalty = fields.number("repetition_penalty", {kTiny, 1e6}).value_or(1);
   const auto seed = fields.integer("seed", {INT64_MIN, INT64_MAX});
   options.seed = seed ? static_cast<std::uint64_t>(*seed) : drawn_seed();
-  options.stop_token = fields.flag("ignore_eos", false) ? -1 : model.tokenizer->end_of_text();
+  if (!fields.flag("ignore_eos", false)) options.stop_tokens = model.ends.ids;
   return options;
 }
 

@@ -14,6 +14,7 @@
 #include "hyperslab/io/images.hpp"
 #include "hyperslab/io/mixture.hpp"
 #include "hyperslab/io/packing.hpp"
+#include "hyperslab/io/vocabulary_record.hpp"
 
 namespace hyperslab::train {
 namespace {
@@ -50,10 +51,10 @@ std::unique_ptr<io::Samples> training_samples(const Config& config, const io::To
                                              T, config.run.seed, data.target_rules());
 }
 
-DeckData open_text(const Config& config, io::DataPart part) {
+DeckData open_text(const Config& config, io::DataPart part, std::int64_t ids) {
   const Dim T = config.model.context;
   io::DataTokens tokens =
-      io::open_data(config.data, config.model.vocabulary, config.run.seed, part);
+      io::open_data(config.data, config.model.vocabulary, config.run.seed, part, ids);
   DeckData data;
   if (tokens.train && part == io::DataPart::both) {
     data.train_samples = training_samples(config, *tokens.train, T);
@@ -105,8 +106,18 @@ DeckData open_images(const Config& config, io::DataPart part) {
 
 }  // namespace
 
-DeckData open_data(const Config& config, io::DataPart part) {
-  return config.model.is_of_images() ? open_images(config, part) : open_text(config, part);
+DeckData open_data(const Config& config, io::DataPart part, std::int64_t ids) {
+  return config.model.is_of_images() ? open_images(config, part) : open_text(config, part, ids);
+}
+
+void require_same_vocabulary(const DeckData& data, const io::Tokenizer& tokenizer,
+                             const Config& config) {
+  for (const auto* source : {data.train.get(), data.validation.get()}) {
+    const auto* tokens = dynamic_cast<const io::TokenSource*>(source);
+    if (tokens != nullptr) {
+      io::require_same_vocabulary(*tokens, tokenizer, config.data.vocabulary);
+    }
+  }
 }
 
 DeckData generated_data(const Config& config, Dim T) {

@@ -55,6 +55,27 @@ class Generate(support.Case):
 
         self.assertEqual(self.generate("--temperature", 0, tokens=7), long[:7])
 
+    def test_every_id_that_the_files_of_a_model_name_ends_a_text(self):
+        greedy = self.generate("--temperature", 0)
+        last = greedy[max(greedy.index(letter) for letter in set(greedy))]
+        for number, name in enumerate(("config.json", "generation_config.json")):
+            with self.subTest(name=name):
+                exported, imported = f"ends{number}", f"imported{number}"
+                self.assertEqual(self.run_program("checkpoint", "export", "run", "--output", exported).code, 0)
+                path = self.folder / exported / name
+                written = json.loads(path.read_text(encoding="utf-8"))
+                written["eos_token_id"] = [256, ord(last)]
+                path.write_text(json.dumps(written), encoding="utf-8")
+                self.assertEqual(self.run_program("checkpoint", "import", exported, "--output", imported).code, 0)
+                shutil.rmtree(self.folder / exported)
+
+                result = self.run_program("generate", "--checkpoint", imported, "--prompt", PROMPT, "--temperature", 0)
+
+                self.assertEqual(result.out, PROMPT + greedy[:greedy.index(last)] + "\n")
+                again = self.run_program("checkpoint", "export", imported, "--output", exported)
+                self.assertEqual(again.code, 0, again.err)
+                self.assertEqual(json.loads(path.read_text(encoding="utf-8"))["eos_token_id"], [256, ord(last)])
+
     def test_stop_token_ends_the_text_before_it(self):
         greedy = self.generate("--temperature", 0)
         last = greedy[max(greedy.index(letter) for letter in set(greedy))]
@@ -141,7 +162,13 @@ class Generate(support.Case):
         self.assertIn("vocabulary/tokenizer.json", self.run_program("checkpoint", "verify", "away/alone").err)
 
     def test_a_vocabulary_that_is_nowhere(self):
-        self.train("old", "data.vocabulary=gone", "train.steps=2")
+        self.train("old", "data.vocabulary=null", "train.steps=2")
+        manifest = self.folder / "old/checkpoints/step_00000002/manifest.json"  # as of a run that kept none
+        text = manifest.read_text(encoding="utf-8").replace("vocabulary: null", "vocabulary: gone")
+        manifest.write_text(text, encoding="utf-8")
+        found, kept = re.search(r"CRC32C is (\w+), expected (\w+)",
+                                self.run_program("generate", "--checkpoint", "old", "--prompt", PROMPT).err).groups()
+        manifest.write_text(text.replace(str(int(kept, 16)), str(int(found, 16))), encoding="utf-8")
 
         result = self.run_program("generate", "--checkpoint", "old", "--prompt", PROMPT)
 

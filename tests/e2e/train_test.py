@@ -232,8 +232,7 @@ class Settings(support.Case):
         support.write_tokens(self.folder / "beyond.bin", [1, 2, 299] * 100)
         cases = [((), None),
                  (("data.vocabulary=null",), ""),
-                 (("data.vocabulary=nowhere",), "nowhere"),
-                 (("data.validation=[beyond.bin]", "model.vocabulary=300"), "299")]
+                 (("data.vocabulary=null", "data.validation=[beyond.bin]", "model.vocabulary=300"), "")]
         for number, (changes, warning) in enumerate(cases):
             with self.subTest(changes=changes):
                 result = self.train(f"bits{number}", *settings, *changes, ranks=2)
@@ -244,6 +243,28 @@ class Settings(support.Case):
                 self.assertEqual("without bits per byte" in result.err, bool(warning))
                 self.assertIn(warning or "", result.err)
 
+    def test_a_vocabulary_that_did_not_make_the_tokens_is_refused(self):
+        support.write_tokens(self.folder / "beyond.bin", [1, 2, 299] * 100)
+        (self.folder / "words.txt").write_text("the cat " * 40, encoding="utf-8")
+        self.run_program("tokenize", "--train-vocab", "259", "--input", "words.txt", "--output-vocab", "words")
+        self.run_program("tokenize", "--vocab", "words", "--input", "words.txt", "--output", "words.bin")
+        self.run_program("tokenize", "--vocab", "bytes", "--input", "words.txt", "--output", "bytes.bin")
+        cases = [(("data.vocabulary=nowhere",), ("vocabulary 'nowhere'", "found nothing")),
+                 (("data.validation=[beyond.bin]", "model.vocabulary=300"), ("below the vocabulary of 257", "id 299")),
+                 (("data.train=[words.bin]", "data.vocabulary=words", "data.validation=[]", "train.validate_every=0",
+                   "model.vocabulary=259", "train.steps=1"), None),
+                 (("data.train=[bytes.bin]", "data.vocabulary=words", "model.vocabulary=300"),
+                  ("bytes.bin", "'words' (259 ids)", "another one of 257"))]
+        for number, (changes, words) in enumerate(cases):
+            with self.subTest(changes=changes):
+                result = self.run_program("train", "deck.yaml", *support.overrides(
+                    f"run.directory=other{number}", "parallel.data=2", *changes), ranks=2)
+                if words is None:
+                    self.assertEqual(result.code, 0, result.err)
+                    continue
+                self.assert_refused(result, 3, *words)
+                self.assertFalse((self.folder / f"other{number}").exists())
+
     def test_a_vocabulary_beyond_the_model_is_refused(self):
         support.write_vocabulary(self.folder / "large", 300)
         for changes in ((), ("data.validation=[]", "train.validate_every=0")):
@@ -253,7 +274,8 @@ class Settings(support.Case):
 
                 self.assert_refused(result, 3, "vocabulary 'large'", "at most 257", "model.vocabulary", "found 300")
                 self.assertFalse((self.folder / "refused").exists())
-        self.train("padded", "train.steps=2", "model.vocabulary=320", "data.vocabulary=large")
+        padded = self.train("padded", "train.steps=2", "model.vocabulary=320", "data.vocabulary=large")
+        self.assertIn("'large' has 300 ids: 20 rows of the model's tables pad it", padded.err)
 
     def test_one_batch_is_learned_by_heart(self):
         self.train("overfit", "train.steps=150", "train.global_batch=2", "train.overfit_one_batch=true",

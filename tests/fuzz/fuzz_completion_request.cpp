@@ -5,7 +5,8 @@
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace hyperslab;
   static const auto tokenizer = io::open_tokenizer("bytes");
-  static const serve::ServedModel model = {"m", tokenizer.get(), tokenizer.get(), 64, 260};
+  static const serve::ServedModel model = {"m", tokenizer.get(),       tokenizer.get(), 64,
+                                           260, tokenizer->text_ends()};
   try {
     const auto request = serve::parse_completion_request(model, fuzz::text_of(data, size));
     if (request.choices() == 0 || request.choices() > serve::kMostChoices) std::abort();

@@ -132,7 +132,6 @@ TEST(Generator, AnErrorOfOneTextEndsItAlone) {
   const train::Config config = small_config({"model.family=llama"}, 1);
   Generator generator(test::world(), config, nullptr, {.rows = 3});
   SamplingOptions options = options_of(0, 6);
-  options.stop_token = -1;
   Fails listener;
   (void)generator.generate({{1}, {2, 3}, {4}}, options, listener);
   EXPECT_EQ(listener.tokens, 12);

@@ -121,7 +121,6 @@ inline std::size_t differing_losses(const train::Config& config,
   options.temperature = 1;
   options.max_tokens = tokens;
   options.seed = 4;
-  options.stop_token = -1;
   options.repetition_penalty = 1.2;
   generate::Generator generator(world(), config, nullptr, size);
   Losses found(prompts.size(), forward.device, forward.compute);

@@ -90,7 +90,6 @@ TEST_F(TensorGroup, AFullCacheAndARestChangeNothing) {
   Generator tight(test::world(), config, nullptr, {.rows = 3, .cache_tokens = 192});
   EXPECT_LT(tight.cache_bytes(), roomy.cache_bytes() / 3) << "3 pages of 6, half their heads";
   SamplingOptions options = options_of(0, 8);
-  options.stop_token = -1;
   const Prompts prompts(3, std::vector<std::int32_t>(60, 7));  // of which each needs a second page
   const Prompts expected = together(roomy, options, true, prompts);
   if (tight.leads()) {

@@ -48,7 +48,7 @@ inline SamplingOptions options_of(double temperature, std::int64_t tokens) {
   options.temperature = temperature;
   options.max_tokens = tokens;
   options.seed = 4;
-  options.stop_token = 17;  // some texts end early
+  options.stop_tokens = {17};  // some texts end early
   options.repetition_penalty = temperature == 0 ? 1 : 1.2;
   return options;
 }
@@ -62,7 +62,7 @@ inline Prompts together(Generator& generator, const SamplingOptions& options, bo
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     EXPECT_EQ(ids.ended[i], 1);
     read += std::min(std::ssize(prompts[i]), generator.context());
-    tokens += std::ssize(ids.of[i]) - (ids.of[i].back() == options.stop_token ? 1 : 0);
+    tokens += std::ssize(ids.of[i]) - (options.stops_at(ids.of[i].back()) ? 1 : 0);
   }
   EXPECT_EQ(stats.tokens, tokens);
   EXPECT_EQ(stats.prompt_tokens, read);

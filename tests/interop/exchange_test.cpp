@@ -15,6 +15,7 @@
 #include "exchange_names.hpp"
 #include "hyperslab/core/arena.hpp"
 #include "hyperslab/io/checkpoint_parts.hpp"
+#include "hyperslab/io/tokenizer.hpp"
 #include "interop/exchange_models.hpp"
 #include "io/safetensors/files.hpp"
 #include "support/tensors.hpp"
@@ -321,6 +322,42 @@ TEST(Exchange, ExportsNameTheDecksIdsBeforeThoseOfTheVocabulary) {
 
   EXPECT_EQ(exported(spec, "a"), json({256, 256, "<|endoftext|>"}));
   EXPECT_EQ(exported(named, "b"), json({65, {66, 256}, "none"}));
+}
+
+/// Files of a model whose generation_config.json, config.json and tokenizer_config.json name ends
+/// of texts of their own.
+TEST(Exchange, ExportsNameTheEndsOfTextsAsTheFilesOfTheVocabularyDo) {
+  const test::TempFolder temp;
+  ModelSpec spec = small(model::Family::gpt2);
+  spec.vocabulary = 257;
+  write_checkpoint(spec, temp.path() + "/c");
+  const io::CheckpointReader reader(temp.path() + "/c");
+  const auto write = [&](const char* name, const json& content) {
+    test::write_file(temp.path() + "/v/" + name, content.dump());
+  };
+  std::filesystem::create_directory(temp.path() + "/v");
+  test::write_file(temp.path() + "/v/tokenizer.json", io::byte_tokenizer_json());
+  write("tokenizer_config.json", {{"eos_token", "<|endoftext|>"}});
+  write("generation_config.json", {{"eos_token_id", {70, 256}}});
+  write("config.json", {{"eos_token_id", 70}});
+  const auto exported = [&](const std::vector<std::int64_t>& eos, const char* name) {
+    ModelSpec model = spec;
+    model.eos_tokens = eos;
+    ExportOptions options;
+    options.vocabulary = temp.path() + "/v";
+    options.output = temp.path() + "/" + name;
+    export_huggingface(model, reader, options);
+    const auto read = [&](const char* file) {
+      return json::parse(test::read_file(options.output + "/" + file));
+    };
+    EXPECT_EQ(read("tokenizer_config.json"), json({{"eos_token", "<|endoftext|>"}}));
+    return json(
+        {read("config.json")["eos_token_id"], read("generation_config.json")["eos_token_id"]});
+  };
+
+  EXPECT_EQ(exported({70}, "as_got"), json({70, {70, 256}}));
+  EXPECT_EQ(exported({80}, "changed"), json({80, {70, 256, 80}}));
+  EXPECT_EQ(exported({}, "not_named"), json({{256, 70}, {70, 256}}));
 }
 
 /// A folder with the small GPT-2's config.json and these tensors of zeros, into which `fill` puts

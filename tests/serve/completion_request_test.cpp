@@ -29,7 +29,8 @@ class CompletionRequest : public ::testing::Test {
 
   std::unique_ptr<io::Tokenizer> tokenizer_ = io::open_tokenizer("bytes");
   std::unique_ptr<io::Tokenizer> parsing_ = io::open_tokenizer("bytes", io::SpecialTokens::parsed);
-  serve::ServedModel model_ = {"m", tokenizer_.get(), parsing_.get(), 64, 260};
+  serve::ServedModel model_ = {"m", tokenizer_.get(),       parsing_.get(), 64,
+                               260, tokenizer_->text_ends()};
 };
 
 TEST_F(CompletionRequest, HasTheDefaultsOfTheInterface) {
@@ -39,7 +40,7 @@ TEST_F(CompletionRequest, HasTheDefaultsOfTheInterface) {
   EXPECT_EQ(request.sampling.max_tokens, 16);
   EXPECT_EQ(request.sampling.temperature, 1);
   EXPECT_EQ(request.sampling.top_p, 1);
-  EXPECT_EQ(request.sampling.stop_token, 256);
+  EXPECT_EQ(request.sampling.stop_tokens, std::vector{256});
   EXPECT_EQ(request.n, 1);
   EXPECT_FALSE(request.echo || request.stream || request.stream_usage);
   EXPECT_FALSE(request.logprobs.has_value());
@@ -51,6 +52,14 @@ TEST_F(CompletionRequest, TakesAllKindsOfPrompts) {
   EXPECT_EQ(parse(R"({"prompt": [7, 8]})").prompts, generate::Prompts({{7, 8}}));
   EXPECT_EQ(parse(R"({"prompt": [[7], [8, 259]]})").prompts, generate::Prompts({{7}, {8, 259}}));
   EXPECT_EQ(refused_field(R"({"prompt": ["a", [7]]})"), "prompt");
+}
+
+TEST_F(CompletionRequest, EveryEndOfTheModelEndsATextUnlessTheyAreIgnored) {
+  const std::vector<std::int64_t> deck = {7, 256};
+  model_.ends = model_.ends.with(deck);
+
+  EXPECT_EQ(parse(R"({"prompt": "a"})").sampling.stop_tokens, (std::vector{256, 7}));
+  EXPECT_TRUE(parse(R"({"prompt": "a", "ignore_eos": true})").sampling.stop_tokens.empty());
 }
 
 TEST_F(CompletionRequest, AnEmptyPromptBeginsADocument) {

@@ -10,9 +10,9 @@
 namespace hyperslab::generate {
 
 /// The tokens of texts to continue. `special_tokens`: with those that the vocabulary puts before
-/// every text. An empty text is the beginning of a document, its end-of-text token. Throws
-/// Error(usage) if a prompt is empty and the vocabulary has no such token.
-[[nodiscard]] Prompts encode_prompts(const io::Tokenizer& tokenizer,
+/// every text. An empty text is the beginning of a document, the separator of `ends`. Throws
+/// Error(usage) if a prompt is empty and there is no such token.
+[[nodiscard]] Prompts encode_prompts(const io::Tokenizer& tokenizer, const io::TextEnds& ends,
                                      const std::vector<std::string>& texts, bool special_tokens);
 
 }  // namespace hyperslab::generate

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -17,7 +18,10 @@ struct SamplingOptions {
   double min_p = 0;                 ///< of the likeliest's probability (Nguyen et al. 2024); 0: all
   double repetition_penalty = 1.0;  ///< of tokens of the text so far; 1: none
   std::uint64_t seed = 1;           ///< text i draws from the stream of seed + i
-  std::int32_t stop_token = -1;
+  std::vector<std::int32_t> stop_tokens = {};  ///< each ends a text, and is no part of it
+  [[nodiscard]] bool stops_at(std::int32_t token) const {
+    return std::ranges::find(stop_tokens, token) != stop_tokens.end();
+  }
   /// True if the next token is the one with the largest logit.
   [[nodiscard]] bool is_greedy() const { return temperature == 0 && !has_penalty(); }
   /// True if it depends on the tokens of the text so far.

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "hyperslab/core/batch.hpp"
@@ -23,6 +24,13 @@ struct TokenFileSummary {
   std::int64_t tokens = 0;
   std::int64_t file_bytes = 0;
   std::uint64_t fingerprint = 0;  ///< of this file, in the way of TokenSource::fingerprint()
+};
+
+/// What a token file keeps of the vocabulary that made it.
+struct VocabularyRecord {
+  std::int64_t ids = 0;           ///< of the vocabulary; 0: the file keeps nothing
+  std::uint64_t fingerprint = 0;  ///< of its tokens
+  std::int32_t end = -1;          ///< id after each document; -1: none
 };
 
 /// Files that samples are drawn from. Every function may be called by several threads at once.
@@ -67,6 +75,10 @@ class TokenSource : public DataSource {
   /// as the file's own list says (HDF5 `documents`), else after every `end_token`. Throws
   /// Error(data) if there is no list and `end_token` is negative.
   [[nodiscard]] virtual std::vector<std::int64_t> documents(std::int32_t end_token) const;
+  /// Paths of the files that keep a record of their vocabulary, and these.
+  [[nodiscard]] virtual std::vector<std::pair<std::string, VocabularyRecord>> vocabularies() const {
+    return {};
+  }
   /// First token of what each path or pattern named, in the order of open_tokens.
   [[nodiscard]] virtual std::vector<std::int64_t> parts() const { return {0}; }
 };
@@ -91,10 +103,11 @@ enum class DataPart : std::uint8_t { both, validation };
 
 /// Opens what a deck names for training and validation; synthetic validation has the seed after
 /// `seed`. With validation_fraction the documents of the training files are split, as
-/// split_documents() does. DataPart::validation leaves `train` absent if that saves work. Throws
-/// Error(data).
+/// split_documents() does. DataPart::validation leaves `train` absent if that saves work. `ids`: of
+/// data.vocabulary, which those of files must be below; 0: not known. Throws Error(data).
 [[nodiscard]] DataTokens open_data(const DataConfig& data, std::int64_t vocabulary,
-                                   std::uint64_t seed, DataPart part = DataPart::both);
+                                   std::uint64_t seed, DataPart part = DataPart::both,
+                                   std::int64_t ids = 0);
 
 /// Splits the documents of `all` by a hash of their ids, so that a document stays on its side
 /// whatever its file and position, and equal documents stay together: those whose hash is in the

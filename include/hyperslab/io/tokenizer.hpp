@@ -3,11 +3,14 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "hyperslab/io/text_ends.hpp"
 
 namespace hyperslab::io {
 
@@ -54,8 +57,13 @@ class Tokenizer {
   /// True if an id is no text: the one that ends a document, those of text_template(), and those
   /// that a tokenizer.json marks as special. decode() may give them a name.
   [[nodiscard]] virtual bool is_special(std::int32_t id) const = 0;
-  /// The id that ends a document, or -1.
+  /// The id that stands after each document, or -1: text_ends().separator.
   [[nodiscard]] virtual std::int32_t end_of_text() const = 0;
+  /// By the vocabulary's files: eos_token of tokenizer_config.json (or special_tokens_map.json),
+  /// eos_token_id of generation_config.json and of config.json, one or several, in this order.
+  /// Where none names one, the first of <|endoftext|>, <|end_of_text|>, </s> and <eos> that the
+  /// vocabulary has, else the last token of text_template().after.
+  [[nodiscard]] virtual TextEnds text_ends() const;
   [[nodiscard]] virtual TextTemplate text_template() const { return {}; }
   /// By tokenizer_config.json or special_tokens_map.json; where they name none, the first token of
   /// text_template().before begins texts and end_of_text() ends them.
@@ -97,12 +105,11 @@ enum class SpecialTokens : std::uint8_t {
 /// keys such as unk_token, additional_special_tokens) or, without an added_tokens_decoder, also
 /// from special_tokens_map.json. Other added tokens are found in any case.
 /// text_template() is that of tokenizer.json's post_processor, without a tokenizer.json that of
-/// add_bos_token and add_eos_token in tokenizer_config.json, as in transformers. <|endoftext|>,
-/// <|end_of_text|>, </s> or <eos> ends documents, the first of these that the vocabulary has, else
-/// the last token of text_template().after. Throws Error(data) with file and position for what is
-/// missing, broken, another kind of tokenizer, or a setting of the folder's tokenizer_config.json
-/// that gives other ids (add_prefix_space; without a tokenizer.json tokenizer_class and added
-/// tokens that are not special), and for single_word of special tokens that are to be parsed.
+/// add_bos_token and add_eos_token in tokenizer_config.json, as in transformers. Throws Error(data)
+/// with file and position for what is missing, broken, another kind of tokenizer, or a setting of
+/// the folder's tokenizer_config.json that gives other ids (add_prefix_space; without a
+/// tokenizer.json tokenizer_class and added tokens that are not special), and for single_word of
+/// special tokens that are to be parsed.
 [[nodiscard]] std::unique_ptr<Tokenizer> open_tokenizer(
     const std::string& vocabulary, SpecialTokens special = SpecialTokens::text);
 
@@ -147,17 +154,25 @@ struct JsonLines {
 /// Encodes the files one after the other, in bounded memory; `-` is standard input. The end of a
 /// file ends a document, as does the separator, and in JSON lines each line; the end-of-text id
 /// follows each document. With `special_tokens` a document also gets those of text_template(); an
-/// end of text among them is not doubled. Documents without text are left out, but every file gives
-/// at least an end of text; empty files (0 bytes) are left out with a warning. A line of JSON may
-/// have 64 MiB. Formats by the suffix of `output`: .bin with llm.c's header (uint16 up to 65,536
-/// ids, else uint32 under magic 20240801), .npy, .h5 (`tokens`, and `documents`, the int64 index of
-/// each document's first token). Written under a temporary name, synced and renamed. Returns the
-/// number of tokens. Throws Error(data) for inputs, also if all are empty, for ones that change
-/// meanwhile, compressed ones and lines without a text, Error(usage) for another suffix,
-/// Error(storage) for what cannot be written; then nothing is left of the output.
+/// end of text among them is not doubled. `end`: that id; absent: end_of_text(), without which a
+/// second document is refused; -1: documents are joined. Documents without text are left out, but
+/// every file gives at least an end of text; empty files (0 bytes) are left out with a warning. A
+/// line of JSON may have 64 MiB. Formats by the suffix of `output`: .bin with llm.c's header
+/// (uint16 up to 65,536 ids, else uint32 under magic 20240801), .npy, .h5 (`tokens`, and
+/// `documents`, the int64 index of each document's first token). Written under a temporary name,
+/// synced and renamed. Returns the number of tokens. Throws Error(data) for inputs, also if all are
+/// empty, for ones that change meanwhile, compressed ones and lines without a text, Error(usage)
+/// for another suffix, Error(storage) for what cannot be written; then nothing is left of the
+/// output.
 std::int64_t tokenize_files(const Tokenizer& tokenizer, std::span<const std::string> inputs,
                             const std::string& output, const DocumentSeparator& separator = {},
-                            bool special_tokens = true, const JsonLines& json = {});
+                            bool special_tokens = true, const JsonLines& json = {},
+                            std::optional<std::int32_t> end = {});
+
+/// The id of the token `name` of the vocabulary at the path `vocabulary`. Throws Error(data) if
+/// there is none.
+[[nodiscard]] std::int32_t find_token(const Tokenizer& tokenizer, const std::string& vocabulary,
+                                      const std::string& name);
 
 /// Writes the bytes of all tokens of token files (paths as open_tokens() takes them), exactly. An
 /// end-of-text id between two documents becomes the separator, on a line of its own if it is one;

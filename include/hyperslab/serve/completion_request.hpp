@@ -23,6 +23,7 @@ struct ServedModel {
   const io::Tokenizer* parsing = nullptr;    ///< the same, where they are parsed; null: they cannot
   std::int64_t context = 0;                  ///< tokens
   std::int64_t vocabulary = 0;               ///< of the model, at least the tokenizer's
+  io::TextEnds ends = {};                    ///< what ends texts, and begins documents
 };
 
 /// A request that is not served. what(): what was expected and found.

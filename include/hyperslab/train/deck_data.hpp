@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "hyperslab/io/dataset.hpp"
+#include "hyperslab/io/tokenizer.hpp"
 #include "hyperslab/train/config.hpp"
 
 namespace hyperslab::train {
@@ -18,7 +19,13 @@ struct DeckData {
 };
 
 /// Throws Error(data). io::DataPart::validation leaves out the training's if that saves work.
-[[nodiscard]] DeckData open_data(const Config& config, io::DataPart part = io::DataPart::both);
+/// `ids`: of data.vocabulary, which those of files must be below; 0: not known.
+[[nodiscard]] DeckData open_data(const Config& config, io::DataPart part = io::DataPart::both,
+                                 std::int64_t ids = 0);
+/// Throws Error(data) if a token file of `data` was made with another vocabulary than `tokenizer`,
+/// which data.vocabulary names.
+void require_same_vocabulary(const DeckData& data, const io::Tokenizer& tokenizer,
+                             const Config& config);
 /// Generated samples of what the model reads, whatever the deck names; of T tokens of text.
 [[nodiscard]] DeckData generated_data(const Config& config, Dim T);
 /// The settings on which the order of samples up to the end of a step depends, in one line, for

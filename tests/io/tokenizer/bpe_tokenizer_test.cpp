@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
 #include <omp.h>
 
 #include <limits>
@@ -156,6 +157,86 @@ TEST_F(BpeTokenizer, AddedTokensThatAreNotSpecialAreFoundInText) {
 }
 
 /// 4 MiB in which every cut is refused take a moment; minutes where each refusal starts a search.
+/// As the package tokenizers 0.23 has it with encode_special_tokens.
+class AddedTokens : public VocabularyTest {
+ protected:
+  AddedTokens() {
+    train("a b", 257, "v");
+    file_ = json_of("v/tokenizer.json");
+  }
+  void add(const std::string& content, bool normalized, bool special = false) {
+    const std::size_t id = 256 + file_["added_tokens"].size();
+    file_["added_tokens"].push_back({{"id", id},
+                                     {"content", content},
+                                     {"normalized", normalized},
+                                     {"special", special},
+                                     {"single_word", false},
+                                     {"lstrip", false},
+                                     {"rstrip", false}});
+  }
+  [[nodiscard]] std::vector<std::int32_t> ids(const std::string& text) {
+    return io::open_tokenizer(write("t.json", file_.dump()))->encode(text);
+  }
+  nlohmann::json file_;
+};
+
+TEST_F(AddedTokens, ThatAreNormalizedAreFoundInNormalizedText) {
+  const std::string composed = "caf\u00e9";
+  const std::string decomposed = "cafe\u0301";
+  for (const std::string& content : {composed, decomposed}) {
+    file_ = json_of("v/tokenizer.json");
+    file_["normalizer"] = {{"type", "NFC"}};
+    add(content, true);
+    for (const std::string& text : {composed, decomposed}) {
+      EXPECT_THAT(ids("a " + text + " b"), testing::ElementsAre(64, 220, 257, 220, 65));
+    }
+  }
+}
+
+TEST_F(AddedTokens, ThatAreNotAreFoundInTextAsItIs) {
+  file_["normalizer"] = {{"type", "NFC"}};
+  add("e\u0301", false);
+  EXPECT_THAT(ids("ae\u0301"), testing::ElementsAre(64, 257));
+  EXPECT_THAT(ids("a\u00e9"), testing::ElementsAre(64, 127, 102));
+}
+
+TEST_F(AddedTokens, ThatAreNotNormalizedComeFirst) {
+  add("ab c", true);
+  add("c d", false);
+  EXPECT_THAT(ids("ab c d"), testing::ElementsAre(64, 65, 220, 258));
+}
+
+TEST_F(AddedTokens, InsideASpecialOneThatStaysTextAreFound) {
+  add("<|user|>", false, true);
+  add("user", true);
+  EXPECT_THAT(ids("<|user|>"), testing::ElementsAre(27, 91, 258, 91, 29));
+}
+
+TEST_F(AddedTokens, ThatAreNormalizedAreNotCut) {
+  file_["normalizer"] = {{"type", "NFC"}};
+  add("\u00e9 x", true);
+  const auto tokenizer = io::open_tokenizer(write("t.json", file_.dump()));
+  const std::string text = "abe\u0301 x";
+  const std::size_t cut = tokenizer->last_cut(text, 2);
+  EXPECT_EQ(cut, std::string::npos) << cut;
+  EXPECT_THAT(tokenizer->encode(text), testing::ElementsAre(64, 65, 257));
+}
+
+TEST_F(AddedTokens, NfcIsThatOfThePackage) {
+  file_["normalizer"] = {{"type", "NFC"}};
+  const auto bytes = [](const std::string& text) {
+    return io::open_tokenizer("bytes")->encode(text).size();
+  };
+  for (const std::string text :
+       {"\U00011935\U00011930", "q\u1df6\u0334", "\U000105d2\u0307", "\U0001611e\U0001611e"}) {
+    const auto found = ids(text);
+    EXPECT_EQ(decoded(*io::open_tokenizer(path("t.json")), found), text);
+    EXPECT_EQ(found.size(), bytes(text));
+  }
+  EXPECT_EQ(ids("q\u0315\u0334"), ids("q\u0334\u0315"));
+  EXPECT_EQ(ids("\U000110a5\U000110ba"), ids("\U000110ab"));
+}
+
 TEST_F(BpeTokenizer, AddedTokensThatRefuseCutsTakeNoQuadraticTime) {
   auto file = json_of("vocab/tokenizer.json");
   file["added_tokens"].push_back({{"id", 600}, {"content", "x y"}, {"special", false}});
@@ -323,9 +404,17 @@ TEST(Splitter, AsciiPiecesAreThoseOfTheEngine) {
 }
 
 TEST(Splitter, TextBetweenMatchesIsAPiece) {
-  const io::Pattern pattern("[0-9]+|x*", "test");
+  const io::Pattern pattern("[0-9]+|x+", "test");
 
   EXPECT_EQ(pieces_of(pattern, "ab12cxxd"), (std::vector<std::string>{"ab", "12", "c", "xx", "d"}));
+}
+
+/// As in tokenizers.
+TEST(Splitter, EmptyMatchesPartTheTextBetweenMatches) {
+  const io::Pattern pattern("[0-9]+|x*", "test");
+
+  EXPECT_EQ(pieces_of(pattern, "ab12cxxd"),
+            (std::vector<std::string>{"a", "b", "12", "c", "xx", "d"}));
 }
 
 TEST(Splitter, RefusesBrokenPatterns) {
