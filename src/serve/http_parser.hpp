@@ -34,7 +34,7 @@ class RequestParser final : public boost::beast::http::basic_parser<true> {
   void refuse_size();
   [[nodiscard]] const Refused& refused() const { return refused_; }
 
-  // What follows is valid as soon as the header is done.
+  // Valid as soon as the header is done:
   [[nodiscard]] bool expects_continue() const;
   [[nodiscard]] unsigned version() const { return version_; }  ///< 11 is HTTP/1.1
   /// The body is valid as soon as all is done.

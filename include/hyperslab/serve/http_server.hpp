@@ -15,7 +15,7 @@ namespace hyperslab::serve {
 struct HttpLimits {
   std::size_t connections = 128;  ///< at once; others are told to come later (503)
   std::uint64_t body_bytes = std::uint64_t{4} << 20;
-  /// Of a header; of the lines behind a last chunk; and of all extensions of a request's chunks.
+  /// The limit of a header, of the lines behind a last chunk, and of all extensions of chunks.
   std::uint32_t header_bytes = std::uint32_t{16} << 10;
   /// A client may take so long to send a whole request or to take a piece of an answer, and may be
   /// silent so long between two requests; then its connection is closed.
