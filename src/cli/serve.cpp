@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <csignal>
+#include <filesystem>
 #include <memory>
+#include <system_error>
 
 #include "command.hpp"
 #include "hyperslab/core/log.hpp"
@@ -27,9 +29,23 @@ std::int64_t in_range(const Arguments& args, const std::string& name, std::int64
   return value;
 }
 
+/// Refuses a file that another user may read or write, as ssh does with keys.
+void require_private(const std::string& path) {
+  namespace fs = std::filesystem;
+  constexpr fs::perms kOthers = fs::perms::group_all | fs::perms::others_all;
+  std::error_code error;
+  const fs::perms mode = fs::status(path, error).permissions() & fs::perms::mask;
+  if (error || (mode & kOthers) == fs::perms::none) return;  // read_text_file() has the error
+  throw Error(ExitCode::usage,
+              fmt::format("--token-file '{}': other users may read or write it (mode {:04o}), so "
+                          "that its token is no secret; run chmod 600 on it",
+                          path, static_cast<unsigned>(mode)));
+}
+
 /// The first line of a file.
 std::string read_token(const std::string& path) {
   constexpr std::uint64_t kMost = 4096;
+  require_private(path);
   std::string token = io::read_text_file(path, kMost);
   token.resize(std::min(token.size(), token.find_first_of("\r\n")));
   const auto is_plain = [](char c) { return c > ' ' && c <= '~'; };
@@ -63,7 +79,7 @@ serve::ServeOptions serve_options(const Arguments& args) {
   if (!serve::is_loopback(options.host) && options.token.empty()) {
     log::warn(
         fmt::format("--host {} lets other machines in, and there is no --token-file: whoever "
-                    "reaches the port can use the model",
+                    "reaches the port can use the model, and so can web pages that they open",
                     options.host));
   }
   return options;
@@ -109,7 +125,7 @@ void serve(comm::World& world, const Arguments& args) {
   const auto parsing = open_parsing(model.vocabulary);
   serve::serve(options,
                {name, model.tokenizer.get(), parsing.get(), generator.context(),
-                generator.vocabulary(), model.ends},
+                 generator.vocabulary(), model.ends, serve::longest_token(*model.tokenizer)},
                generator);
   generator.let_go();
 }
@@ -124,14 +140,17 @@ Arguments serve_arguments() {
   const serve::ServeOptions defaults;
   add_stored_model_options(args);
   add_cache_options(args);
-  args.add()("host", po::value<std::string>()->default_value(defaults.host),
-             "address to listen on; 0.0.0.0 or :: lets other machines in")(
-      "port", po::value<std::int64_t>()->default_value(defaults.port),
-      "port to listen on; 0: one that is free, which the log names")(
+  args.add()(
+      "host", po::value<std::string>()->default_value(defaults.host),
+      "address to listen on; 0.0.0.0 or :: lets other machines in. Of this machine alone and "
+      "without --token-file, Host and Origin must be localhost, 127.0.0.1, [::1] or this "
+      "address")("port", po::value<std::int64_t>()->default_value(defaults.port),
+                 "port to listen on; 0: one that is free, which the log names")(
       "token-file", po::value<std::string>(),
-      "requests must bring the token in this file's first line, as Authorization: Bearer TOKEN "
-      "(default: none asked for)")("name", po::value<std::string>(),
-                                   "of the model, for requests (default: run.name of its deck)")(
+      "requests must bring the token in this file's first line, as Authorization: Bearer TOKEN; "
+      "no other user may have a right to the file (default: none asked for)")(
+      "name", po::value<std::string>(),
+      "of the model, for requests (default: run.name of its deck)")(
       "batch", po::value<std::int64_t>()->default_value(8),
       "texts that run together at most; the key-value cache grows with it")(
       "queue", po::value<std::int64_t>()->default_value(static_cast<std::int64_t>(defaults.queue)),

@@ -45,8 +45,22 @@ TextModel::Wanted Generator::Texts::wanted_by(const Text& text) {
   return text.options.is_greedy() ? Wanted::likeliest : Wanted::drawn;
 }
 
+/// Also of texts that wait for their first pass. A listener may be gone once its last text ended.
+void Generator::Texts::end_unheard() {
+  std::vector<std::size_t> unheard;
+  for (const auto& [id, text] : texts_) {
+    if (!text.listener->wants_tokens()) unheard.push_back(id);
+  }
+  for (const std::size_t id : unheard) {
+    scheduler_.end(id);
+    const Text ended = std::move(texts_.extract(id).mapped());
+    ended.listener->end(ended.number);
+  }
+}
+
 bool Generator::Texts::step(GenerateStats& stats) {
   const double start = now_seconds();
+  end_unheard();
   const std::optional<SchedulerPass> pass = scheduler_.next();
   if (!pass) return false;
   std::vector<std::size_t> ids;

@@ -38,6 +38,7 @@ class Generator::Texts {
   };
   /// The result that a pass over the text's newest token must give to choose the next one.
   [[nodiscard]] static TextModel::Wanted wanted_by(const Text& text);
+  void end_unheard();
   void read(const SchedulerPass& pass, TextModel::Wanted wanted);
   [[nodiscard]] Sampler& sampler_of(Text& text) const;
   struct Choice {

@@ -52,15 +52,17 @@ struct Api::Route {
   std::string_view method;
   std::string_view path;
   void (Api::*answer)(const HttpRequest& request, const std::shared_ptr<HttpReply>& reply);
+  Worker Api::*worker = nullptr;  ///< that reads the body; null: there is none
 };
 
 std::span<const Api::Route> Api::routes() {
-  static constexpr std::array kRoutes = {Route{"GET", "/health", &Api::health},
-                                         Route{"GET", "/v1/models", &Api::models},
-                                         Route{"GET", "/tokenizer_info", &Api::tokenizer_info},
-                                         Route{"POST", "/tokenize", &Api::tokenize},
-                                         Route{"POST", "/detokenize", &Api::detokenize},
-                                         Route{"POST", "/v1/completions", &Api::complete}};
+  static constexpr std::array kRoutes = {
+      Route{"GET", "/health", &Api::health},
+      Route{"GET", "/v1/models", &Api::models},
+      Route{"GET", "/tokenizer_info", &Api::tokenizer_info},
+      Route{"POST", "/tokenize", &Api::tokenize, &Api::texts_},
+      Route{"POST", "/detokenize", &Api::detokenize, &Api::texts_},
+      Route{"POST", "/v1/completions", &Api::complete, &Api::completions_}};
   return kRoutes;
 }
 
@@ -91,29 +93,62 @@ const Api::Route& Api::route_of(const HttpRequest& request) {
   return *route;
 }
 
-Api::Api(ServedModel model, generate::Generator& generator, ModelQueue& queue, std::string token)
+Api::Api(ServedModel model, generate::Generator& generator, ModelQueue& queue, ApiAccess access)
     : model_(std::move(model)),
       generator_(generator),
       queue_(queue),
-      token_(std::move(token)),
-      started_(seconds_now()) {}
+      access_(std::move(access)),
+      started_(seconds_now()),
+      completions_(access_.waiting),
+      texts_(access_.waiting) {}
 
 HttpResponse Api::refusal(int status, const std::string& text) {
   return error_response(RequestError(status, text));
 }
 
-void Api::answer(const HttpRequest& request, const std::shared_ptr<HttpReply>& reply) {
+void Api::answer(HttpRequest request, std::shared_ptr<HttpReply> reply) {
   try {
-    if (request.path != "/health") require_token(request);
-    (this->*route_of(request).answer)(request, reply);
+    require_access(request);
+    const Route& route = route_of(request);
+    if (route.worker == nullptr) return call(route, request, reply);
+    read_later(route, std::move(request), reply);
   } catch (const RequestError& error) {
     reply->send(error_response(error));
   }
 }
 
-void Api::require_token(const HttpRequest& request) const {
-  if (token_.empty()) return;
-  if (are_equal_slowly(request.authorization, "Bearer " + token_)) return;
+/// Does not throw.
+void Api::call(const Route& route, const HttpRequest& request,
+               const std::shared_ptr<HttpReply>& reply) {
+  if (reply->is_client_gone()) return;
+  try {
+    if (is_stopping_) throw RequestError(503, "the server is stopping");
+    (this->*route.answer)(request, reply);
+  } catch (const RequestError& error) {
+    reply->send(error_response(error));
+  } catch (const std::exception& error) {
+    reply->send(refusal(500, error.what()));
+  }
+}
+
+void Api::read_later(const Route& route, HttpRequest request, std::shared_ptr<HttpReply> reply) {
+  const bool is_taken = (this->*route.worker)
+                            .push([this, &route, request = std::move(request),
+                                   reply = std::move(reply)] { call(route, request, reply); });
+  if (!is_taken) {
+    throw RequestError(429, "too many requests wait to be read; come again later");
+  }
+}
+
+void Api::require_access(const HttpRequest& request) const {
+  if (!access_.hosts.allows(request)) {
+    throw RequestError(403, fmt::format("this server answers to these names alone, in Host and "
+                                        "Origin: {}; ask for one of them, or start the server with "
+                                        "--token-file",
+                                        access_.hosts.names()));
+  }
+  if (access_.token.empty() || request.path == "/health") return;
+  if (are_equal_slowly(request.authorization, "Bearer " + access_.token)) return;
   throw RequestError(401, "this server asks for its token: send Authorization: Bearer TOKEN");
 }
 
@@ -182,14 +217,15 @@ void Api::complete(const HttpRequest& request, const std::shared_ptr<HttpReply>&
   const std::string id = fmt::format("cmpl-{:x}-{}", started_, ++served_);
   const auto refuse = [reply] { reply->send(refusal(503, "the server is stopping")); };
   const auto begin = [this, parsed, id, reply] {
+    if (reply->is_client_gone()) return;
     auto answer = std::make_shared<OpenAnswer>(AnswerHead{id, model_.name, seconds_now()},
                                                *model_.tokenizer, parsed, reply);
-    begin_completion(
-        generator_, *model_.tokenizer, parsed,
-        [answer](AnswerPiece piece) { return answer->add(std::move(piece)); },
-        [answer](const Usage& usage, const std::exception_ptr& error) {
-          answer->end(usage, error);
-        });
+    begin_completion(generator_, *model_.tokenizer, parsed,
+                     {.take = [answer](AnswerPiece piece) { answer->add(std::move(piece)); },
+                      .is_there = [reply] { return !reply->is_client_gone(); }},
+                     [answer](const Usage& usage, const std::exception_ptr& error) {
+                       answer->end(usage, error);
+                     });
   };
   switch (queue_.push({begin, refuse, scores_prompts(*parsed)})) {
     case ModelQueue::Pushed::taken: break;

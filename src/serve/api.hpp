@@ -1,27 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
 
+#include "host_rule.hpp"
 #include "hyperslab/generate/generate.hpp"
 #include "hyperslab/serve/completion_request.hpp"
 #include "hyperslab/serve/http_server.hpp"
 #include "hyperslab/serve/model_queue.hpp"
+#include "worker.hpp"
 
 namespace hyperslab::serve {
 
-/// What the paths of the server mean.
+/// The rules of who is answered.
+struct ApiAccess {
+  std::string token;         ///< that requests must bring; empty: none
+  HostRule hosts;            ///< by which the server may be asked
+  std::size_t waiting = 64;  ///< requests of each kind that may wait to be read
+};
+
+/// What the paths of the server mean. Requests with a body are read by threads of their own, one
+/// for completions and one for the others, as texts may take seconds to encode.
 class Api {
  public:
-  /// `token`: that requests must bring; empty: none. The model, its tokenizer, the generator and
-  /// the queue must outlive this.
-  Api(ServedModel model, generate::Generator& generator, ModelQueue& queue, std::string token);
+  /// The model, its tokenizer, the generator and the queue must outlive this, and so must all that
+  /// replies use.
+  Api(ServedModel model, generate::Generator& generator, ModelQueue& queue, ApiAccess access);
 
   /// On the server's thread. Completions begin when the queue's thread comes to them.
-  void answer(const HttpRequest& request, const std::shared_ptr<HttpReply>& reply);
+  void answer(HttpRequest request, std::shared_ptr<HttpReply> reply);
+  /// Any thread: requests that wait to be read are refused.
+  void stop() { is_stopping_ = true; }
   [[nodiscard]] static HttpResponse refusal(int status, const std::string& text);
 
  private:
@@ -29,7 +43,10 @@ class Api {
   [[nodiscard]] static std::span<const Route> routes();
   [[nodiscard]] static std::string known_paths();
   [[nodiscard]] static const Route& route_of(const HttpRequest& request);
-  void require_token(const HttpRequest& request) const;
+  void require_access(const HttpRequest& request) const;
+  void call(const Route& route, const HttpRequest& request,
+            const std::shared_ptr<HttpReply>& reply);
+  void read_later(const Route& route, HttpRequest request, std::shared_ptr<HttpReply> reply);
   // What answers a path.
   void health(const HttpRequest& request, const std::shared_ptr<HttpReply>& reply);
   void models(const HttpRequest& request, const std::shared_ptr<HttpReply>& reply);
@@ -41,9 +58,12 @@ class Api {
   ServedModel model_;
   generate::Generator& generator_;
   ModelQueue& queue_;
-  std::string token_;
+  ApiAccess access_;
   std::int64_t started_;  ///< seconds since 1970
   std::int64_t served_ = 0;
+  std::atomic<bool> is_stopping_ = false;
+  Worker completions_;  // the last members: their threads use the others
+  Worker texts_;
 };
 
 }  // namespace hyperslab::serve

@@ -2,6 +2,7 @@
 #include "hyperslab/serve/completion.hpp"
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 namespace hyperslab::serve {
@@ -14,6 +15,9 @@ std::int64_t characters(std::string_view bytes) {
   return std::ranges::count_if(
       bytes, [](char byte) { return (static_cast<unsigned char>(byte) & kMask) != kContinuation; });
 }
+
+/// Ends the scoring of prompts between two passes.
+struct NotHeard : std::exception {};
 
 /// One choice as it grows.
 struct Choice {
@@ -49,6 +53,7 @@ class Answer final : public generate::TokenListener {
   void end(std::size_t /*choice*/) override { end_one(nullptr); }
   void fail(std::size_t /*choice*/, const std::exception_ptr& error) override { end_one(error); }
   [[nodiscard]] bool wants_logits() const override { return request_.logprobs.has_value(); }
+  [[nodiscard]] bool wants_tokens() const override { return is_heard_ && listener_.is_there(); }
 
  private:
   [[nodiscard]] std::size_t n() const { return static_cast<std::size_t>(request_.n); }
@@ -63,7 +68,10 @@ class Answer final : public generate::TokenListener {
     choice.characters += characters(text);
     return token;
   }
-  void give(AnswerPiece piece) { is_heard_ = listener_(std::move(piece)) && is_heard_; }
+  void give(AnswerPiece piece) {
+    listener_.take(std::move(piece));
+    is_heard_ = is_heard_ && listener_.is_there();
+  }
   void echo_prompts();
   void score();
   [[nodiscard]] bool begin_parts();
@@ -92,6 +100,8 @@ void Answer::begin(std::unique_ptr<Answer> self) {
   bool goes_on = false;
   try {
     goes_on = begin_parts();
+  } catch (const NotHeard&) {  // the answer has no more to come
+    is_heard_ = false;
   } catch (...) {
     error_ = std::current_exception();
   }
@@ -101,7 +111,7 @@ void Answer::begin(std::unique_ptr<Answer> self) {
 void Answer::end_one(const std::exception_ptr& error) {
   if (error) {
     error_ = error;
-    is_heard_ = false;  // the others end with their next token
+    is_heard_ = false;  // the others end before their next pass
   }
   if (++ended_ == choices_.size()) finish();
 }
@@ -161,6 +171,7 @@ void Answer::give_prompt(std::size_t prompt,
 void Answer::score() {
   std::vector<std::vector<generate::TokenLogProbabilities>> found(request_.prompts.size());
   const auto row = [&](std::size_t prompt, std::size_t position, std::span<const float> logits) {
+    if (!is_heard_ || !listener_.is_there()) throw NotHeard();
     const auto& ids = request_.prompts[prompt];
     if (position + 1 < ids.size()) {
       found[prompt].push_back(
@@ -189,7 +200,7 @@ void Answer::generate() {
   } catch (...) {
     if (begun == 0) throw;
     error_ = std::current_exception();
-    is_heard_ = false;  // those that have begun end with their next token
+    is_heard_ = false;  // those that have begun end before their next pass
     ended_ += choices_.size() - begun;
   }
 }

@@ -29,10 +29,21 @@ std::vector<std::int32_t> begun(const ServedModel& model, std::vector<std::int32
   return {end};
 }
 
+/// Before the text is encoded, which may take seconds.
+void check_bytes(const ServedModel& model, std::string_view text) {
+  const std::int64_t most = model.context * model.token_bytes;
+  if (model.token_bytes == 0 || std::ssize(text) <= most) return;
+  refuse("prompt", fmt::format("{} bytes, of which this model's context of {} tokens takes {} at "
+                               "most, as its longest token has {}",
+                               text.size(), model.context, most, model.token_bytes));
+}
+
 generate::Prompts parse_prompts(const ServedModel& model, const json& prompt,
                                 const TextRules& rules) {
   const auto of_text = [&](const json& text) {
-    return begun(model, encode_text(model, text.get_ref<const std::string&>(), rules));
+    const auto& bytes = text.get_ref<const std::string&>();
+    check_bytes(model, bytes);
+    return begun(model, encode_text(model, bytes, rules));
   };
   const auto is_text = [](const json& item) { return item.is_string(); };
   const auto is_list = [](const json& item) { return item.is_array(); };
@@ -69,6 +80,10 @@ std::vector<std::string> parse_stops(JsonFields& fields) {
       refuse("stop", "expected a text or a list of texts, none of them empty");
     }
     stops.push_back(text.get<std::string>());
+    if (stops.back().size() > kMostStopBytes) {
+      refuse("stop", fmt::format("a text of {} bytes, of which one takes {} at most",
+                                 stops.back().size(), kMostStopBytes));
+    }
   }
   return stops;
 }
@@ -164,6 +179,14 @@ std::string end_of_text_name(const io::Tokenizer& tokenizer) {
   if (end < 0) return {};
   const std::string name = tokenizer.decode(end);
   return name.empty() ? "<|endoftext|>" : name;
+}
+
+std::int64_t longest_token(const io::Tokenizer& tokenizer) {
+  std::size_t longest = std::max<std::size_t>(end_of_text_name(tokenizer).size(), 1);
+  for (std::int64_t id = 0; id < tokenizer.vocabulary(); ++id) {
+    longest = std::max(longest, tokenizer.decode(static_cast<std::int32_t>(id)).size());
+  }
+  return static_cast<std::int64_t>(longest);
 }
 
 std::vector<std::int32_t> encode_text(const ServedModel& model, std::string_view text,

@@ -50,13 +50,8 @@ void OpenAnswer::send(const Json& chunk) {
   reply_->stream(event(dump(chunk)));
 }
 
-bool OpenAnswer::add(AnswerPiece piece) {
-  if (!request_->stream) {
-    json_.add(std::move(piece));
-    return true;
-  }
-  send(json_.chunk(piece));
-  return !reply_->is_client_gone();
+void OpenAnswer::add(AnswerPiece piece) {
+  request_->stream ? send(json_.chunk(piece)) : json_.add(std::move(piece));
 }
 
 void OpenAnswer::end_stream(const Usage& usage) {
@@ -74,6 +69,7 @@ void OpenAnswer::refuse(const std::string& text) {
 }
 
 void OpenAnswer::end(const Usage& usage, const std::exception_ptr& error) {
+  if (reply_->is_client_gone()) return;
   try {
     if (error) std::rethrow_exception(error);
   } catch (const std::exception& what) {  // of a model that gives no numbers, say

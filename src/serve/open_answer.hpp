@@ -22,8 +22,7 @@ class OpenAnswer {
   OpenAnswer(AnswerHead head, const io::Tokenizer& tokenizer,
              std::shared_ptr<const CompletionRequest> request, std::shared_ptr<HttpReply> reply);
 
-  /// False: the client has left.
-  bool add(AnswerPiece piece);
+  void add(AnswerPiece piece);
   void end(const Usage& usage, const std::exception_ptr& error);
 
  private:

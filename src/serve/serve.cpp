@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 
 #include <exception>
+#include <memory>
 #include <thread>
+#include <utility>
 
 #include "api.hpp"
 #include "hyperslab/core/error.hpp"
@@ -16,6 +18,13 @@ namespace {
 /// An address as it stands in a URL.
 std::string in_url(const std::string& host) {
   return host.find(':') == std::string::npos ? host : "[" + host + "]";
+}
+
+/// With a token no name can do harm: a page of another site does not know the token. On an address
+/// of a network names cannot be known.
+HostRule host_rule(const ServeOptions& options) {
+  const bool is_open = !options.token.empty() || !is_loopback(options.host);
+  return is_open ? HostRule() : HostRule(options.host);
 }
 
 /// A pass of the model for all texts; if it fails, it has failed for all of them.
@@ -34,15 +43,19 @@ bool step(generate::Generator& generator, generate::GenerateStats& stats) {
 void serve(const ServeOptions& options, const ServedModel& model, generate::Generator& generator) {
   constexpr double kGraceSeconds = 10;  // for clients to take the last answers
   ModelQueue queue(options.queue);
-  Api api(model, generator, queue, options.token);
+  std::unique_ptr<Api> api;
   HttpServer server(
       options.host, options.port, options.limits,
-      [&](const HttpRequest& request, const std::shared_ptr<HttpReply>& reply) {
-        api.answer(request, reply);
+      [&](HttpRequest request, std::shared_ptr<HttpReply> reply) {
+        api->answer(std::move(request), std::move(reply));
       },
       Api::refusal);
+  api = std::make_unique<Api>(
+      model, generator, queue,
+      ApiAccess{options.token, host_rule(options), options.limits.connections});
   const auto stop = [&] {
     queue.close();
+    api->stop();
     server.stop();
   };
   server.on_stop_signal([&](int /*signal*/) {
@@ -73,6 +86,7 @@ void serve(const ServeOptions& options, const ServedModel& model, generate::Gene
   queue.run(turns);
   server.end_within(kGraceSeconds);
   connections.join();
+  api.reset();  // its threads answer to the server
   if (failure) std::rethrow_exception(failure);
   if (generator.has_failed()) {
     throw Error(ExitCode::device,

@@ -15,6 +15,35 @@ import time
 import support
 
 PROMPT = "The red "
+HEAD = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
+SECOND = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n"
+# Statuses, and requests that get one of them and no other answer: what follows them is no request.
+REFUSED = {
+    "a long field behind the last chunk": ((431,), CHUNKED + b"0\r\nX: " + b"y" * 70000 + b"\r\n\r\n"),
+    "a long name behind the last chunk": ((431,), CHUNKED + b"0\r\n" + b"y" * 70000 + b": x\r\n\r\n"),
+    "a long extension of a chunk": ((431,), CHUNKED + b"1;a=" + b"y" * 70000 + b"\r\nx\r\n0\r\n\r\n"),
+    "many extensions of chunks": ((431,), CHUNKED + (b"1;a=" + b"y" * 1000 + b"\r\nx\r\n") * 20 + b"0\r\n\r\n"),
+    "many fields": ((431,), b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"A: b\r\n" * 100_000 + b"\r\n"),
+    "a coding that is not known": ((400,), HEAD + b"Transfer-Encoding: xchunked\r\n\r\n"),
+    "identity, chunked": ((400,), HEAD + b"Transfer-Encoding: identity, chunked\r\n\r\n0\r\n\r\n"),
+    "gzip, chunked": ((400,), HEAD + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n"),
+    "gzip": ((400,), HEAD + b"Transfer-Encoding: gzip\r\n\r\n"),
+    "two codings": ((400,), HEAD + b"Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"),
+    "a coding in a folded line": ((400,), HEAD + b"Transfer-Encoding:\r\n chunked\r\n\r\n0\r\n\r\n"),
+    "chunks in HTTP/1.0": ((400,), CHUNKED.replace(b"/1.1", b"/1.0") + b"0\r\n\r\n"),
+    "a length and chunks": ((400,), HEAD + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"),
+    "two lengths": ((400,), HEAD + b"Content-Length: 1\r\nContent-Length: 1\r\n\r\nx"),
+    "a list of lengths": ((400,), HEAD + b"Content-Length: 1, 1\r\n\r\nx"),
+    "a length with a sign": ((400,), HEAD + b"Content-Length: +1\r\n\r\nx"),
+    "a length beyond 64 bits": ((400,), HEAD + b"Content-Length: 18446744073709551617\r\n\r\nx"),
+    "two hosts": ((400,), HEAD + b"Host: localhost\r\n\r\n"),
+    "no host": ((400,), b"GET /health HTTP/1.1\r\n\r\n"),
+    "a space before a colon": ((400,), HEAD + b"Content-Length : 1\r\n\r\nx"),
+    "a chunk of no size": ((400,), CHUNKED + b"x\r\n\r\n"),
+    "a size beyond 64 bits": ((400, 413), CHUNKED + b"11111111111111111\r\n"),
+    "TLS": ((400,), bytes.fromhex("16030100c8010000c40303") + b"\x1b[31m" * 50),
+}
 # Choices of one request, which keep the model busy for a while.
 BUSY = {"prompt": "a", "n": 1024, "max_tokens": 31, "ignore_eos": True}
 
@@ -295,6 +324,7 @@ class Serve(support.Case):
             (400, "echo", {"prompt": "a", "echo": 1}),
             (400, "stop", {"prompt": "a", "stop": ""}),
             (400, "stop", {"prompt": "a", "stop": ["x"] * 17}),
+            (400, "stop", {"prompt": "a", "stop": "x" * 1025}),
             (400, "suffix", {"prompt": "a", "suffix": "b"}),
             (400, "logit_bias", {"prompt": "a", "logit_bias": {"5": 1}}),
             (400, "presence_penalty", {"prompt": "a", "presence_penalty": 0.5}),
@@ -330,6 +360,66 @@ class Serve(support.Case):
         self.assertEqual(self.server.ask("GET", "/health")[0], 200)
         self.assertLess(self.server.resident_mib() - before, 100)
 
+    def test_no_request_ends_the_server_or_what_runs_beside(self):
+        server = self.another("--batch", 4, ranks=2)
+        ranks = support.children(server.process.pid)
+        fields = {"prompt": PROMPT, "n": 64, "max_tokens": 25, "seed": 4, "ignore_eos": True}
+        expected = self.server.complete(**fields)["choices"]
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            beside = pool.submit(server.pieces, **fields)
+            for name, (statuses, data) in REFUSED.items():
+                with self.subTest(name):
+                    found = server.raw(data + SECOND)
+                    self.assertIn(int(found[9:12]), statuses, found)
+                    self.assertEqual(len(re.findall(rb"HTTP/1\.1 \d{3} ", found)), 1, found)
+                    self.assertIn(b"Connection: close\r\n", found)
+            self.assertEqual(server.ask("GET", "/health")[0], 200)
+            pieces = [piece["choices"][0] for piece in beside.result()]
+        for choice in expected:
+            mine = "".join(piece["text"] for piece in pieces if piece["index"] == choice["index"])
+            self.assertEqual(mine, choice["text"])
+        self.assertEqual(len(server.complete(prompt=PROMPT, max_tokens=4)["choices"]), 1)
+        self.assertTrue(all(map(support.alive, ranks)))
+        code, log = server.end(signal.SIGUSR1)
+        self.assertEqual(code, 0, log)
+        self.assertFalse([c for c in log if c != "\n" and not c.isprintable()], log)
+
+    def test_what_may_follow_chunks_is_dropped(self):
+        body = b'{"prompt": "a"}'
+        found = self.server.raw(CHUNKED + b"%x;a=b\r\n%s\r\n0;c\r\n" % (len(body), body) +
+                                b"Host: evil.example\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n")
+        self.assertIn(b'"tokens":[97]', found)
+
+    def test_an_answer_to_head_has_no_body(self):
+        found = self.server.raw(b"HEAD /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        self.assertIn(b" 405 ", found)
+        self.assertTrue(found.endswith(b"\r\n\r\n"), found)
+
+    def test_a_web_page_of_another_name_is_refused(self):
+        port = self.server.port
+        for status, headers in ((403, {"Host": f"evil.example:{port}"}), (403, {"Host": "localhost.evil.example"}),
+                                (403, {"Host": "127.0.0.2"}), (403, {"Host": "::1"}), (403, {"Origin": "null"}),
+                                (403, {"Origin": "http://evil.example"}), (403, {"Origin": "http://localhost.evil.example"}),
+                                (200, {"Host": f"localhost:{port}"}), (200, {"Host": "[::1]:9"}), (200, {"Host": "LOCALHOST"}),
+                                (200, {"Origin": "http://localhost:3000"}), (200, {"Origin": "https://127.0.0.1"})):
+            for method, path, body in (("POST", "/tokenize", '{"prompt": "a"}'), ("GET", "/health", None)):
+                self.assertEqual(self.server.ask(method, path, body, headers)[0], status, headers)
+
+    def test_a_long_text_holds_up_no_one(self):
+        long = json.dumps({"prompt": "a " * 1_900_000})
+        status, body = self.server.post("/v1/completions", prompt="a " * 1_900_000)
+        self.assertEqual((status, body["error"]["param"]), (400, "prompt"))
+        self.assertIn("bytes", body["error"]["message"])
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            texts = [pool.submit(self.server.ask, "POST", "/tokenize", long) for _ in range(4)]
+            slowest = 0
+            while not all(text.done() for text in texts):
+                start = time.monotonic()
+                self.assertEqual(self.server.ask("GET", "/health")[0], 200)
+                slowest = max(slowest, time.monotonic() - start)
+        self.assertEqual([json.loads(text.result()[2])["count"] for text in texts], [3_800_000] * 4)
+        self.assertLess(slowest, 1)
+
     def test_slow_and_silent_clients_are_cut_off_and_stop_no_one(self):
         server = self.another("--client-seconds", 2, "--connections", 40)
         links = [socket.create_connection(("127.0.0.1", server.port), timeout=30) for _ in range(30)]
@@ -349,6 +439,20 @@ class Serve(support.Case):
             connection.getresponse().read(100)
             connection.sock.close()
         self.assertEqual(len(server.complete(prompt=PROMPT, max_tokens=4)["choices"]), 1)
+
+    def test_a_client_that_leaves_ends_what_is_no_stream(self):
+        self.train("long_run", "train.steps=1", "train.global_batch=2", "model.context=512", "schedule.warmup_steps=0",
+                   "train.validate_every=0", "data.validation=[]")
+        scored = {"prompt": ["a" * 500] * 340, "max_tokens": 1, "echo": True, "logprobs": 5}
+        for fields in ({**BUSY, "max_tokens": 500}, scored):
+            server = self.another("--batch", 1, run="long_run")
+            with contextlib.closing(server.connect()) as connection:
+                connection.request("POST", "/v1/completions", json.dumps(fields), {"Content-Type": "application/json"})
+                time.sleep(0.5)
+            start = time.monotonic()
+            code, log = server.end()
+            self.assertEqual(code, 0, log)
+            self.assertLess(time.monotonic() - start, 5)
 
     def test_the_log_says_what_the_cache_takes(self):
         self.assertIn("cache: 8 pages of 32 tokens, ", self.server.log)
@@ -377,11 +481,17 @@ class Serve(support.Case):
 
     def test_a_token_is_asked_for(self):
         (self.folder / "token").write_text("s3cret\nnot this\n", encoding="utf-8")
+        for mode in (0o644, 0o640, 0o602):
+            (self.folder / "token").chmod(mode)
+            refused = self.run_program("serve", "--checkpoint", "run", "--token-file", "token")
+            self.assert_refused(refused, 2, f"mode {mode:04o}", "chmod 600")
+        (self.folder / "token").chmod(0o600)
         server = self.another("--token-file", "token")
         for sent, status in (({}, 401), ({"Authorization": "Bearer s3cre"}, 401), ({"Authorization": "s3cret"}, 401),
                              ({"Authorization": "Bearer s3cret"}, 200)):
             self.assertEqual(server.ask("GET", "/v1/models", headers=sent)[0], status, sent)
         self.assertEqual(server.ask("GET", "/health")[0], 200)
+        self.assertEqual(server.ask("GET", "/v1/models", headers={"Authorization": "Bearer s3cret", "Host": "a.proxy"})[0], 200)
         self.assertNotIn("s3cret", server.log)
 
     def test_a_stop_finishes_what_runs_and_refuses_what_waits(self):
@@ -406,6 +516,7 @@ class Serve(support.Case):
         self.assert_refused(named, 2, "--host: expected an address such as 127.0.0.1")
         self.assertNotIn("lets other machines in", named.err)
         (self.folder / "empty").write_text("\n", encoding="utf-8")
+        (self.folder / "empty").chmod(0o600)
         self.assert_refused(self.run_program("serve", "--checkpoint", "run", "--token-file", "empty"), 2, "empty")
         self.assert_refused(self.run_program("serve", "--checkpoint", "run", "--token-file", "none"), 5, "none")
         self.assert_refused(self.run_program("serve", "--checkpoint", "run", ranks=3), 2,

@@ -18,7 +18,8 @@ import tree
 MODULES = set(check_includes.ORDER) - {"deck"}
 WHOLE_PROGRAM = {"data", "docs", "e2e", "fault", "fuzz", "golden", "gpu", "install", "repository", "support"}
 # Fuzz targets give bytes to the parser itself, which may be private.
-PARSERS = {pathlib.PurePosixPath("tests/fuzz"): [pathlib.PurePosixPath("io"), pathlib.PurePosixPath("src/interop")]}
+PARSERS = {pathlib.PurePosixPath("tests/fuzz"): [pathlib.PurePosixPath("io"), pathlib.PurePosixPath("src/interop"),
+                                             pathlib.PurePosixPath("src/serve")]}
 _TESTS = pathlib.PurePosixPath("tests")
 
 

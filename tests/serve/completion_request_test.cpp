@@ -102,6 +102,30 @@ TEST_F(CompletionRequest, APromptBeyondTheContextIsNamedAsSuch) {
   }
 }
 
+TEST_F(CompletionRequest, ATextThatCannotFitByItsBytesIsNotEncoded) {
+  EXPECT_EQ(serve::longest_token(*tokenizer_), std::ssize(std::string("<|endoftext|>")));
+  model_.token_bytes = 2;
+  const auto prompt = [](std::size_t bytes) {
+    return R"({"max_tokens": 0, "prompt": ")" + std::string(bytes, 'a') + "\"}";
+  };
+  EXPECT_EQ(refused_field(prompt(64)), "taken");
+  for (const auto& [bytes, text] :
+       {std::pair(128, "prompt: 128 tokens"), {129, "prompt: 129 bytes"}}) {
+    try {
+      (void)parse(prompt(static_cast<std::size_t>(bytes)));
+      FAIL();
+    } catch (const RequestError& error) {
+      EXPECT_EQ(std::string(error.what()).rfind(text, 0), 0U) << error.what();
+    }
+  }
+}
+
+TEST_F(CompletionRequest, AStopTextHasABoundedLength) {
+  EXPECT_EQ(refused_field(R"({"prompt": "a", "stop": ")" + std::string(1024, 'x') + "\"}"),
+            "taken");
+  EXPECT_EQ(refused_field(R"({"prompt": "a", "stop": ")" + std::string(1025, 'x') + "\"}"), "stop");
+}
+
 TEST_F(CompletionRequest, IsBoundedByWhatItsAnswerWouldTake) {
   nlohmann::json request = {{"prompt", nlohmann::json(1000, std::string(60, 'a'))},
                             {"max_tokens", 4}};

@@ -52,6 +52,8 @@ class TokenListener {
   /// True if token() reads logits. If not, likeliest tokens are chosen where the model runs, and
   /// logits stay there.
   [[nodiscard]] virtual bool wants_logits() const = 0;
+  /// Asked before every pass; false ends all texts of this listener.
+  [[nodiscard]] virtual bool wants_tokens() const { return true; }
 };
 
 using Prompts = std::vector<std::vector<std::int32_t>>;

@@ -43,15 +43,18 @@ struct Usage {
   std::int64_t completion_tokens = 0;
 };
 
-/// Receives pieces; false: no one listens any more.
-using AnswerListener = std::function<bool(AnswerPiece piece)>;
+/// The receiver of an answer. Nothing throws.
+struct AnswerListener {
+  std::function<void(AnswerPiece piece)> take;
+  std::function<bool()> is_there;  ///< false: the answer ends before the model's next pass
+};
 /// Receives the end of an answer, which `error`, if there is one, cut off: Error(numerics) for
 /// logits that are no numbers, say.
 using AnswerEnd = std::function<void(const Usage& usage, const std::exception_ptr& error)>;
 
 /// Begins to answer a request on a model that it was read for; Generator::step goes on with it,
 /// beside others. Every choice gets at least one piece, unless no one listens; `end` is called
-/// once, now or in a step. Neither `listener` nor `end` throws. The generator and the tokenizer
+/// once, now or in a step, and does not throw. The generator and the tokenizer
 /// must outlive the answer.
 void begin_completion(generate::Generator& generator, const io::Tokenizer& tokenizer,
                       std::shared_ptr<const CompletionRequest> request, AnswerListener listener,

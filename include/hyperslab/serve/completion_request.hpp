@@ -23,8 +23,13 @@ struct ServedModel {
   const io::Tokenizer* parsing = nullptr;    ///< the same, where they are parsed; null: they cannot
   std::int64_t context = 0;                  ///< tokens
   std::int64_t vocabulary = 0;               ///< of the model, at least the tokenizer's
-  io::TextEnds ends = {};                    ///< what ends texts, and begins documents
+  io::TextEnds ends = {};        ///< the tokens that end texts, and the one that begins documents
+  std::int64_t token_bytes = 0;  ///< longest_token(); 0: texts of any length are encoded
 };
+
+/// Bytes of the longest token, its name if it is special: a text of more than context times this
+/// does not fit, whatever it says.
+[[nodiscard]] std::int64_t longest_token(const io::Tokenizer& tokenizer);
 
 /// A request that is not served. what(): what was expected and found.
 class RequestError : public std::runtime_error {
@@ -60,6 +65,7 @@ inline constexpr std::int64_t kMostRequestTokens = 1 << 20;
 /// Likeliest tokens that a request may ask for.
 inline constexpr std::int64_t kMostLogprobs = 20;
 inline constexpr std::size_t kMostStops = 16;
+inline constexpr std::size_t kMostStopBytes = 1024;
 
 /// An object of JSON. Throws RequestError(400) for what is none, or is nested too deeply.
 [[nodiscard]] nlohmann::json parse_object(std::string_view body);
@@ -80,7 +86,8 @@ struct TextRules {
 /// How the end-of-text token is called; empty if there is none.
 [[nodiscard]] std::string end_of_text_name(const io::Tokenizer& tokenizer);
 
-/// Prompts are a text, texts, ids or lists of ids; an empty one begins a document. Beside the
+/// Prompts are a text, texts, ids or lists of ids; an empty one begins a document. Texts that are
+/// too long for the context by their bytes are not encoded. Beside the
 /// fields of the interface: top_k, min_p, repetition_penalty, ignore_eos, add_special_tokens,
 /// parse_special.
 /// Throws RequestError: 400 for fields that are wrong, not known or not supported, 404 for another

@@ -15,6 +15,7 @@ namespace hyperslab::serve {
 struct HttpLimits {
   std::size_t connections = 128;  ///< at once; others are told to come later (503)
   std::uint64_t body_bytes = std::uint64_t{4} << 20;
+  /// The limit of a header, of the lines behind a last chunk, and of all extensions of chunks.
   std::uint32_t header_bytes = std::uint32_t{16} << 10;
   /// A client may take so long to send a whole request or to take a piece of an answer, and may be
   /// silent so long between two requests; then its connection is closed.
@@ -24,8 +25,11 @@ struct HttpLimits {
 struct HttpRequest {
   std::string method;
   std::string path;  ///< without what follows a '?'
+  // Fields of the header, each of which came once at most; empty: it did not come.
   std::string content_type;
   std::string authorization;
+  std::string host;
+  std::string origin;
   std::string body;
 };
 
@@ -51,7 +55,8 @@ class HttpReply {
   virtual void begin_stream(const std::string& content_type) = 0;
   virtual void stream(std::string bytes) = 0;
   virtual void end_stream() = 0;
-  /// The client is known to have left: nothing needs to be computed any more.
+  /// The client has closed its connection, or the half that it writes to: nothing needs to be
+  /// computed any more, and no call has an effect.
   [[nodiscard]] virtual bool is_client_gone() const = 0;
 };
 
