@@ -20,8 +20,6 @@
 namespace hyperslab::cli {
 namespace {
 
-[[noreturn]] void refuse(const std::string& text) { throw Error(ExitCode::usage, text); }
-
 generate::SamplingOptions sampling_options(const Arguments& args, const io::Tokenizer& tokenizer,
                                            std::int64_t model_vocabulary) {
   generate::SamplingOptions options;
