@@ -8,6 +8,7 @@
 #include <bit>
 #include <filesystem>
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "files/storage.hpp"
 #include "hyperslab/core/error.hpp"

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <nlohmann/json.hpp>
+
 #include "tokenizer/vocabulary_parts.hpp"
 
 namespace hyperslab::io {

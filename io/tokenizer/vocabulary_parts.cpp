@@ -7,6 +7,7 @@
 #include <cstring>
 #include <filesystem>
 #include <limits>
+#include <nlohmann/json.hpp>
 
 #include "files/storage.hpp"
 #include "hyperslab/core/error.hpp"

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <iterator>
 #include <map>
+#include <nlohmann/json.hpp>
 
 #include "bench_data.hpp"
 #include "bench_print.hpp"

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <boost/program_options.hpp>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -18,6 +19,7 @@
 #include "hyperslab/core/transfer.hpp"
 #include "hyperslab/deck/deck.hpp"
 #include "hyperslab/io/text_file.hpp"
+#include "hyperslab/io/tokenizer.hpp"
 #include "hyperslab/train/setup.hpp"
 #include "usage.hpp"
 
@@ -52,10 +54,44 @@ constexpr const char* kExtra = " extra";
 
 }  // namespace
 
+struct Arguments::Parser {
+  boost::program_options::options_description visible{"Options"};
+  boost::program_options::options_description hidden;
+  boost::program_options::positional_options_description positional;
+  boost::program_options::variables_map values;
+};
+
 Arguments::Arguments(std::string usage, std::string description)
-    : usage_(std::move(usage)), description_(std::move(description)) {
-  visible_.add_options()("help,h", "show this text");
+    : usage_(std::move(usage)),
+      description_(std::move(description)),
+      parser_(std::make_unique<Parser>()) {
+  add()("help,h", "show this text");
 }
+
+Arguments::Arguments(Arguments&&) noexcept = default;
+Arguments& Arguments::operator=(Arguments&&) noexcept = default;
+Arguments::~Arguments() = default;
+
+po::OptionAdder Arguments::add() { return po::OptionAdder(parser_->visible); }
+
+std::vector<std::string> Arguments::option_names() const {
+  std::vector<std::string> names;
+  for (const auto& option : parser_->visible.options()) names.push_back(option->long_name());
+  return names;
+}
+
+bool Arguments::has(const std::string& name) const { return parser_->values.count(name) > 0; }
+
+template <class T>
+T Arguments::get(const std::string& name) const {
+  return parser_->values[name].as<T>();
+}
+template int Arguments::get(const std::string&) const;
+template std::int64_t Arguments::get(const std::string&) const;
+template std::uint64_t Arguments::get(const std::string&) const;
+template double Arguments::get(const std::string&) const;
+template std::string Arguments::get(const std::string&) const;
+template std::vector<std::string> Arguments::get(const std::string&) const;
 
 /// "usage: " and each way to call the command, one below the other.
 std::string Arguments::usage_lines() const {
@@ -69,8 +105,9 @@ std::string Arguments::usage_lines() const {
 }
 
 void Arguments::positional(const std::string& name, bool many) {
-  hidden_.add_options()(name.c_str(), po::value<std::vector<std::string>>());
-  positional_.add(name.c_str(), many ? -1 : 1);
+  parser_->hidden.add_options()(name.c_str(),
+                                boost::program_options::value<std::vector<std::string>>());
+  parser_->positional.add(name.c_str(), many ? -1 : 1);
   positional_names_.push_back(name);
   required_.push_back(name);
 }
@@ -90,19 +127,20 @@ void Arguments::refuse(const std::string& problem) const {
 }
 
 void Arguments::read(const std::vector<std::string>& arguments) {
-  po::options_description all;
-  all.add(visible_).add(hidden_);
-  all.add_options()(kExtra, po::value<std::vector<std::string>>());
-  auto positional = positional_;
+  namespace bpo = boost::program_options;
+  bpo::options_description all;
+  all.add(parser_->visible).add(parser_->hidden);
+  all.add_options()(kExtra, bpo::value<std::vector<std::string>>());
+  auto positional = parser_->positional;
   if (positional.max_total_count() < std::numeric_limits<unsigned>::max()) {
     positional.add(kExtra, -1);
   }
   try {
-    po::store(po::command_line_parser(arguments).options(all).positional(positional).run(),
-              values_);
-    if (!has("help")) po::notify(values_);  // which complains about what is missing
-  } catch (const po::error& error) {
-    refuse(explain(error, visible_, arguments));
+    bpo::store(bpo::command_line_parser(arguments).options(all).positional(positional).run(),
+               parser_->values);
+    if (!has("help")) bpo::notify(parser_->values);  // which complains about what is missing
+  } catch (const bpo::error& error) {
+    refuse(explain(error, parser_->visible, arguments));
   }
 }
 
@@ -112,7 +150,7 @@ void Arguments::require_positional(const std::vector<std::string>& arguments) co
   for (const auto& name : positional_names_) {
     for (const auto& word : list(name)) given.push_back(word);
   }
-  const bool has_set = visible_.find_nothrow("set", false) != nullptr;
+  const bool has_set = parser_->visible.find_nothrow("set", false) != nullptr;
   for (const auto& word : given) {
     const auto meant = has_set ? meant_override(word, arguments) : "";
     if (meant.empty()) continue;
@@ -132,7 +170,7 @@ bool Arguments::parse(const comm::World& world, const std::vector<std::string>& 
     if (world.rank() == 0) {
       std::cout << usage_lines() << "\n\n"
                 << wrapped(description_) << "\n\n"
-                << visible_ << std::flush;
+                << parser_->visible << std::flush;
     }
     return false;
   }
@@ -148,6 +186,8 @@ void add_deck_options(Arguments& arguments) {
   arguments.add()("set", po::value<std::vector<std::string>>()->composing(),
                   "override a deck key: path.to.key=value (may be repeated)");
 }
+
+void refuse(const std::string& text) { throw Error(ExitCode::usage, text); }
 
 std::string differences(const std::vector<std::string>& values) {
   std::vector<std::pair<std::string_view, std::vector<std::size_t>>> groups;
@@ -294,7 +334,7 @@ train::Config read_config(comm::World& world, const DeckSource& source) {
   }
 }
 
-plan::IsLegal legal_changes(const train::Config& config) {
+std::function<bool(const train::Config&)> legal_changes(const train::Config& config) {
   deck::Surroundings here;
   here.has_cuda_device = cuda_device_count() > 0;
   return [config, here](const train::Config& changed) {

@@ -2,21 +2,28 @@
 // What the subcommands share: arguments, help, reading a deck.
 #pragma once
 
-#include <boost/program_options.hpp>
+#include <functional>
 #include <initializer_list>
+#include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "hyperslab/comm/world.hpp"
 #include "hyperslab/core/error.hpp"
-#include "hyperslab/deck/deck.hpp"
-#include "hyperslab/io/tokenizer.hpp"
-#include "hyperslab/plan/out_of_memory.hpp"
-#include "hyperslab/train/config.hpp"
+#include "options.hpp"
+
+namespace hyperslab::deck {
+struct Surroundings;
+}
+namespace hyperslab::io {
+enum class SpecialTokens : std::uint8_t;
+}
+namespace hyperslab::train {
+struct Config;
+}
 
 namespace hyperslab::cli {
-
-namespace po = boost::program_options;
 
 class Arguments;
 
@@ -67,20 +74,23 @@ class Arguments {
   /// `usage`: "hyperslab train DECK [options]", or several such lines; `description`: what the
   /// command does. Adds --help.
   Arguments(std::string usage, std::string description);
-  po::options_description_easy_init add() { return visible_.add_options(); }
+  Arguments(Arguments&&) noexcept;
+  Arguments& operator=(Arguments&&) noexcept;
+  ~Arguments();
+  [[nodiscard]] po::OptionAdder add();
   /// A positional argument; `many`: one or more.
   void positional(const std::string& name, bool many = false);
   /// A positional argument that may be left out, the last one.
   void optional_positional(const std::string& name);
   /// False if --help was asked for and printed (by rank 0). Throws Error(usage).
   [[nodiscard]] bool parse(const comm::World& world, const std::vector<std::string>& arguments);
-  [[nodiscard]] const po::options_description& options() const { return visible_; }
+  /// Of all options, without dashes.
+  [[nodiscard]] std::vector<std::string> option_names() const;
 
-  [[nodiscard]] bool has(const std::string& name) const { return values_.count(name) > 0; }
+  [[nodiscard]] bool has(const std::string& name) const;
+  /// The value of an option that is there or has a default; T as of its po::value.
   template <class T>
-  [[nodiscard]] T get(const std::string& name) const {
-    return values_[name].as<T>();
-  }
+  [[nodiscard]] T get(const std::string& name) const;
   [[nodiscard]] std::vector<std::string> list(const std::string& name) const;
 
  private:
@@ -92,13 +102,14 @@ class Arguments {
 
   std::string usage_;
   std::string description_;
-  po::options_description visible_{"Options"};
-  po::options_description hidden_;
-  po::positional_options_description positional_;
   std::vector<std::string> positional_names_;
   std::vector<std::string> required_;
-  po::variables_map values_;
+  struct Parser;  ///< what Boost.Program_options knows
+  std::unique_ptr<Parser> parser_;
 };
+
+/// Throws Error(usage).
+[[noreturn]] void refuse(const std::string& text);
 
 /// Throws on every rank if a file that one of these options names cannot be written where it is:
 /// before the work whose figures it is for.
@@ -131,7 +142,7 @@ struct DeckSource {
 /// takes rank 0's.
 [[nodiscard]] train::Config read_config(comm::World& world, const DeckSource& source);
 /// Which changes of a deck its rules allow here.
-[[nodiscard]] plan::IsLegal legal_changes(const train::Config& config);
+[[nodiscard]] std::function<bool(const train::Config&)> legal_changes(const train::Config& config);
 
 /// --parse-special, and what it asks for.
 void add_parse_special_option(Arguments& arguments);

@@ -22,8 +22,6 @@
 namespace hyperslab::cli {
 namespace {
 
-[[noreturn]] void refuse(const std::string& text) { throw Error(ExitCode::usage, text); }
-
 /// For decks that nothing is trained with here.
 deck::Surroundings anywhere() {
   deck::Surroundings surroundings;

@@ -20,8 +20,6 @@
 namespace hyperslab::cli {
 namespace {
 
-[[noreturn]] void refuse(const std::string& text) { throw Error(ExitCode::usage, text); }
-
 /// --stop-token alone, else all ends of the model's texts.
 std::vector<std::int32_t> stop_tokens(const Arguments& args, const StoredModel& model) {
   if (!args.has("stop-token")) return model.ends.ids;

@@ -16,8 +16,6 @@
 namespace hyperslab::cli {
 namespace {
 
-[[noreturn]] void refuse(const std::string& text) { throw Error(ExitCode::usage, text); }
-
 std::string absolute(const std::string& path) {
   return std::filesystem::absolute(path).lexically_normal().string();
 }

@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "command.hpp"
+#include "hyperslab/deck/deck.hpp"
 #include "hyperslab/io/text_file.hpp"
 #include "hyperslab/mesh/mesh.hpp"
 #include "hyperslab/plan/documents.hpp"

@@ -7,6 +7,7 @@
 
 #include "hyperslab/core/log.hpp"
 #include "hyperslab/core/transfer.hpp"
+#include "hyperslab/deck/deck.hpp"
 
 namespace hyperslab::cli {
 namespace {

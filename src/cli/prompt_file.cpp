@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/printable.hpp"

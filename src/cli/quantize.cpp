@@ -23,8 +23,6 @@ constexpr std::array kNoFp8 = {"precision.gemm=compute", "precision.fp8_cache_we
                                "precision.fp8_param_gather=false", "precision.fp8_keep_first=0",
                                "precision.fp8_keep_last=0"};
 
-[[noreturn]] void refuse(const std::string& text) { throw Error(ExitCode::usage, text); }
-
 /// The section `quantization` that the command line asks for, as overrides of the stored deck; what
 /// is not given is the deck's.
 std::vector<std::string> overrides_of(const Arguments& args) {

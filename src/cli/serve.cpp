@@ -18,8 +18,6 @@
 namespace hyperslab::cli {
 namespace {
 
-[[noreturn]] void refuse(const std::string& text) { throw Error(ExitCode::usage, text); }
-
 std::int64_t in_range(const Arguments& args, const std::string& name, std::int64_t least,
                       std::int64_t most) {
   const auto value = args.get<std::int64_t>(name);

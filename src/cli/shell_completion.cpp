@@ -95,9 +95,7 @@ std::string options_function() {
     if (command.arguments == nullptr) continue;
     const Arguments arguments = command.arguments();
     std::vector<std::string> names;
-    for (const auto& option : arguments.options().options()) {
-      names.push_back("--" + option->long_name());
-    }
+    for (const auto& name : arguments.option_names()) names.push_back("--" + name);
     text += fmt::format("    {}) echo '{}' ;;\n", command.name, fmt::join(names, " "));
   }
   return text + "  esac\n}\n";

@@ -10,6 +10,7 @@
 #include "command.hpp"
 #include "hyperslab/core/driver.hpp"
 #include "hyperslab/core/transfer.hpp"
+#include "hyperslab/deck/deck.hpp"
 #include "hyperslab/io/file_patterns.hpp"
 
 namespace hyperslab::cli {

@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <boost/program_options.hpp>
 #include <cstdint>
 #include <sstream>
 #include <typeinfo>
@@ -14,7 +15,7 @@
 namespace hyperslab::cli {
 namespace {
 
-namespace po = boost::program_options;
+namespace bpo = boost::program_options;
 
 /// An argument that begins with dashes: "--name=value", or "--name" and the argument after it.
 struct Given {
@@ -45,7 +46,7 @@ Given given_option(const std::string& start, const std::vector<std::string>& arg
   return given;
 }
 
-std::vector<std::string_view> long_names(const po::options_description& options) {
+std::vector<std::string_view> long_names(const bpo::options_description& options) {
   std::vector<std::string_view> names;
   for (const auto& option : options.options()) names.push_back(option->long_name());
   return names;
@@ -56,7 +57,7 @@ std::string set_form(const std::string& key, const std::string& value) {
 }
 
 /// What an unknown option may mean: an option with one dash, a key of the deck, a slip.
-std::string meant_option(const Given& given, const po::options_description& options) {
+std::string meant_option(const Given& given, const bpo::options_description& options) {
   const auto names = long_names(options);
   const auto is_option = [&](std::string_view name) {
     return std::ranges::find(names, name) != names.end();
@@ -74,7 +75,7 @@ std::string meant_option(const Given& given, const po::options_description& opti
   return key.empty() ? "" : set_form(key, given.value);
 }
 
-std::string unknown_option(const Given& given, const po::options_description& options) {
+std::string unknown_option(const Given& given, const bpo::options_description& options) {
   const auto meant = meant_option(given, options);
   const auto shown = given.token.substr(0, given.token.find('='));
   return fmt::format("there is no option {}{}", shown,
@@ -82,12 +83,12 @@ std::string unknown_option(const Given& given, const po::options_description& op
 }
 
 /// "a whole number", "a number" or "another value".
-std::string expected(const std::string& option, const po::options_description& options) {
+std::string expected(const std::string& option, const bpo::options_description& options) {
   const auto name = option.substr(std::min(option.find_first_not_of('-'), option.size()));
   const auto* found = options.find_nothrow(name, true);
   const auto* typed = found == nullptr
                           ? nullptr
-                          : dynamic_cast<const po::typed_value_base*>(found->semantic().get());
+                          : dynamic_cast<const bpo::typed_value_base*>(found->semantic().get());
   if (typed == nullptr) return "another value";
   const std::type_info& type = typed->value_type();
   if (type == typeid(double)) return "a number";
@@ -96,8 +97,8 @@ std::string expected(const std::string& option, const po::options_description& o
   return whole ? "a whole number" : "another value";
 }
 
-std::string explain_syntax(const po::invalid_syntax& error) {
-  using Kind = po::invalid_syntax::kind_t;
+std::string explain_syntax(const bpo::invalid_syntax& error) {
+  using Kind = bpo::invalid_syntax::kind_t;
   const std::string option = error.get_option_name();
   switch (error.kind()) {
     case Kind::missing_parameter:
@@ -107,9 +108,10 @@ std::string explain_syntax(const po::invalid_syntax& error) {
   }
 }
 
-std::string explain_value(const po::validation_error& error, const po::options_description& options,
+std::string explain_value(const bpo::validation_error& error,
+                          const bpo::options_description& options,
                           const std::vector<std::string>& arguments) {
-  using Kind = po::validation_error::kind_t;
+  using Kind = bpo::validation_error::kind_t;
   const std::string option = error.get_option_name();
   if (error.kind() == Kind::at_least_one_value_required) return option + " needs a value";
   if (error.kind() == Kind::multiple_values_not_allowed) return option + " takes one value";
@@ -117,28 +119,28 @@ std::string explain_value(const po::validation_error& error, const po::options_d
                      expected(option, options));
 }
 
-std::string explain_named(const po::error_with_option_name& error,
-                          const po::options_description& options,
+std::string explain_named(const bpo::error_with_option_name& error,
+                          const bpo::options_description& options,
                           const std::vector<std::string>& arguments) {
   const std::string option = error.get_option_name();
-  if (dynamic_cast<const po::unknown_option*>(&error) != nullptr) {
+  if (dynamic_cast<const bpo::unknown_option*>(&error) != nullptr) {
     return unknown_option(given_option(option, arguments), options);
   }
-  if (const auto* several = dynamic_cast<const po::ambiguous_option*>(&error)) {
+  if (const auto* several = dynamic_cast<const bpo::ambiguous_option*>(&error)) {
     auto names = several->alternatives();
     std::ranges::sort(names);
     names.erase(std::ranges::unique(names).begin(), names.end());
     return fmt::format("{} can mean --{}; write one of them", given_option(option, arguments).token,
                        fmt::join(names, ", --"));
   }
-  if (dynamic_cast<const po::multiple_occurrences*>(&error) != nullptr) {
+  if (dynamic_cast<const bpo::multiple_occurrences*>(&error) != nullptr) {
     return option + " is given more than once; give it once";
   }
-  if (dynamic_cast<const po::required_option*>(&error) != nullptr) return option + " is missing";
-  if (const auto* value = dynamic_cast<const po::validation_error*>(&error)) {
+  if (dynamic_cast<const bpo::required_option*>(&error) != nullptr) return option + " is missing";
+  if (const auto* value = dynamic_cast<const bpo::validation_error*>(&error)) {
     return explain_value(*value, options, arguments);
   }
-  if (const auto* syntax = dynamic_cast<const po::invalid_syntax*>(&error)) {
+  if (const auto* syntax = dynamic_cast<const bpo::invalid_syntax*>(&error)) {
     return explain_syntax(*syntax);
   }
   return "cannot read the option " + option;
@@ -146,9 +148,9 @@ std::string explain_named(const po::error_with_option_name& error,
 
 }  // namespace
 
-std::string explain(const po::error& error, const po::options_description& options,
+std::string explain(const bpo::error& error, const bpo::options_description& options,
                     const std::vector<std::string>& arguments) {
-  const auto* named = dynamic_cast<const po::error_with_option_name*>(&error);
+  const auto* named = dynamic_cast<const bpo::error_with_option_name*>(&error);
   return named == nullptr ? "cannot read the options" : explain_named(*named, options, arguments);
 }
 

@@ -2,9 +2,13 @@
 // What is wrong with a command line, in this program's words.
 #pragma once
 
-#include <boost/program_options.hpp>
 #include <string>
 #include <vector>
+
+namespace boost::program_options {
+class error;
+class options_description;
+}  // namespace boost::program_options
 
 namespace hyperslab::cli {
 

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <nlohmann/json.hpp>
+
 #include "hyperslab/core/printable.hpp"
 
 namespace hyperslab::serve {
