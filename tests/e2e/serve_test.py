@@ -163,7 +163,7 @@ class Serve(support.Case):
         (self.folder / "named/tokenizer.json").write_text(json.dumps(support.character_tokenizer()), encoding="utf-8")
         (self.folder / "named/tokenizer_config.json").write_text(json.dumps({"pad_token": "<unk>"}), encoding="utf-8")
         self.train("named_run", "train.steps=1", "data.vocabulary=named", "schedule.warmup_steps=0", "train.validate_every=0",
-                   "data.validation=[]")
+                   "data.train=[synthetic]", "data.validation=[]")
         server = self.another(run="named_run")
 
         info = json.loads(server.ask("GET", "/tokenizer_info")[2])
@@ -182,7 +182,7 @@ class Serve(support.Case):
         (self.folder / "words").mkdir()
         (self.folder / "words/tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
         self.train("words_run", "train.steps=1", "data.vocabulary=words", "schedule.warmup_steps=0", "train.validate_every=0",
-                   "data.validation=[]")
+                   "data.train=[synthetic]", "data.validation=[]")
         server = self.another(run="words_run")
 
         lines = [line for line in server.log.splitlines() if "parse_special is refused" in line]
