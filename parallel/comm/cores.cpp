@@ -107,6 +107,7 @@ CoreLimits core_limits(const std::string& host) {
   }
   limits.quotas = cpu_quotas();
   limits.requested_threads = requested_threads();
+  if (::getloadavg(&limits.load, 1) != 1) limits.load = 0;
   return limits;
 }
 
@@ -140,8 +141,8 @@ std::vector<int> cores_of_list(const std::string& text) {
 }
 
 std::string to_text(const CoreLimits& limits) {
-  std::string text = fmt::format("{} {} {} {}", limits.machine, limits.machine_cores,
-                                 limits.requested_threads, core_list(limits.cores));
+  std::string text = fmt::format("{} {} {} {} {}", limits.machine, limits.machine_cores,
+                                 limits.requested_threads, limits.load, core_list(limits.cores));
   for (const auto& [group, cores] : limits.quotas) text += fmt::format(" {} {}", group, cores);
   return text;
 }
@@ -150,7 +151,7 @@ CoreLimits limits_of_text(const std::string& text) {
   std::istringstream in(text);
   CoreLimits limits;
   std::string list;
-  in >> limits.machine >> limits.machine_cores >> limits.requested_threads >> list;
+  in >> limits.machine >> limits.machine_cores >> limits.requested_threads >> limits.load >> list;
   limits.cores = cores_of_list(list);
   for (CpuQuota quota; in >> quota.group >> quota.cores;) limits.quotas.push_back(quota);
   return limits;

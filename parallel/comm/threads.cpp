@@ -69,9 +69,13 @@ std::vector<ThreadShare> share_cores(const std::vector<CoreLimits>& ranks) {
     }
   }
   const auto [fewest, most] = std::ranges::minmax(shares, {}, &ThreadShare::threads);
+  const CoreLimits& busiest = *std::ranges::max_element(
+      ranks, {}, [](const CoreLimits& limits) { return limits.load / limits.machine_cores; });
   for (ThreadShare& share : shares) {
     share.fewest_threads = fewest.threads;
     share.most_threads = most.threads;
+    share.busiest_load = busiest.load;
+    share.busiest_cores = busiest.machine_cores;
   }
   return shares;
 }
@@ -109,6 +113,14 @@ std::string warning_of(const ThreadShare& share) {
       "core; unset it, or set it to {}",
       share.requested_threads, share.threads_here, cores_text(share.open_cores_here),
       share.fair_threads);
+}
+
+std::string busy_line(const ThreadShare& share) {
+  if (share.busiest_load <= share.busiest_cores) return {};
+  return fmt::format(
+      "busy machine: its load of the last minute is {:.1f} on {}; other programs slow down this one "
+      "and its times vary",
+      share.busiest_load, cores_text(share.busiest_cores));
 }
 
 }  // namespace hyperslab::comm

@@ -16,7 +16,6 @@
 
 #include "about.hpp"
 #include "address_space.hpp"
-#include "blas_kernels.hpp"
 #include "command.hpp"
 #include "faults.hpp"
 #include "hyperslab/comm/gpus.hpp"
@@ -28,6 +27,7 @@
 #include "hyperslab/io/hdf5_version.hpp"
 #include "hyperslab/ops/algorithm_cache.hpp"
 #include "hyperslab/ops/gemm_buffers.hpp"
+#include "library_settings.hpp"
 
 namespace hyperslab::cli {
 namespace {
@@ -152,7 +152,7 @@ int run(comm::World& world, const Command* command, const std::vector<std::strin
 int start(int argc, char** argv) {
   const std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
   if (const auto code = answer(words)) return static_cast<int>(*code);
-  use_kernels_of_processor(argv);
+  start_again_with_settings(argv);
   const std::string name = words.empty() ? "" : words.front();
   const auto command = std::ranges::find(commands(), name, &Command::name);
   std::signal(SIGXFSZ, SIG_IGN);                   // a file-size limit becomes an error of write

@@ -73,6 +73,8 @@ void report_threads(const comm::World& world) {
   log::info(comm::describe(world.threads()));
   const std::string warning = comm::warning_of(world.threads());
   if (!warning.empty()) log::warn(warning);
+  const std::string busy = comm::busy_line(world.threads());
+  if (!busy.empty()) log::info(busy);
 }
 
 double flops_per_token(const Config& config, Dim T, bool causal) {

@@ -130,6 +130,25 @@ TEST(Threads, WarningOfTooManyThreads) {
   EXPECT_THAT(warning({asking(on("0-7"), 6), asking(on("0-7"), 1)}), IsEmpty());
 }
 
+TEST(Threads, ABusyMachineIsNamed) {
+  const auto line = [](const std::vector<double>& loads) {
+    std::vector<CoreLimits> all;
+    for (const double load : loads) {
+      all.push_back(on("0-1", 2));
+      all.back().machine = "host" + std::to_string(all.size());
+      all.back().load = load;
+    }
+    return busy_line(share_cores(all).front());
+  };
+
+  EXPECT_THAT(line({0}), IsEmpty());
+  EXPECT_THAT(line({2}), IsEmpty());
+  EXPECT_EQ(line({22.34}),
+            "busy machine: its load of the last minute is 22.3 on 2 cores; other programs slow down "
+            "this one and its times vary");
+  EXPECT_THAT(line({0.5, 3, 1}), HasSubstr("is 3.0 on 2 cores"));
+}
+
 TEST(Threads, TheLineSaysWhy) {
   const auto line = [](const std::vector<CoreLimits>& all, std::optional<bool> yields = {}) {
     ThreadShare share = share_cores(all).front();
@@ -156,14 +175,15 @@ TEST(Threads, TheLineSaysWhy) {
 }
 
 TEST(Threads, LimitsTravelAsText) {
-  const CoreLimits sent =
-      with_quota(with_quota(asking(on("0-3,8,10-11", 16), 5), "a", 2.5), "b", 1);
+  CoreLimits sent = with_quota(with_quota(asking(on("0-3,8,10-11", 16), 5), "a", 2.5), "b", 1);
+  sent.load = 2.25;
 
   const CoreLimits found = comm::limits_of_text(comm::to_text(sent));
 
   EXPECT_EQ(found.machine, "host");
   EXPECT_EQ(found.machine_cores, 16);
   EXPECT_EQ(found.requested_threads, 5);
+  EXPECT_EQ(found.load, 2.25);
   EXPECT_EQ(comm::core_list(found.cores), "0-3,8,10-11");
   ASSERT_EQ(found.quotas.size(), 2U);
   EXPECT_EQ(found.quotas[0].group, "a");

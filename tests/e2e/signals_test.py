@@ -212,15 +212,13 @@ class Signals(support.Case):
         for ranks in (1, 2):
             with self.subTest(ranks=ranks):
                 run = f"validating{ranks}"
+                fault = f"step.validation#1:{ranks - 1}:*:delay_0.1"
                 process = self.start("train", "deck.yaml", *support.overrides(
                     f"run.directory={run}", f"parallel.data={ranks}", "train.steps=1000000", "train.validate_every=5",
                     "train.validate_batches=0", "data.validation=[long.bin]", "train.microbatch=1", "checkpoint.every=0"),
-                    ranks=0 if ranks == 1 else ranks)
+                    ranks=0 if ranks == 1 else ranks, env={**os.environ, "HYPERSLAB_FAULT": fault})
                 self.addCleanup(self.end, process)
-                path = self.folder / run / "metrics.jsonl"
-                self.assertTrue(support.wait_until(
-                    lambda: path.exists() and path.read_bytes().count(b"\n") >= 4, PATIENCE))
-                time.sleep(1)
+                self.wait_for_line(process, f"fault on purpose ({fault})".encode())
 
                 process.send_signal(signal.SIGUSR1)
                 begin = time.monotonic()

@@ -15,7 +15,8 @@ class Watchdog(support.Case):
     """A run without end on four ranks, watched closely."""
 
     def start_watched(self, run, *settings, ranks=4):
-        """Starts it and waits until it has trained for a second or so."""
+        """Starts it and waits until each rank has reported to the watchdog from within the training: it reports
+        twice a second."""
         process = self.start("train", "deck.yaml", *support.overrides(
             *support.ENDLESS, f"run.directory={run}", f"run.hang_timeout_seconds={TIMEOUT}", *settings),
             ranks=ranks)

@@ -22,6 +22,7 @@ struct CoreLimits {
   std::vector<int> cores;        ///< the affinity mask, ascending, not empty
   std::vector<CpuQuota> quotas;  ///< of all control groups that the process is in
   int requested_threads = 0;     ///< OMP_NUM_THREADS; 0: not set
+  double load = 0;               ///< of the machine, in the last minute; 0: not known
 };
 
 /// What one rank computes with, and why. Counts of "here" are of its machine.
@@ -38,6 +39,8 @@ struct ThreadShare {
   int machine_cores = 1;       ///< that are online
   int fewest_threads = 1;      ///< of any rank of the world
   int most_threads = 1;        ///< of any rank of the world
+  double busiest_load = 0;     ///< of the machine with the most load a core
+  int busiest_cores = 1;       ///< that are online there
   std::optional<bool> yields;  ///< whether MPI gives up the core while it waits; not known: none
   [[nodiscard]] bool more_ranks_than_cores() const { return ranks_here > open_cores_here; }
 };
@@ -52,5 +55,8 @@ struct ThreadShare {
 
 /// What to change, if OMP_NUM_THREADS asks for more threads than there are cores; otherwise empty.
 [[nodiscard]] std::string warning_of(const ThreadShare& share);
+
+/// One line for people if a machine had more to do than it has cores; otherwise empty.
+[[nodiscard]] std::string busy_line(const ThreadShare& share);
 
 }  // namespace hyperslab::comm

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "blas_kernels.hpp"
+#include "library_settings.hpp"
 
+#include <omp.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,7 +19,14 @@ extern "C" {
 namespace hyperslab::cli {
 namespace {
 
-constexpr const char* kVariable = "OPENBLAS_CORETYPE";
+constexpr const char* kKernels = "OPENBLAS_CORETYPE";
+constexpr const char* kSpins = "GOMP_SPINCOUNT";
+/// Some tens of microseconds, as long as a thread takes to sleep and to wake. GCC's OpenMP spins
+/// for milliseconds unless it is asked for less.
+constexpr const char* kSpinCount = "3000";
+
+/// By these a user chooses how threads wait.
+constexpr std::array kWaitVariables = {kSpins, "OMP_WAIT_POLICY", "GOMP_CPU_AFFINITY"};
 
 /// Kernels without AVX2 that OpenBLAS takes for processors it does not know.
 constexpr std::array<std::string_view, 7> kWithoutAvx2 = {
@@ -37,18 +45,34 @@ const char* widest_kernels() {
 #endif
 }
 
-}  // namespace
-
-void use_kernels_of_processor(char** words) {
-  if (openblas_get_corename == nullptr || std::getenv(kVariable) != nullptr) return;
+/// True if a setting was made.
+bool set_kernels() {
+  if (openblas_get_corename == nullptr || std::getenv(kKernels) != nullptr) return false;
   const std::string_view taken = openblas_get_corename();
   const char* const kernels = widest_kernels();
-  if (kernels == nullptr || std::ranges::find(kWithoutAvx2, taken) == kWithoutAvx2.end()) return;
+  if (kernels == nullptr || std::ranges::find(kWithoutAvx2, taken) == kWithoutAvx2.end()) {
+    return false;
+  }
+  return ::setenv(kKernels, kernels, 1) == 0;
+}
+
+/// True if a setting was made.
+bool set_spins() {
+  const auto is_set = [](const char* name) { return std::getenv(name) != nullptr; };
+  if (omp_get_max_threads() < 2 || std::ranges::any_of(kWaitVariables, is_set)) return false;
+  return ::setenv(kSpins, kSpinCount, 1) == 0;
+}
+
+}  // namespace
+
+void start_again_with_settings(char** words) {
+  const bool kernels_set = set_kernels();
+  const bool spins_set = set_spins();
+  if (!kernels_set && !spins_set) return;
   std::error_code refused;
   // Its own path, by which the system names the process.
   const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", refused);
-  if (refused || ::setenv(kVariable, kernels, 1) != 0) return;
-  ::execv(program.c_str(), words);  // returns if the system refuses; then products are slow
+  if (!refused) ::execv(program.c_str(), words);  // returns if the system refuses; then it is slow
 }
 
 }  // namespace hyperslab::cli
