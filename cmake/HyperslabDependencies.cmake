@@ -1,32 +1,49 @@
 # SPDX-License-Identifier: Apache-2.0
 # Every dependency comes from find_package or a plain search, so that CMAKE_PREFIX_PATH, environment
 # modules and Spack work; nothing is downloaded.
+# hyperslab_require(DEBIAN_PACKAGE NAME ...) is find_package(NAME ...), and names the package if it is missing.
+macro(hyperslab_require package name)
+  find_package(${name} ${ARGN} QUIET)
+  if(NOT ${name}_FOUND)
+    message(FATAL_ERROR "${name} was not found (${ARGN}): install ${package} (Debian, Ubuntu), load a module, or name its "
+                        "folder in CMAKE_PREFIX_PATH")
+  endif()
+endmacro()
+# hyperslab_require_module(DEBIAN_PACKAGE PREFIX MODULE) makes PkgConfig::PREFIX.
+macro(hyperslab_require_module package prefix module)
+  pkg_check_modules(${prefix} QUIET IMPORTED_TARGET ${module})
+  if(NOT ${prefix}_FOUND)
+    message(FATAL_ERROR "${module} was not found by pkg-config: install ${package} (Debian, Ubuntu), load a module, or name "
+                        "its folder in PKG_CONFIG_PATH")
+  endif()
+endmacro()
+
 set(MPI_CXX_SKIP_MPICXX ON)
-find_package(MPI REQUIRED COMPONENTS C CXX)
-find_package(OpenMP REQUIRED COMPONENTS CXX)
+hyperslab_require(libopenmpi-dev MPI COMPONENTS C CXX)
+hyperslab_require(g++ OpenMP COMPONENTS CXX)
 find_package(Threads REQUIRED)
-find_package(OpenSSL 1.1 REQUIRED COMPONENTS Crypto)
-find_package(fmt REQUIRED)
-find_package(spdlog REQUIRED)
-find_package(nlohmann_json REQUIRED)
-find_package(PkgConfig REQUIRED)
-pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET libpcre2-8)
-pkg_check_modules(utf8proc REQUIRED IMPORTED_TARGET libutf8proc)
-pkg_check_modules(turbojpeg REQUIRED IMPORTED_TARGET libturbojpeg)
-find_package(PNG REQUIRED)
-find_package(ZLIB REQUIRED)
+hyperslab_require(libssl-dev OpenSSL 1.1 COMPONENTS Crypto)
+hyperslab_require(libfmt-dev fmt)
+hyperslab_require(libspdlog-dev spdlog)
+hyperslab_require(nlohmann-json3-dev nlohmann_json)
+hyperslab_require(pkg-config PkgConfig)
+hyperslab_require_module(libpcre2-dev pcre2 libpcre2-8)
+hyperslab_require_module(libutf8proc-dev utf8proc libutf8proc)
+hyperslab_require_module(libturbojpeg0-dev turbojpeg libturbojpeg)
+hyperslab_require(libpng-dev PNG)
+hyperslab_require(zlib1g-dev ZLIB)
 # Boost.Asio has the coroutines of C++20 since 1.74.
-find_package(Boost 1.74 REQUIRED COMPONENTS program_options)
+hyperslab_require(libboost-program-options-dev Boost 1.74 COMPONENTS program_options)
 
 # yaml-cpp 0.7 names its target yaml-cpp, 0.8 yaml-cpp::yaml-cpp.
-find_package(yaml-cpp REQUIRED)
+hyperslab_require(libyaml-cpp-dev yaml-cpp)
 if(NOT TARGET yaml-cpp)
   add_library(yaml-cpp INTERFACE IMPORTED)
   target_link_libraries(yaml-cpp INTERFACE yaml-cpp::yaml-cpp)
 endif()
 
 # The serial library is enough (a file per rank); a parallel one includes mpi.h in its headers.
-find_package(HDF5 1.10 REQUIRED COMPONENTS C)
+hyperslab_require(libhdf5-dev HDF5 1.10 COMPONENTS C)
 if(NOT TARGET hdf5::hdf5)
   message(FATAL_ERROR "HDF5 was found without the target hdf5::hdf5; CMake 3.25 or newer makes it")
 endif()
@@ -50,5 +67,5 @@ target_link_libraries(hyperslab_blas INTERFACE "${OPENBLAS_LIBRARY}")
 include(HyperslabCuda)
 
 if(HYPERSLAB_TESTS)
-  find_package(GTest REQUIRED)
+  hyperslab_require(libgtest-dev GTest)
 endif()

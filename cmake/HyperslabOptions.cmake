@@ -2,6 +2,9 @@
 option(HYPERSLAB_TESTS "Build the tests" ON)
 set(HYPERSLAB_CUDA AUTO CACHE STRING "Build the CUDA backend: ON, OFF, or AUTO (where a toolkit and a driver are)")
 set_property(CACHE HYPERSLAB_CUDA PROPERTY STRINGS AUTO ON OFF)
+if(NOT HYPERSLAB_CUDA MATCHES "^([Aa][Uu][Tt][Oo]|[Oo][Nn]|[Oo][Ff][Ff]|[Yy][Ee][Ss]|[Nn][Oo]|[Tt][Rr][Uu][Ee]|[Ff][Aa][Ll][Ss][Ee]|0|1)$")
+  message(FATAL_ERROR "HYPERSLAB_CUDA is '${HYPERSLAB_CUDA}', expected AUTO, ON or OFF")
+endif()
 option(HYPERSLAB_NATIVE "Compile for this machine's processor (-march=native)" ON)
 option(HYPERSLAB_WERROR "Treat warnings as errors" OFF)
 set(HYPERSLAB_SANITIZE OFF CACHE STRING

@@ -58,5 +58,5 @@ def describe_machine(binary: Path) -> dict[str, Any]:
     return {
         "host": platform.node(), "system": platform.platform(), "processor": processor(),
         "cores": len(os.sched_getaffinity(0)), "gpus": gpus(),
-        "program": output_of(str(binary), "--version").strip(), "libraries": libraries_of(binary),
+        "program": output_of(str(binary), "--version").partition("\n")[0].strip(), "libraries": libraries_of(binary),
     }

@@ -17,11 +17,13 @@ using train::Config;
 std::string ranks_message(const Config& c, const Surroundings& s) {
   const auto& p = c.parallel;
   const std::int64_t others = std::int64_t{p.tensor} * p.pipeline;
+  const auto needed = required_ranks(c);
   const auto found = s.is_plan
-                         ? fmt::format("--ranks is {}; set it to {}", s.ranks, required_ranks(c))
-                         : fmt::format("{} were started; start {}", s.ranks, required_ranks(c));
-  auto text = fmt::format("needs {} ranks ({} x {} x {}, data x tensor x pipeline), {}",
-                          required_ranks(c), p.data, p.tensor, p.pipeline, found);
+                         ? fmt::format("--ranks is {}; set it to {}", s.ranks, needed)
+                         : fmt::format("{} {} started; start {} (mpirun -np {} hyperslab ...)",
+                                       s.ranks, s.ranks == 1 ? "was" : "were", needed, needed);
+  auto text = fmt::format("needs {} rank{} ({} x {} x {}, data x tensor x pipeline), {}", needed,
+                          needed == 1 ? "" : "s", p.data, p.tensor, p.pipeline, found);
   if (divides(others, s.ranks))
     text += fmt::format(" or set parallel.data to {}", s.ranks / others);
   return text;

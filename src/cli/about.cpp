@@ -9,8 +9,10 @@
 #include "command.hpp"
 #include "hyperslab/comm/time_limit.hpp"
 #include "hyperslab/core/fault.hpp"
+#include "hyperslab/core/printable.hpp"
 #include "hyperslab/core/version.hpp"
 #include "hyperslab/deck/reference.hpp"
+#include "library_versions.hpp"
 
 namespace hyperslab::cli {
 namespace {
@@ -31,7 +33,7 @@ std::string overview() {
       "                         (both with --markdown: as tables)\n"
       "  --completion bash|zsh  a script for the shell: source <(hyperslab --completion bash)\n"
       "  --faults               what HYPERSLAB_FAULT can make fail, for tests\n"
-      "  --version              of this program\n";
+      "  --version              of this program, its compiler and its libraries\n";
   return text;
 }
 
@@ -70,7 +72,7 @@ Table table_of(const std::vector<std::string>& words) {
 
 std::string answer_to(const std::vector<std::string>& words) {
   const std::string& question = words.front();
-  if (question == "--version") return fmt::format("hyperslab {} ({})\n", version(), commit());
+  if (question == "--version") return versions();
   if (question == "--completion") {
     if (words.size() == 2) return completion_script(words[1]);
     throw Error(ExitCode::usage, "--completion takes a shell, bash or zsh");
@@ -113,7 +115,7 @@ std::string unknown_command(const std::vector<std::string>& words) {
   const auto near = deck::nearest_word(words.front(), known);
   const bool option = words.front().starts_with('-');
   const auto text =
-      fmt::format("there is no {} '{}'", option ? "option" : "command", words.front());
+      fmt::format("there is no {} '{}'", option ? "option" : "command", printable(words.front()));
   if (near.empty()) return text + "\n\n" + overview();
   return fmt::format("{}; did you mean '{}'? hyperslab --help lists all\n", text, near);
 }

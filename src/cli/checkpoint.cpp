@@ -24,12 +24,18 @@ std::string base_of(const io::CheckpointReader& reader) {
   return as_stored(stored_deck(reader)).checkpoint.initial;
 }
 
-void print_problems(std::span<const std::string> problems) {
+void print_problems(const std::string& folder, std::span<const std::string> problems) {
   constexpr std::size_t kMostShown = 50;
   for (const std::string& problem : problems.first(std::min(problems.size(), kMostShown))) {
-    fmt::print("{}\n", printable(problem));
+    fmt::print(stderr, "{}\n", printable(problem));
   }
-  if (problems.size() > kMostShown) fmt::print("... and {} more\n", problems.size() - kMostShown);
+  if (problems.size() > kMostShown) {
+    fmt::print(stderr, "... and {} more\n", problems.size() - kMostShown);
+  }
+  fmt::print(stderr,
+             "hyperslab: {}: the checkpoint is damaged; remove this folder, and a start resumes "
+             "from the step before it, or restore it from a copy\n",
+             printable(folder));
 }
 
 /// False if a checkpoint is damaged.
@@ -43,8 +49,9 @@ bool look_at(const std::string& action, const std::vector<std::string>& director
       continue;
     }
     const std::vector<std::string> problems = reader.verify();
-    print_problems(problems);
-    if (problems.empty()) {
+    if (!problems.empty()) {
+      print_problems(reader.folder(), problems);
+    } else {
       fmt::print("{}: sound, {} tensors, {} bytes\n", reader.folder(), reader.tensors().size(),
                  reader.bytes());
     }

@@ -2,10 +2,13 @@
 #include "hyperslab/core/arena.hpp"
 
 #include <algorithm>
+#include <array>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <limits>
+#include <string>
 #include <utility>
 
 #include "cuda.hpp"
@@ -29,11 +32,21 @@ void* allocate_on_host(std::size_t bytes) {
   return memory;
 }
 
+/// "1.50 GiB"; small counts in bytes.
+std::string readable_bytes(std::size_t bytes) {
+  constexpr double kGibibyte = 1073741824.0;
+  const double gibibytes = static_cast<double>(bytes) / kGibibyte;
+  if (gibibytes < 0.1) return std::to_string(bytes) + " bytes";
+  std::array<char, 48> text{};
+  (void)std::snprintf(text.data(), text.size(), "%.2f GiB", gibibytes);
+  return text.data();
+}
+
 std::string facts_of(const std::string& where, std::size_t asked, std::size_t free,
                      const std::string& arena) {
-  return "out of memory" + (where.empty() ? "" : " " + where) + ": " + std::to_string(asked) +
-         " bytes were asked for" + (arena.empty() ? "" : " (" + arena + ")") + ", " +
-         std::to_string(free) + " are free";
+  return "out of memory" + (where.empty() ? "" : " " + where) + ": " + readable_bytes(asked) +
+         " were asked for" + (arena.empty() ? "" : " (" + arena + ")") + ", " +
+         readable_bytes(free) + " are free";
 }
 
 /// The memory of an arena; if it runs out, the error names the arena.

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <iterator>
 #include <sstream>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -229,6 +231,34 @@ void add_scores(const ModelSpec& spec, Choices& choices) {
 
 }  // namespace
 
+namespace {
+
+/// A key whose values identity() stores as numbers, with their names in a deck.
+struct Numbered {
+  std::string_view key;
+  std::vector<std::string_view> names;
+};
+
+/// "activation=5" as "activation=swiglu".
+std::string readable_choice(const std::string& choice) {
+  static const std::vector<Numbered> kNumbered = {
+      {"position", {"learned", "sinusoidal", "rope", "none", "sincos2d"}},
+      {"norm", {"layernorm", "rmsnorm", "none"}},
+      {"norm_place", {"pre", "post", "sandwich", "post_sublayer"}},
+      {"activation",
+       {"gelu", "gelu_tanh", "relu", "silu", "relu_squared", "swiglu", "geglu", "geglu_tanh"}}};
+  const std::size_t equals = std::min(choice.find('='), choice.size());
+  const std::string key = choice.substr(0, equals);
+  const auto numbered = std::ranges::find(kNumbered, key, &Numbered::key);
+  if (numbered == kNumbered.end()) return choice;
+  for (std::size_t i = 0; i < numbered->names.size(); ++i) {
+    if (choice == key + "=" + std::to_string(i)) return key + "=" + std::string(numbered->names[i]);
+  }
+  return choice;
+}
+
+}  // namespace
+
 std::string identity(const ModelSpec& spec) {
   Choices choices = {
       {"layers", std::to_string(spec.layers)},
@@ -295,6 +325,10 @@ std::vector<std::pair<std::string, std::string>> differing_choices(const std::st
   for (const std::string& word : theirs) {
     const std::string other = with_key_of(ours, word);
     if (other.ends_with("=default")) out.emplace_back(other, word);
+  }
+  for (auto& [ours_choice, theirs_choice] : out) {
+    ours_choice = readable_choice(ours_choice);
+    theirs_choice = readable_choice(theirs_choice);
   }
   return out;
 }

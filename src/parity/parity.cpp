@@ -169,8 +169,10 @@ LayoutTrace trace_layout(comm::World& world, const train::Config& config, std::i
   const int ranks = config.parallel.ranks();
   if (ranks > world.size()) {
     throw Error(ExitCode::usage,
-                fmt::format("the layout {} needs {} ranks, {} were started; start {}",
-                            mesh::describe(config.parallel), ranks, world.size(), ranks))
+                fmt::format("the layout {} needs {} ranks, {} {} started; start {} (mpirun -np {} "
+                            "hyperslab ...)",
+                            mesh::describe(config.parallel), ranks, world.size(),
+                            world.size() == 1 ? "was" : "were", ranks, ranks))
         .on_all_ranks();
   }
   const std::unique_ptr<comm::World> part = world.part(world.rank() < ranks ? 0 : -1);

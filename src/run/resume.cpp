@@ -21,6 +21,18 @@
 namespace hyperslab::run {
 namespace {
 
+constexpr const char* kStartOver = "choose another run.name, or start over with --resume never";
+
+/// A model that differs in its shapes differs in many tensors; one line names its choices.
+void require_model(const io::CheckpointMeta& meta, const train::Config& config,
+                   const std::string& folder) {
+  try {
+    train::require_same_model(meta, config.model, folder);
+  } catch (const Error& error) {
+    throw Error(error.code(), fmt::format("{}, {}", error.what(), kStartOver));
+  }
+}
+
 /// Whether `directory` holds steps, complete or not.
 bool holds_steps(const std::string& directory) {
   std::error_code error;
@@ -97,16 +109,16 @@ void Resuming::check_resumable(const io::CheckpointMeta& meta) const {
   if (meta.samples_seen != expected) {
     throw Error(ExitCode::checkpoint,
                 fmt::format("{}: step {} had seen {} samples, with train.global_batch {} it would "
-                            "be {}; resume with the batch it was trained with",
+                            "be {}; resume with the batch it was trained with, {}",
                             start_.checkpoints, meta.step, meta.samples_seen,
-                            start_.config.train.global_batch, expected));
+                            start_.config.train.global_batch, expected, kStartOver));
   }
   if (meta.data_fingerprint != data_.train_source().fingerprint()) {
     throw Error(ExitCode::checkpoint,
                 fmt::format("{}: the training data changed since step {} (fingerprint {:016x}, now "
-                            "{:016x}); resume with the same files in the same order",
+                            "{:016x}); resume with the same files in the same order, {}",
                             start_.checkpoints, meta.step, meta.data_fingerprint,
-                            data_.train_source().fingerprint()));
+                            data_.train_source().fingerprint(), kStartOver));
   }
 }
 
@@ -161,8 +173,8 @@ void Resuming::load(std::int64_t step) {
     const io::CheckpointMeta& meta = reader.meta();
     check_resumable(meta);
     train::require_loadable(reader, start_.config, trainer_);
-    trainer_.load(reader);  // which names every tensor of another shape
-    train::require_same_model(meta, start_.config.model, reader.folder());
+    require_model(meta, start_.config, reader.folder());
+    trainer_.load(reader);
     point_.first_step = meta.step + 1;
     point_.earlier_seconds = meta.wall_seconds;
     point_.spikes = meta.spikes;

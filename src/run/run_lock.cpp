@@ -82,6 +82,11 @@ void RunLock::fail(const std::string& what, int error) const {
 
 void RunLock::make_directory() {
   std::error_code error;
+  if (fs::exists(directory_, error) && !fs::is_directory(directory_, error)) {
+    throw Error(ExitCode::storage,
+                fmt::format("{}: is a file, expected a directory; remove it or choose another {}",
+                            directory_, key_));
+  }
   for (fs::path path = directory_; !path.empty() && !fs::exists(path, error) && !error;
        path = path.parent_path()) {
     made_.insert(made_.begin(), path.string());

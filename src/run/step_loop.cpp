@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 
 #include "hyperslab/core/error.hpp"
@@ -192,6 +193,16 @@ bool StepLoop::goes_back_for(const Spikes::Spike& spike) {
   return true;
 }
 
+namespace {
+
+/// "6.3 standard deviations above its mean", or below it.
+std::string deviation(double z) {
+  return fmt::format("{:.1f} standard deviations {} its mean", std::abs(z),
+                     z < 0 ? "below" : "above");
+}
+
+}  // namespace
+
 void StepLoop::tell(const Spikes::Spike& spike, const std::string& what) {
   if (!parts_.start.is_first()) return;
   const bool only_logs = parts_.spikes.policy() == train::SpikePolicy::log;
@@ -199,9 +210,8 @@ void StepLoop::tell(const Spikes::Spike& spike, const std::string& what) {
   parts_.records.finish_line();
   const SpikeDetector::Verdict& verdict = spike.verdict;
   log::warn(fmt::format(
-      "spike at step {}: loss {:.4f} ({:.1f} standard deviations above its mean), gradient norm "
-      "{:.4g} ({:.1f}); {}{}",
-      spike.step, spike.loss, verdict.loss_z, spike.norm, verdict.norm_z, what,
+      "spike at step {}: loss {:.4f} ({}), gradient norm {:.4g} ({}); {}{}", spike.step, spike.loss,
+      deviation(verdict.loss_z), spike.norm, deviation(verdict.norm_z), what,
       verdict.begins_anew
           ? fmt::format("; {} in a row: the statistics begin again", SpikeDetector::kMostInARow)
           : ""));

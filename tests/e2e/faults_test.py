@@ -79,11 +79,11 @@ class Decks(Refused):
                 self.refuse_train(2, [f"--set {setting}", word], setting, ranks=1)
 
     def test_layout_that_does_not_fit_the_ranks(self):
-        self.refuse(2, ["needs 4 ranks", "2 were started"], "train", "deck.yaml", "--set", "parallel.data=4")
+        self.refuse(2, ["needs 4 ranks", "2 were started; start 4 (mpirun -np 4 hyperslab ...)"], "train", "deck.yaml", "--set", "parallel.data=4")
 
     def test_one_rank_if_four_are_needed(self):
         for ranks in (0, 1):
-            self.refuse(2, ["needs 4 ranks", "1 were started"], "train", "deck.yaml", "--set",
+            self.refuse(2, ["needs 4 ranks", "1 was started; start 4 (mpirun -np 4 hyperslab ...)"], "train", "deck.yaml", "--set",
                         "parallel.data=4", ranks=ranks)
 
     def test_batch_that_the_ranks_do_not_divide(self):

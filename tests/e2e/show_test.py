@@ -50,7 +50,17 @@ class Help(support.Case):
         result = self.run_program("--version")
 
         self.assertEqual(result.code, 0)
-        self.assertRegex(result.out, r"^hyperslab \d+\.\d+\.\d+ \(.+\)\n$")
+        first, *others = result.out.splitlines()
+        self.assertRegex(first, r"^hyperslab \d+\.\d+\.\d+ \(.+\)$")
+        names = [line.split()[0] for line in others]
+        self.assertEqual([name for name in names if name != "NCCL"], ["compiler", "MPI", "HDF5", "BLAS", "CUDA", "vectors"])
+
+    def test_a_name_in_a_message_moves_no_cursor(self):
+        result = self.run_program("tr\x1b[31m")
+
+        self.assertEqual(result.code, 2)
+        self.assertNotIn("\x1b", result.err)
+        self.assertIn("there is no command 'tr", result.err)
 
 
 class Reference(support.Case):

@@ -246,7 +246,8 @@ void attention_backward(Context& ctx, const HeadLayout& layout, const AttentionS
         backward_group(call, i / layout.kv_heads, i % layout.kv_heads, scratch);
       }
     };
-    parallel_chunks(ctx.threads(), B * layout.kv_heads, tokens * layout.head_width, groups);
+    parallel_chunks(ctx.threads(), B * layout.kv_heads,
+                    work_of_products(5 * tokens * tokens * layout.head_width), groups);
   });
   if (dbias) cpu::linear_backward_weight(ctx, dqkv, {}, accumulate_bias, {}, dbias);
 }

@@ -199,7 +199,8 @@ void attend_all(Context& ctx, const char* op, const ForwardCall<T>& call, Dim B,
   const HeadLayout& layout = call.layout;
   auto* base = static_cast<T*>(
       ctx.workspace(op, attention_forward_workspace(ctx.threads(), layout, max_keys, dtype_of<T>)));
-  const Dim work = (call.past.value + call.queries) * layout.head_width;
+  const Dim keys = (call.past.value + call.queries) * layout.head_width;
+  const Dim work = 2 * keys + work_of_products(2 * keys * call.queries);
   parallel_chunks(ctx.threads(), B * layout.kv_heads, work, [&](int chunk, Dim begin, Dim end) {
     const Dim stride = ForwardScratch<T>(nullptr, layout, max_keys).count;
     const ForwardScratch<T> scratch(base + chunk * stride, layout, max_keys);

@@ -243,7 +243,7 @@ void attention_reference_forward(Context& ctx, const HeadLayout& layout,
                probabilities.data<T>() + i * tokens * tokens, i, base + chunk * kRowBlock * tokens);
         }
       };
-      parallel_chunks(ctx.threads(), qkv.shape()[0] * H, tokens * tokens, heads);
+      parallel_chunks(ctx.threads(), qkv.shape()[0] * H, work_of_calls(tokens * tokens), heads);
     };
     each_head(kScoresComponent, [](const Head<T>& head, T* kept, Dim, T*) {
       head_scores(head, 0, head.tokens, kept);
@@ -285,7 +285,8 @@ void attention_reference_backward(Context& ctx, const HeadLayout& layout,
                base + chunk * kRowBlock * tokens);
         }
       };
-      parallel_chunks(ctx.threads(), qkv.shape()[0] * layout.kv_heads, tokens * tokens, groups);
+      parallel_chunks(ctx.threads(), qkv.shape()[0] * layout.kv_heads,
+                      work_of_calls(tokens * tokens), groups);
     };
     using Gradient = HeadGradient<T>;
     each_head(kValuesComponent, [](const Head<T>& head, const T* kept, const Gradient& g,

@@ -136,7 +136,7 @@ void multiply_block(const Problem& p, const Block& b, const Memory& m) {
   const Dim row_units = (b.rows() + kUnitRows - 1) / kUnitRows;
   const Dim wanted = (kUnitsOfThread * p.threads + row_units - 1) / row_units;
   const Dim groups = p.threads == 1 ? 1 : std::min(panels, wanted);  // of panels
-  const bool worth_it = b.rows() * b.columns() * b.ks() > kSerialWork;
+  const bool worth_it = work_of_products(b.rows() * b.columns() * b.ks()) > kSerialWork;
 #pragma omp parallel for num_threads(p.threads) schedule(dynamic) if (worth_it)
   for (Dim unit = 0; unit < row_units * groups; ++unit) {
     const Dim group = unit % groups;

@@ -320,21 +320,22 @@ void fp8_matmul(Context& ctx, const CFp8Matrix& a, const CFp8Matrix& b, CView bi
         }
       };
       const Dim strips = (M + kRows - 1) / kRows;
-      parallel_chunks(ctx.threads(), strips, kRows * N, [&](int, Dim begin, Dim end) {
-        thread_local Tiles tiles;
-        for (Dim strip = begin; strip < end; ++strip) {
-          const Dim m = strip * kRows;
-          for (Dim n = 0; n < N; n += kColumns) {
-            const GemmSize tile = {std::min(kRows, M - m), std::min(kColumns, N - n), kDepth};
-            sum_tile(left, right, tile, m, n, tiles);
-            for (Dim i = 0; i < tile.M; ++i) {
-              for (Dim j = 0; j < tile.N; ++j) {
-                write(m + i, n + j, tiles.c[static_cast<std::size_t>(i * kColumns + j)]);
+      parallel_chunks(
+          ctx.threads(), strips, work_of_calls(kRows * N), [&](int, Dim begin, Dim end) {
+            thread_local Tiles tiles;
+            for (Dim strip = begin; strip < end; ++strip) {
+              const Dim m = strip * kRows;
+              for (Dim n = 0; n < N; n += kColumns) {
+                const GemmSize tile = {std::min(kRows, M - m), std::min(kColumns, N - n), kDepth};
+                sum_tile(left, right, tile, m, n, tiles);
+                for (Dim i = 0; i < tile.M; ++i) {
+                  for (Dim j = 0; j < tile.N; ++j) {
+                    write(m + i, n + j, tiles.c[static_cast<std::size_t>(i * kColumns + j)]);
+                  }
+                }
               }
             }
-          }
-        }
-      });
+          });
     }
   });
 }

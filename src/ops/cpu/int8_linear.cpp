@@ -182,15 +182,16 @@ void multiply(int threads, const Int8Kernels& kernels, const Problem<T>& p, std:
               Dim panel_bytes) {
   const bool packed = kernels.packed_rows > 0 && p.rows >= kernels.packed_rows;
   const Dim units = (p.M + kPanelRows - 1) / kPanelRows;
-  parallel_chunks(threads, units, kPanelRows * p.K * p.rows, [&](int chunk, Dim begin, Dim end) {
-    const Dim first = begin * kPanelRows;
-    const Dim last = std::min(end * kPanelRows, p.M);
-    if (packed) {
-      multiply_packed(kernels, p, first, last, panels + chunk * panel_bytes);
-    } else {
-      multiply_stored(kernels, p, first, last);
-    }
-  });
+  parallel_chunks(threads, units, work_of_products(kPanelRows * p.K * p.rows),
+                  [&](int chunk, Dim begin, Dim end) {
+                    const Dim first = begin * kPanelRows;
+                    const Dim last = std::min(end * kPanelRows, p.M);
+                    if (packed) {
+                      multiply_packed(kernels, p, first, last, panels + chunk * panel_bytes);
+                    } else {
+                      multiply_stored(kernels, p, first, last);
+                    }
+                  });
 }
 
 }  // namespace

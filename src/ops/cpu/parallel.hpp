@@ -10,8 +10,19 @@
 
 namespace hyperslab::ops::cpu {
 
-/// Below this much work a loop is not worth waking the other threads.
-inline constexpr Dim kSerialWork = 8192;
+/// Below this much work, some ten microseconds, a loop is not worth waking the other threads: a
+/// core that another program uses answers late. What a loop computes does not depend on it.
+inline constexpr Dim kSerialWork = 65536;
+/// So many products of a matrix multiplication take as long as one element that is touched.
+inline constexpr Dim kProductsOfElement = 16;
+
+/// Work per item of a loop whose items are so many products each.
+[[nodiscard]] constexpr Dim work_of_products(Dim products) {
+  return products / kProductsOfElement + 1;
+}
+/// Work per item of a loop whose body calls a library that decides on threads, too: outside of a
+/// parallel region it may take several, and its sums then have other bits.
+[[nodiscard]] constexpr Dim work_of_calls(Dim elements) { return 8 * elements; }
 
 /// Cuts [0, count) into `threads` equal ranges and calls body(chunk, begin, end) for each that is
 /// not empty. The ranges depend on `threads` alone, so partial sums have the same bits in every

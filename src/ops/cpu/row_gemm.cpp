@@ -43,23 +43,24 @@ template <class T>
 void row_gemm(int threads, GemmSize n, T alpha, Operand<T> a, Operand<T> b, Result<T> c) {
   require(a.trans == Trans::no && b.trans == Trans::yes, "row_gemm: is of a and b transposed");
   const Dim panels = (n.N + kPanel<T> - 1) / kPanel<T>;
-  parallel_chunks(threads, panels, n.M * n.K * kPanel<T>, [&](int, Dim begin, Dim end) {
-    thread_local std::vector<T> panel;
-    panel.resize(std::max(panel.size(), static_cast<std::size_t>(n.K * kPanel<T>)));
-    alignas(64) std::array<T, kRowsAtOnce * kPanel<T>> sums;
-    for (Dim p = begin; p < end; ++p) {
-      const Dim column = p * kPanel<T>;
-      const Dim columns = std::min(kPanel<T>, n.N - column);
-      pack_panel(n.K, b, column, columns, panel.data());
-      for (Dim row = 0; row < n.M; row += kRowsAtOnce) {
-        const Dim rows = std::min(kRowsAtOnce, n.M - row);
-        small_gemm<T>(rows, kPanel<T>, n.K, {a.data + row * a.row, a.row, 1},
-                      {panel.data(), kPanel<T>, 0}, {sums.data(), kPanel<T>, false});
-        add_sums<T>(rows, columns, alpha, sums.data(),
-                    {c.data + row * c.row + column, c.row, c.beta});
-      }
-    }
-  });
+  parallel_chunks(
+      threads, panels, work_of_products(n.M * n.K * kPanel<T>), [&](int, Dim begin, Dim end) {
+        thread_local std::vector<T> panel;
+        panel.resize(std::max(panel.size(), static_cast<std::size_t>(n.K * kPanel<T>)));
+        alignas(64) std::array<T, kRowsAtOnce * kPanel<T>> sums;
+        for (Dim p = begin; p < end; ++p) {
+          const Dim column = p * kPanel<T>;
+          const Dim columns = std::min(kPanel<T>, n.N - column);
+          pack_panel(n.K, b, column, columns, panel.data());
+          for (Dim row = 0; row < n.M; row += kRowsAtOnce) {
+            const Dim rows = std::min(kRowsAtOnce, n.M - row);
+            small_gemm<T>(rows, kPanel<T>, n.K, {a.data + row * a.row, a.row, 1},
+                          {panel.data(), kPanel<T>, 0}, {sums.data(), kPanel<T>, false});
+            add_sums<T>(rows, columns, alpha, sums.data(),
+                        {c.data + row * c.row + column, c.row, c.beta});
+          }
+        }
+      });
 }
 
 template void row_gemm(int, GemmSize, float, Operand<float>, Operand<float>, Result<float>);

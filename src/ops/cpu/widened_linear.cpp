@@ -69,24 +69,25 @@ void multiply_few(int threads, const Problem<float>& p, const CQuantizedMatrix& 
   if (nibbles) split_rows(threads, p, split);
   const float* x = nibbles ? split : p.x;
   const Dim units = (p.M + 3) / 4;
-  parallel_chunks(threads, units, 4 * p.K * p.rows, [&](int, Dim begin, Dim end) {
-    const Dim last = std::min(end * 4, p.M);
-    for (Dim first = begin * 4; first < last;) {
-      const int step = last - first >= 4 ? 4 : 1;
-      for (Dim row = 0; row < p.rows; row += kWidenedRows) {
-        const Dim rows = std::min(kWidenedRows, p.rows - row);
-        std::array<float, kWidenedRows * 4> sums;
-        widened_dots({x + row * p.K, rows, p.K}, weight, first, step, sums.data());
-        for (Dim i = 0; i < rows; ++i) {
-          for (int j = 0; j < step; ++j) {
-            const float bias = p.bias == nullptr ? 0.0F : p.bias[first + j];
-            p.y[(row + i) * p.M + first + j] = sums[i * 4 + j] + bias;
-          }
-        }
-      }
-      first += step;
-    }
-  });
+  parallel_chunks(threads, units, work_of_products(4 * p.K * p.rows) + 4 * p.K,
+                  [&](int, Dim begin, Dim end) {
+                    const Dim last = std::min(end * 4, p.M);
+                    for (Dim first = begin * 4; first < last;) {
+                      const int step = last - first >= 4 ? 4 : 1;
+                      for (Dim row = 0; row < p.rows; row += kWidenedRows) {
+                        const Dim rows = std::min(kWidenedRows, p.rows - row);
+                        std::array<float, kWidenedRows * 4> sums;
+                        widened_dots({x + row * p.K, rows, p.K}, weight, first, step, sums.data());
+                        for (Dim i = 0; i < rows; ++i) {
+                          for (int j = 0; j < step; ++j) {
+                            const float bias = p.bias == nullptr ? 0.0F : p.bias[first + j];
+                            p.y[(row + i) * p.M + first + j] = sums[i * 4 + j] + bias;
+                          }
+                        }
+                      }
+                      first += step;
+                    }
+                  });
 }
 
 }  // namespace

@@ -43,8 +43,9 @@ struct BrokenRule {
 const std::vector<BrokenRule>& broken_layout_rules() {
   static const std::vector<BrokenRule> all = {
       {"parallel.data", "data:", "parallel: {data: 4}\ndata:", kTwelveRanks,
-       "10:12|needs 4 ranks (4 x 1 x 1, data x tensor x pipeline), 12 were started; start 4 or "
-       "set parallel.data to 12"},
+       "10:12|needs 4 ranks (4 x 1 x 1, data x tensor x pipeline), 12 were started; start 4 "
+       "(mpirun "
+       "-np 4 hyperslab ...) or set parallel.data to 12"},
       {"train.tasks", "steps: 10", "steps: 10\n  tasks: [arc]", kCpu,
        "14:3|tasks are questions in text: set data.vocabulary to the vocabulary that made the "
        "token "
