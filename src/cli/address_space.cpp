@@ -3,6 +3,7 @@
 
 #include <malloc.h>
 #include <sched.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -24,6 +25,8 @@ constexpr std::size_t kOfLibraries = 32 * kMebibyte;  // beside OpenBLAS's, befo
 constexpr std::size_t kOfStart = 448 * kMebibyte;     // MPI, the program's threads, a small model
 constexpr std::size_t kOfThread = 8 * kMebibyte;      // its stack
 constexpr unsigned kSecondsForTheFirst = 2;
+constexpr int kMostThreads = 4096;
+constexpr rlim_t kLeastStack = rlim_t{256} << 10;
 
 /// Variables that OpenBLAS asks for its number of threads, in this order.
 constexpr std::array kThreadVariables = {"OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS",
@@ -55,14 +58,15 @@ int open_cores() {
   return std::max(CPU_COUNT(&cores), 1);
 }
 
-[[noreturn]] void end_short(const std::string& problem, char** environment) {
+[[noreturn]] void end_short(const std::string& problem, char** environment,
+                            ExitCode code = ExitCode::device) {
   const bool is_first = first_number(kLocalRankVariables, environment) == 0;
   // A launcher that ends the others asks them by a signal, which cuts sleep short, before it kills.
   unsigned left = is_first ? 0 : kSecondsForTheFirst;
   while (left > 0) left = ::sleep(left);
   const std::string line = "hyperslab: " + problem + "\n";
   (void)!::write(STDERR_FILENO, line.data(), line.size());
-  ::_exit(static_cast<int>(ExitCode::device));
+  ::_exit(static_cast<int>(code));
 }
 
 void require_left(std::size_t needed_bytes, int threads, char** environment) {
@@ -77,7 +81,25 @@ int threads_of_openblas(char** environment) {
   return asked == 0 ? open_cores() : std::min(asked, open_cores());
 }
 
+/// Libraries crash before main with less stack or more threads.
+void require_stack_and_threads(char** environment) {
+  const int threads = first_number(std::array{"OMP_NUM_THREADS"}, environment);
+  if (threads > kMostThreads) {
+    end_short("OMP_NUM_THREADS asks for " + std::to_string(threads) + " threads, at most " +
+                  std::to_string(kMostThreads) +
+                  " can be; unset it, or set it to the cores of a rank",
+              environment, ExitCode::usage);
+  }
+  rlimit stack{};
+  if (::getrlimit(RLIMIT_STACK, &stack) != 0 || stack.rlim_cur >= kLeastStack) return;
+  end_short(std::to_string(stack.rlim_cur / 1024) +
+                " KiB of stack are allowed (ulimit -s), at least " +
+                std::to_string(kLeastStack / 1024) + " are needed; ask for more (ulimit -s 8192)",
+            environment);
+}
+
 void check_before_main(int /*count*/, char** /*words*/, char** environment) {
+  require_stack_and_threads(environment);
   const int threads = threads_of_openblas(environment);
   const std::size_t needed = kOfLibraries + static_cast<std::size_t>(threads) * kGemmBufferBytes;
   require_left(needed, threads, environment);

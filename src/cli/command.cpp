@@ -174,6 +174,10 @@ std::string read_file(const std::string& path) {
   if (std::filesystem::is_directory(path, unknown)) {
     throw Error(ExitCode::usage, path + ": this is a folder, expected a deck (a YAML file)");
   }
+  if (std::filesystem::exists(path, unknown) && !std::filesystem::is_regular_file(path, unknown)) {
+    throw Error(ExitCode::usage,
+                path + ": this is a pipe or a device, expected a deck (a YAML file)");
+  }
   std::ifstream file(path, std::ios::binary);
   std::string text(std::istreambuf_iterator<char>(file), {});
   if (!file) {

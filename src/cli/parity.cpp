@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <sstream>
@@ -28,6 +29,11 @@ std::vector<Candidate> read_matrix(comm::World& world, const std::string& deck,
   std::string text;
   comm::agree(world, [&] {
     if (world.rank() != 0) return;
+    std::error_code unknown;
+    if (std::filesystem::exists(path, unknown) &&
+        !std::filesystem::is_regular_file(path, unknown)) {
+      throw Error(ExitCode::usage, path + ": is no regular file, expected lines of --set values");
+    }
     std::ifstream file(path);
     text.assign(std::istreambuf_iterator<char>(file), {});
     if (!file) throw Error(ExitCode::usage, path + ": cannot read this file");

@@ -5,6 +5,7 @@
 import support
 
 TENSOR = "model/blocks.0.attention.query.weight"
+ADVICE = "another run.name, or start over with --resume never"
 
 
 class Resume(support.Case):
@@ -25,9 +26,9 @@ class Resume(support.Case):
         self.assertEqual(support.snapshot(self.folder / run), before)
 
     def test_another_model(self):
-        self.refuse("run", [TENSOR, "(32, 32), expected (64, 64)", "model/final_norm.weight", "step_00000020"],
-                    "model.width=64")
-        self.refuse("run", ["model/blocks.2.mlp.up.weight", "missing"], "model.layers=3")
+        for setting, words in (("width=64", "width=32 here width=64"), ("layers=3", "layers=2 here layers=3"),
+                               ("activation=gelu", "activation=swiglu here activation=gelu")):
+            self.refuse("run", ["step_00000020", "another model", words, ADVICE], f"model.{setting}")
 
     def test_another_model_of_equal_shapes(self):
         self.refuse("run", ["another model", "heads=", "here heads=8"], "model.heads=8")
@@ -53,7 +54,7 @@ class Resume(support.Case):
     def test_changed_training_data(self):
         support.write_tokens(self.folder / "other.bin", [*support.text().encode(), 10, 256])
 
-        self.refuse("run", ["training data changed since step 20", "same files"], "data.train=[other.bin]")
+        self.refuse("run", ["training data changed since step 20", "same files", ADVICE], "data.train=[other.bin]")
         self.refuse("run", ["training data changed"], "data.train=[text.bin, text.bin]")
 
     def test_changed_global_batch(self):

@@ -138,7 +138,7 @@ class Generate(support.Case):
         (away / "alone/vocabulary/tokenizer.json").write_text("{}", encoding="utf-8")
         broken = self.run_program("generate", "--checkpoint", "away/alone", *greedy)
         self.assert_refused(broken, 4, "vocabulary/tokenizer.json", "bytes, expected")
-        self.assertIn("vocabulary/tokenizer.json", self.run_program("checkpoint", "verify", "away/alone").out)
+        self.assertIn("vocabulary/tokenizer.json", self.run_program("checkpoint", "verify", "away/alone").err)
 
     def test_a_vocabulary_that_is_nowhere(self):
         self.train("old", "data.vocabulary=gone", "train.steps=2")

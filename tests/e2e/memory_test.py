@@ -24,16 +24,18 @@ class Memory(support.Case):
         """Steps in memory."""
         return sorted({int(path.name[5:]) for path in (self.folder / "memory").glob("*/*/step_*[0-9]")})
 
-    def kill_behind(self, run, step, ranks, process):
-        """Kills a rank once the step is in the metrics and a checkpoint in memory."""
-        path = self.folder / run / "metrics.jsonl"
-
-        def is_there():
-            return path.exists() and path.read_bytes().count(b"\n") >= step and self.held()
-
-        self.assertTrue(support.wait_until(is_there, 60))
+    def start_until_held(self, run, ranks, *settings):
+        """Starts a run that waits in a step until its newest checkpoint in memory is complete, and is killed then."""
+        process = self.start("train", "deck.yaml", *support.overrides(*self.settings(run, ranks), *settings),
+                             ranks=0 if ranks == 1 else ranks,
+                             env={**os.environ, "HYPERSLAB_FAULT": "step.forward#1:*:20:delay_600"})
+        self.addCleanup(process.kill)
+        ready = support.wait_until(lambda: self.held() == [18], 120)
+        processes = [process.pid] if ranks == 1 else support.children(process.pid)
         process.send_signal(signal.SIGKILL)
         process.communicate(timeout=30)
+        self.assertTrue(support.wait_until(lambda: not any(map(support.alive, processes)), 30))
+        self.assertTrue(ready, self.held())
 
     def test_a_killed_run_goes_on_from_memory_on_other_ranks(self):
         self.train("whole", *SETTINGS)
@@ -41,9 +43,7 @@ class Memory(support.Case):
             with self.subTest(first=first, then=then):
                 run = f"killed{first}"
                 slow = ("checkpoint.keep=all",)
-                process = self.start("train", "deck.yaml", *support.overrides(
-                    *self.settings(run, first), *slow), ranks=0 if first == 1 else first)
-                self.kill_behind(run, 4, first, process)
+                self.start_until_held(run, first, *slow)
                 held = self.held()
                 self.assertEqual(len(held), 1, "only the newest stays")
                 self.assertEqual(held[0] % 3, 0)
@@ -60,8 +60,7 @@ class Memory(support.Case):
                                   support.column(self.folder / "whole", "loss"), 1e-5)
 
     def test_a_start_that_goes_back_removes_what_memory_holds(self):
-        process = self.start("train", "deck.yaml", *support.overrides(*self.settings("back", 1)))
-        self.kill_behind("back", 4, 1, process)
+        self.start_until_held("back", 1)
 
         result = self.run_program("train", "deck.yaml", *support.overrides(*self.settings("back", 1), "train.steps=2"),
                                   "--resume", "never")

@@ -79,6 +79,20 @@ class Kernels(support.Case):
         self.assertEqual(self.kernels_of_starts(), ["none", widest])
         self.assertEqual(sorted(self.kernels_of_starts(ranks=2)), sorted(2 * ["none", widest]))
 
+    def test_threads_that_wait_give_up_their_core(self):
+        library = os.environ["HYPERSLAB_UNKNOWN_PROCESSOR"]
+        unset = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "GOMP_CPU_AFFINITY", "OMP_NUM_THREADS")
+        environment = {name: value for name, value in os.environ.items() if name not in unset}
+        for variables, counts in (({"OMP_NUM_THREADS": "2"}, ["none", "3000"]), ({"OMP_NUM_THREADS": "1"}, ["none"]),
+                                  ({"OMP_NUM_THREADS": "2", "GOMP_SPINCOUNT": "7"}, ["7"]),
+                                  ({"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "active"}, ["none"])):
+            with self.subTest(variables):
+                done = subprocess.run(["env", f"LD_PRELOAD={library}", *support.command("bench", "--help")],
+                                      cwd=self.folder, text=True, capture_output=True, timeout=60, check=False,
+                                      env={**environment, "OPENBLAS_CORETYPE": "Haswell", **variables})
+                found = [line.split()[-1] for line in done.stderr.splitlines() if line.startswith("spins: ")]
+                self.assertEqual((done.returncode, [count for count in found if count != "env"]), (0, counts), done.stderr)
+
     def test_a_choice_of_the_users_stays(self):
         self.assertEqual(self.kernels_of_starts(OPENBLAS_CORETYPE="Nehalem"), ["Nehalem"])
 

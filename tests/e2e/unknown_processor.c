@@ -16,4 +16,6 @@ __attribute__((constructor)) static void tell(void) {
   char name[16] = "";
   (void)prctl(PR_GET_NAME, name);
   fprintf(stderr, "kernels: %s %s\n", kernels == NULL ? "none" : kernels, name);
+  const char* spins = getenv("GOMP_SPINCOUNT");
+  fprintf(stderr, "spins: %s\n", spins == NULL ? "none" : spins);
 }

@@ -94,7 +94,9 @@ class Watchdog(support.Case):
         time.sleep(2 * TIMEOUT)
         for rank in ranks:
             os.kill(rank, signal.SIGCONT)
-        time.sleep(1)
+        path = self.folder / "paused/metrics.jsonl"
+        done = path.read_bytes().count(b"\n")
+        self.assertTrue(support.wait_until(lambda: path.read_bytes().count(b"\n") > done + 5, 30))
         process.send_signal(signal.SIGUSR1)
         _, err = process.communicate(timeout=20)
 

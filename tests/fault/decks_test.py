@@ -61,7 +61,13 @@ class Fault04(Refused):
             with self.subTest(name):
                 (self.folder / f"{name}.yaml").write_bytes(content)
                 self.refuse(2, [word], deck=f"{name}.yaml")
-        self.refuse(2, ["/dev/null:1:1: the deck is empty"], deck="/dev/null")
+
+    def test_pipes_and_devices(self):
+        os.mkfifo(self.folder / "pipe.yaml")
+        self.addCleanup((self.folder / "pipe.yaml").unlink)
+        for deck in ("pipe.yaml", "/dev/null"):
+            result = self.run_program("train", deck)  # which would wait for ever
+            self.assert_refused(result, 2, f"{deck}: this is a pipe or a device, expected a deck")
 
     def test_byte_order_mark(self):
         (self.folder / "bom.yaml").write_bytes(b"\xef\xbb\xbf" + support.DECK.encode())

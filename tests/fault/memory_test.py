@@ -76,6 +76,17 @@ class AddressSpace(fault_support.FaultCase):
         self.assertRegex(result.err, r"a start with 16 threads takes \d+ MiB more; ask for more \(ulimit -v unlimited\) "
                                      r"or compute with fewer threads \(OMP_NUM_THREADS=1\)")
 
+    def test_too_little_stack_and_too_many_threads_are_refused_before_main(self):
+        program = support.command("--version")
+        for shell, environment, code, words in (
+                ('ulimit -s 64; exec "$0" "$@"', {}, 6, "64 KiB of stack are allowed (ulimit -s)"),
+                ('exec "$0" "$@"', {"OMP_NUM_THREADS": "100000"}, 2, "OMP_NUM_THREADS asks for 100000 threads")):
+            job = subprocess.run(["sh", "-c", shell, *program], capture_output=True, timeout=30, check=False,
+                                 env={**os.environ, **environment})
+            err = job.stderr.decode()
+            self.assertEqual((job.returncode, err.count("\n")), (code, 1), err)
+            self.assertIn(words, err)
+
     def test_what_needs_no_mpi_is_refused_too(self):
         words = support.command("--version")
         job = subprocess.run(["sh", "-c", 'ulimit -v 163840; exec "$0" "$@"', *words], capture_output=True, timeout=30,
