@@ -118,7 +118,8 @@ std::string warning_of(const ThreadShare& share) {
 std::string busy_line(const ThreadShare& share) {
   if (share.busiest_load <= share.busiest_cores) return {};
   return fmt::format(
-      "busy machine: its load of the last minute is {:.1f} on {}; other programs slow down this one "
+      "busy machine: its load of the last minute is {:.1f} on {}; other programs slow down this "
+      "one "
       "and its times vary",
       share.busiest_load, cores_text(share.busiest_cores));
 }

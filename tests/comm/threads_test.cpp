@@ -143,9 +143,10 @@ TEST(Threads, ABusyMachineIsNamed) {
 
   EXPECT_THAT(line({0}), IsEmpty());
   EXPECT_THAT(line({2}), IsEmpty());
-  EXPECT_EQ(line({22.34}),
-            "busy machine: its load of the last minute is 22.3 on 2 cores; other programs slow down "
-            "this one and its times vary");
+  EXPECT_EQ(
+      line({22.34}),
+      "busy machine: its load of the last minute is 22.3 on 2 cores; other programs slow down "
+      "this one and its times vary");
   EXPECT_THAT(line({0.5, 3, 1}), HasSubstr("is 3.0 on 2 cores"));
 }
 

@@ -29,7 +29,7 @@ class Memory(support.Case):
         """Starts a run that waits in a step until its newest checkpoint in memory is complete, and is killed then."""
         process = self.start("train", "deck.yaml", *support.overrides(*self.settings(run, ranks), *settings),
                              ranks=0 if ranks == 1 else ranks,
-                             env={**os.environ, "HYPERSLAB_FAULT": "step.forward#1:*:20:delay_600"})
+                             env={**os.environ, "HYPERSLAB_FAULT": "step.forward#1:*:22:delay_600"})
         self.addCleanup(process.kill)
         ready = support.wait_until(lambda: self.held() == [18], 120)
         processes = [process.pid] if ranks == 1 else support.children(process.pid)
