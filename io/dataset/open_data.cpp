@@ -93,8 +93,8 @@ DataTokens split_documents(const std::shared_ptr<const TokenSource>& all, double
 DataTokens open_data(const DataConfig& data, std::int64_t vocabulary, std::uint64_t seed,
                      DataPart part) {
   const auto open_train = [&] {
-    return open_tokens(data.train, data.dtype, training_ids(data, vocabulary), seed,
-                       data.loss_mask);
+    return open_tokens(data.train, data.dtype, training_ids(data, vocabulary), seed, data.loss_mask,
+                       data.join_files);
   };
   if (data.validation_fraction > 0) {
     return split_documents(open_train(), data.validation_fraction, data.end_token);
@@ -102,8 +102,8 @@ DataTokens open_data(const DataConfig& data, std::int64_t vocabulary, std::uint6
   DataTokens tokens;
   if (part == DataPart::both) tokens.train = open_train();
   if (!data.validation.empty()) {
-    tokens.validation =
-        open_tokens(data.validation, data.dtype, vocabulary, seed + 1, data.loss_mask);
+    tokens.validation = open_tokens(data.validation, data.dtype, vocabulary, seed + 1,
+                                    data.loss_mask, data.join_files);
   }
   return tokens;
 }

@@ -19,10 +19,15 @@ struct DeckData {
 
 /// Throws Error(data). io::DataPart::validation leaves out the training's if that saves work.
 [[nodiscard]] DeckData open_data(const Config& config, io::DataPart part = io::DataPart::both);
+/// Says which files of a source of text are shorter than a sample of T tokens and its last target,
+/// and so in none; empty if no file is.
+[[nodiscard]] std::string left_out_files(const io::DataSource& source, Dim T);
 /// Generated samples of what the model reads, whatever the deck names; of T tokens of text.
 [[nodiscard]] DeckData generated_data(const Config& config, Dim T);
 /// What the order of samples up to the end of a step depends on, one line, for checkpoints.
-[[nodiscard]] std::string sample_order(const Config& config, std::int64_t step);
+/// `train`: what they are drawn from.
+[[nodiscard]] std::string sample_order(const Config& config, std::int64_t step,
+                                       const io::DataSource& train);
 /// The keys of the deck that differ in two of these, "data.sampling and run.seed".
 [[nodiscard]] std::string differing_order_keys(const std::string& one, const std::string& other);
 
