@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
+#include <limits>
 #include <mutex>
 #include <set>
 
@@ -21,6 +23,7 @@ using TensorEntry = CheckpointReader::TensorEntry;
 using Tensors = std::map<std::string, TensorEntry>;
 
 constexpr std::size_t kShownLines = 20;
+constexpr std::size_t kStructureTag = std::numeric_limits<std::size_t>::max();  // of no source
 
 std::string joined(const std::vector<std::string>& lines) {
   const std::size_t shown = std::min(lines.size(), kShownLines);
@@ -214,6 +217,29 @@ Range range_of(const Source& source, const StoredBlock& block) {
   return {begin, begin + static_cast<std::int64_t>(block.bytes) / size};
 }
 
+StoredBlock structure_block(const std::string& file, const CheckpointReader::Structure& part) {
+  return {fmt::format("structure of {} at byte {}", file, part.offset),
+          &file,
+          part.offset,
+          part.bytes,
+          part.crc32c,
+          kStructureTag};
+}
+
+/// HDF5's structure of every file that the sources are in and that is not among `sound`.
+std::vector<StoredBlock> structure_blocks(const std::vector<Source>& sources,
+                                          const std::vector<CheckpointReader::FileEntry>& files,
+                                          const std::set<std::string>& sound) {
+  std::set<std::string> touched;
+  for (const Source& source : sources) touched.insert(source.piece->file);
+  std::vector<StoredBlock> blocks;
+  for (const CheckpointReader::FileEntry& file : files) {
+    if (!touched.contains(file.name) || sound.contains(file.name)) continue;
+    for (const auto& part : file.structure) blocks.push_back(structure_block(file.name, part));
+  }
+  return blocks;
+}
+
 std::vector<StoredBlock> touched_blocks(const std::vector<Source>& sources,
                                         std::uint64_t block_bytes) {
   std::vector<StoredBlock> blocks;
@@ -299,11 +325,21 @@ void CheckpointReader::read(std::span<const SlabTarget> targets) const {
           ExitCode::checkpoint,
           fmt::format("{}: {}; load an older step, or copy the file again", folder_, problem));
     }
+    if (block.tag == kStructureTag) return;
     const Source& source = sources[block.tag];
     const Range range = range_of(source, block);
     for (const Copy& copy : source.copies) copy_range(copy, range, bytes, size_of(source.dtype));
   };
-  read_blocks(folder_, touched_blocks(sources, block_bytes_), use);
+  std::vector<StoredBlock> blocks = touched_blocks(sources, block_bytes_);
+  std::set<std::string> sound;
+  {
+    const std::lock_guard lock(sound_->mutex);
+    sound = sound_->names;
+  }
+  std::ranges::move(structure_blocks(sources, files_, sound), std::back_inserter(blocks));
+  read_blocks(folder_, std::move(blocks), use);
+  const std::lock_guard lock(sound_->mutex);
+  for (const Source& source : sources) sound_->names.insert(source.piece->file);
 }
 
 std::vector<std::string> CheckpointReader::verify() const {
@@ -320,8 +356,7 @@ std::vector<std::string> CheckpointReader::verify() const {
   }
   for (const FileEntry& file : files_) {
     for (const Structure& part : file.structure) {
-      blocks.push_back({fmt::format("structure of {} at byte {}", file.name, part.offset),
-                        &file.name, part.offset, part.bytes, part.crc32c, 0});
+      blocks.push_back(structure_block(file.name, part));
     }
   }
   std::mutex mutex;

@@ -67,6 +67,23 @@ std::vector<std::int64_t> DocumentView::documents(std::int32_t end_token) const 
   return starts;
 }
 
+std::vector<std::int64_t> DocumentView::segments() const {
+  const std::vector<std::int64_t> of_all = all_->segments();
+  std::vector<std::int64_t> starts;
+  std::int64_t first = 0;
+  auto last = of_all.end();  // the segment that the run before ended in
+  for (std::size_t i = 0; i < begins_.size(); ++i) {
+    const std::int64_t end = begins_[i] + ends_[i] - first;
+    auto segment = std::ranges::upper_bound(of_all, begins_[i]) - 1;
+    if (segment != last) starts.push_back(first);
+    for (last = segment++; segment != of_all.end() && *segment < end; last = segment++) {
+      starts.push_back(first + *segment - begins_[i]);
+    }
+    first = ends_[i];
+  }
+  return starts;
+}
+
 std::string DocumentView::description() const {
   return fmt::format("{} tokens for {} out of {}", size(), name_, all_->description());
 }

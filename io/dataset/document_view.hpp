@@ -34,6 +34,8 @@ class DocumentView final : public TokenSource {
   void read_mask(std::int64_t first, std::span<std::uint8_t> out) const override;
   /// Those of the other source, each run beginning one.
   [[nodiscard]] std::vector<std::int64_t> documents(std::int32_t end_token) const override;
+  /// Those of the other source, as far as runs of them are here.
+  [[nodiscard]] std::vector<std::int64_t> segments() const override;
 
  private:
   template <class T, class Action>

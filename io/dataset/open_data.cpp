@@ -95,7 +95,7 @@ DataTokens open_data(const DataConfig& data, std::int64_t vocabulary, std::uint6
   if (data.vocabulary == "bytes") ids = kByteIds;
   const auto open_train = [&] {
     return open_tokens(data.train, data.dtype, ids_of(data.train, vocabulary, ids), seed,
-                       data.loss_mask);
+                       data.loss_mask, data.join_files);
   };
   if (data.validation_fraction > 0) {
     return split_documents(open_train(), data.validation_fraction, data.end_token);
@@ -105,7 +105,7 @@ DataTokens open_data(const DataConfig& data, std::int64_t vocabulary, std::uint6
   if (!data.validation.empty()) {
     tokens.validation =
         open_tokens(data.validation, data.dtype, ids_of(data.validation, vocabulary, ids), seed + 1,
-                    data.loss_mask);
+                    data.loss_mask, data.join_files);
   }
   return tokens;
 }

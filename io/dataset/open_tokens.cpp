@@ -10,7 +10,7 @@ namespace hyperslab::io {
 
 std::unique_ptr<TokenSource> open_tokens(const std::vector<std::string>& paths, RawIds raw_ids,
                                          std::int64_t vocabulary, std::uint64_t seed,
-                                         bool loss_mask) {
+                                         bool loss_mask, bool join_files) {
   require(vocabulary > 0 && vocabulary <= (1LL << 31), "tokens need a vocabulary");
   if (paths == std::vector<std::string>{"synthetic"}) {
     if (loss_mask) {
@@ -40,7 +40,8 @@ std::unique_ptr<TokenSource> open_tokens(const std::vector<std::string>& paths, 
       shards.push_back(open_shard(file, raw, loss_mask));
     }
   }
-  return std::make_unique<TokenFiles>(std::move(shards), vocabulary, std::move(first_shards));
+  return std::make_unique<TokenFiles>(std::move(shards), vocabulary, std::move(first_shards),
+                                      join_files);
 }
 
 }  // namespace hyperslab::io

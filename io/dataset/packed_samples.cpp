@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <utility>
 
 #include "dataset/best_fit.hpp"
 #include "dataset/counted_targets.hpp"
@@ -54,7 +55,7 @@ std::vector<std::uint64_t> pieces_in(const TokenSource& source,
   return pieces;
 }
 
-std::vector<std::int32_t> lengths_of(const std::vector<std::uint64_t>& pieces) {
+std::vector<std::int32_t> lengths_of(std::span<const std::uint64_t> pieces) {
   std::vector<std::int32_t> lengths(pieces.size());
   std::ranges::transform(pieces, lengths.begin(), [](std::uint64_t piece) {
     return static_cast<std::int32_t>(length_of(piece));
@@ -102,12 +103,7 @@ PackedSamples::PackedSamples(const TokenSource& source, std::span<const std::int
   if (source.size() > kMostTokens) fail_size(source, "at most 8796093022208 tokens");
   pieces_ = pieces_in(source, documents, T);
   if (packing == Packing::best_fit) {
-    Bins bins = best_fit(lengths_of(pieces_), T);
-    std::vector<std::uint64_t> placed(pieces_.size());
-    std::ranges::transform(bins.items, placed.begin(),
-                           [this](std::uint32_t item) { return pieces_[item]; });
-    pieces_ = std::move(placed);
-    firsts_ = std::move(bins.firsts);
+    place_by_segment();
   } else {
     firsts_.resize(pieces_.size() + 1);
     std::iota(firsts_.begin(), firsts_.end(), 0);
@@ -121,6 +117,28 @@ PackedSamples::PackedSamples(const TokenSource& source, std::span<const std::int
     if (end - documents[i] > T) ++figures_.cut;
   }
   figures_.cut_contiguous = cut_by_blocks(documents, source.size(), T);
+}
+
+void PackedSamples::place_by_segment() {
+  const std::vector<std::int64_t> segments = source_.segments();
+  const std::vector<std::uint64_t> all = std::exchange(pieces_, {});
+  pieces_.reserve(all.size());
+  firsts_ = {0};
+  auto begin = all.begin();
+  for (std::size_t i = 0; i < segments.size(); ++i) {
+    const std::int64_t limit = i + 1 < segments.size() ? segments[i + 1] : source_.size();
+    const auto end = std::partition_point(
+        begin, all.end(), [&](std::uint64_t piece) { return piece_of(piece).begin < limit; });
+    if (begin == end) continue;
+    const std::span of_segment(begin, end);
+    const Bins bins = best_fit(lengths_of(of_segment), T_);
+    const std::int64_t before = std::ssize(pieces_);
+    for (const std::uint32_t item : bins.items) pieces_.push_back(of_segment[item]);
+    for (std::size_t bin = 1; bin < bins.firsts.size(); ++bin) {
+      firsts_.push_back(before + bins.firsts[bin]);
+    }
+    begin = end;
+  }
 }
 
 std::int64_t PackedSamples::size() const { return std::ssize(firsts_) - 1; }

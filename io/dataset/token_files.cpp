@@ -18,8 +18,11 @@ constexpr std::int64_t kScanBytes = 1LL << 30;
 }  // namespace
 
 TokenFiles::TokenFiles(std::vector<Shard> shards, std::int64_t vocabulary,
-                       std::vector<std::size_t> first_shards)
-    : shards_(std::move(shards)), vocabulary_(vocabulary), first_shards_(std::move(first_shards)) {
+                       std::vector<std::size_t> first_shards, bool joined)
+    : shards_(std::move(shards)),
+      vocabulary_(vocabulary),
+      first_shards_(std::move(first_shards)),
+      joined_(joined) {
   require(!shards_.empty(), "token source without files");
   std::int64_t tokens = 0;
   for (const Shard& shard : shards_) ends_.push_back(tokens += shard.count);
@@ -33,6 +36,12 @@ std::vector<std::int64_t> TokenFiles::parts() const {
   for (const std::size_t shard : first_shards_) {
     starts.push_back(shard == 0 ? 0 : ends_[shard - 1]);
   }
+  return starts;
+}
+
+std::vector<std::int64_t> TokenFiles::segments() const {
+  std::vector<std::int64_t> starts = {0};
+  if (!joined_) starts.insert(starts.end(), ends_.begin(), ends_.end() - 1);
   return starts;
 }
 

@@ -17,9 +17,9 @@ class TokenFiles final : public TokenSource {
  public:
   /// Checks every id now if all files together hold at most 1 GiB of tokens; read() checks what
   /// it returns in any case. Throws Error(data).
-  /// `first_shards`: of each path or pattern, ascending from 0.
+  /// `first_shards`: of each path or pattern, ascending from 0. `joined`: they are one segment.
   TokenFiles(std::vector<Shard> shards, std::int64_t vocabulary,
-             std::vector<std::size_t> first_shards = {0});
+             std::vector<std::size_t> first_shards = {0}, bool joined = false);
 
   [[nodiscard]] std::int64_t size() const override { return ends_.back(); }
   void read(std::int64_t first, std::span<std::int32_t> out) const override;
@@ -33,6 +33,7 @@ class TokenFiles final : public TokenSource {
   [[nodiscard]] std::vector<std::int64_t> documents(std::int32_t end_token) const override;
   [[nodiscard]] std::vector<std::pair<std::string, VocabularyRecord>> vocabularies() const override;
   [[nodiscard]] std::vector<std::int64_t> parts() const override;
+  [[nodiscard]] std::vector<std::int64_t> segments() const override;
 
  private:
   /// action(shard, index in it, part of out) for every shard that [first, ...) meets.
@@ -45,6 +46,7 @@ class TokenFiles final : public TokenSource {
   std::vector<std::int64_t> ends_;  ///< tokens up to the end of each shard
   std::int64_t vocabulary_;
   std::vector<std::size_t> first_shards_;
+  bool joined_;
   mutable std::once_flag fingerprint_once_;
   mutable std::uint64_t fingerprint_ = 0;
 };

@@ -176,6 +176,9 @@ constexpr auto kSentences = std::to_array<KeySentence>({
      "Vocabulary of the tokens: its folder, its tokenizer.json, or bytes; for "
      "bits per byte and for generate, and kept in checkpoints."},
     {"data.ignore_token", "Id that does not count as a target; -1: all count."},
+    {"data.join_files",
+     "Whether token files are one text: a sample may then go from the end of a file into the next; "
+     "else each holds tokens of one file, and what remains of a file is in none."},
     {"data.loss_mask",
      "Whether only those tokens count as targets that the files' loss_mask "
      "marks."},
@@ -284,15 +287,15 @@ constexpr auto kSentences = std::to_array<KeySentence>({
      "momentum for the matrices of blocks, and AdamW for all else."},
     {"optimizer.lr", "Learning rate at its highest."},
     {"optimizer.betas",
-     "Shares of the earlier moments that Adam keeps in each step: of the "
-     "gradients, of their squares."},
-    {"optimizer.eps", "What Adam adds to the root of the second moment."},
+     "Shares of the earlier moments that are kept in each step: of the gradients, of their "
+     "squares; of optimizers with two moments."},
+    {"optimizer.eps", "What is added to the root of the second moment."},
     {"optimizer.momentum",
-     "Share of the momentum that sgd and muon keep in each step; 0.95 is usual for muon."},
+     "Share of the momentum that is kept in each step, of optimizers with one; 0.95 is usual for "
+     "muon."},
     {"optimizer.weight_decay",
      "Weight decay of matrices, and of what `decay_embeddings` and `decay_norms_and_biases` add: "
-     "of adamw and muon decoupled, times the "
-     "learning rate; of sgd added to the gradients."},
+     "decoupled, times the learning rate; of sgd added to the gradients."},
     {"optimizer.decay_embeddings",
      "Whether weight decay also takes token and position tables, and the patch matrix of images."},
     {"optimizer.decay_norms_and_biases", "Whether weight decay also takes norms and biases."},
@@ -300,8 +303,8 @@ constexpr auto kSentences = std::to_array<KeySentence>({
      "Whether decoupled weight decay acts only on weights that the update moves towards zero, too "
      "(Chen et al. 2025, \"Cautious weight decay\")."},
     {"optimizer.state",
-     "How AdamW keeps its two moments: bf16, rounded stochastically, takes 4 bytes less a "
-     "parameter than fp32; checkpoints hold fp32 either way, so that a run can change it."},
+     "How the moments are kept: bf16, rounded stochastically, takes 4 bytes less a parameter than "
+     "fp32 (adamw); checkpoints hold fp32 either way, so that a run can change it."},
     {"optimizer.clip_norm",
      "Largest norm of all gradients together; longer ones are scaled down "
      "to it; 0: no limit."},
@@ -319,8 +322,13 @@ constexpr auto kSentences = std::to_array<KeySentence>({
     {"schedule.name",
      "Shape after the warm-up: constant, linear or cosine down to the last step, "
      "or wsd, which stays and falls at the end."},
-    {"schedule.warmup_steps", "Steps in which the learning rate rises in a line from zero."},
-    {"schedule.final_fraction", "Learning rate of the last step as a share of optimizer.lr."},
+    {"schedule.warmup_steps",
+     "Steps in which the learning rate rises in a line from zero to optimizer.lr, which the last "
+     "of "
+     "them has."},
+    {"schedule.final_fraction",
+     "Learning rate of the last step as a share of optimizer.lr, if it comes after the warm-up; "
+     "without meaning with constant."},
     {"schedule.decay_fraction", "Share of all steps in which it falls with wsd, at the end."},
 
     {"train", "Length and size of training, and how often it looks at itself."},

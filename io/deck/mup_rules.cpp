@@ -15,7 +15,7 @@ constexpr std::array kMupRules = {
     Rule{
         "optimizer.name", "model.mup_base_width", "adamw or muon with model.mup_base_width",
         [](const Config& c, const Surroundings&) {
-          return !has_mup(c) || c.optimizer.name != optim::OptimizerKind::sgd;
+          return !has_mup(c) || optim::traits_of(c.optimizer.name).has_mup;
         },
         [](const Config&, const Surroundings&) -> std::string {
           return "learning rates follow the width as Adam's and Muon's do, and sgd has other laws: "

@@ -327,7 +327,7 @@ constexpr std::array kTrainingRules = {
     Rule{"optimizer.state", "optimizer.name", "fp32 unless adamw",
          [](const Config& c, const Surroundings&) {
            return c.optimizer.state == optim::StateKind::fp32 ||
-                  c.optimizer.name == optim::OptimizerKind::adamw;
+                  optim::traits_of(c.optimizer.name).has_bf16_state;
          },
          [](const Config&, const Surroundings&) -> std::string {
            return "moments in bf16 are of adamw alone; set optimizer.state to fp32, or "
@@ -335,7 +335,7 @@ constexpr std::array kTrainingRules = {
          }},
     Rule{"optimizer.cautious_decay", "optimizer.name", "false with sgd",
          [](const Config& c, const Surroundings&) {
-           return !c.optimizer.cautious_decay || c.optimizer.name != optim::OptimizerKind::sgd;
+           return !c.optimizer.cautious_decay || optim::traits_of(c.optimizer.name).decouples_decay;
          },
          [](const Config&, const Surroundings&) -> std::string {
            return "sgd adds its weight decay to the gradients, where no update is known yet; set "

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <limits>
@@ -189,11 +190,14 @@ inline constexpr std::array<Name<train::CheckLinks>, 3> kCheckLinks = {{
     {"always", train::CheckLinks::always},
     {"never", train::CheckLinks::never},
 }};
-inline constexpr std::array<Name<optim::OptimizerKind>, 3> kOptimizers = {{
-    {"adamw", optim::OptimizerKind::adamw},
-    {"sgd", optim::OptimizerKind::sgd},
-    {"muon", optim::OptimizerKind::muon},
-}};
+inline constexpr auto kOptimizers = [] {
+  std::array<Name<optim::OptimizerKind>, optim::kOptimizerTraits.size()> names{};
+  std::ranges::transform(optim::kOptimizerTraits, names.begin(),
+                         [](const optim::OptimizerTraits& traits) {
+                           return Name<optim::OptimizerKind>{traits.name, traits.kind};
+                         });
+  return names;
+}();
 inline constexpr std::array<Name<optim::StateKind>, 2> kStates = {{
     {"fp32", optim::StateKind::fp32},
     {"bf16", optim::StateKind::bf16},
@@ -337,6 +341,7 @@ void visit_data(Visitor& v, Config& config) {
   v.named("dtype", data.dtype, kRawIds);
   v.maybe_text("vocabulary", data.vocabulary);
   v.integer("ignore_token", data.ignore_token, kIdOrNone);
+  v.flag("join_files", data.join_files);
   v.flag("loss_mask", data.loss_mask);
   v.real("validation_fraction", data.validation_fraction, kUpToHalf);
   v.integer("end_token", data.end_token, kIdOrNone);

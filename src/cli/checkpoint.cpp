@@ -86,10 +86,10 @@ Arguments checkpoint_arguments() {
       "hyperslab checkpoint prune DIR --keep N [--keep-every N] [--dry-run]\n"
       "hyperslab checkpoint export DIR --output FOLDER [options]\n"
       "hyperslab checkpoint import FOLDER --output DIR\n"
-      "                   [--deck DECK | --dropout P | --base DIR]\n"
+      "                   [--deck DECK | --dropout P | --base DIR] [--ignore-config-key KEY]...\n"
       "hyperslab checkpoint merge DIR --output DIR [--base DIR]\n"
       "hyperslab checkpoint quantize DIR --weights int8|int4 --output DIR\n"
-      "                   [--group N] [--activations A] [--calibrate N]",
+      "                   [--group N] [--activations A] [--calibrate N [--set data.train=[FILE]]]",
       "info shows what checkpoints hold.\n"
       "verify checks every block, and that every tensor is covered exactly once.\n"
       "diff says how two differ (exit code 4 if they do).\n"
@@ -115,6 +115,9 @@ ExitCode run_checkpoint(comm::World& world, const std::vector<std::string>& argu
   Arguments args = checkpoint_arguments();
   if (!args.parse(world, arguments)) return ExitCode::ok;
   const std::string action = args.list("ACTION").front();
+  if (args.has("set") && action != "quantize") {
+    throw Error(ExitCode::usage, "checkpoint: --set goes with quantize").on_all_ranks();
+  }
   constexpr std::array<std::string_view, 6> kOfOneRank = {"diff",  "export", "import",
                                                           "merge", "prune",  "quantize"};
   if (std::ranges::find(kOfOneRank, action) != kOfOneRank.end()) {

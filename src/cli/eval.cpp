@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "command.hpp"
+#include "eval_comparison.hpp"
 #include "eval_source.hpp"
 #include "eval_tasks.hpp"
 #include "hyperslab/core/log.hpp"
@@ -105,11 +106,12 @@ void print_images(const eval::Result& result, bool with_header) {
 
 void add_options(Arguments& args) {
   add_deck_options(args);
-  args.add()("checkpoint",
-             po::value<std::vector<std::string>>()->multitoken()->composing()->required(),
-             "a step's folder, a directory of them, or a run directory, of which the newest step "
-             "is taken; "
-             "several make a table")(
+  args.add()(
+      "checkpoint", po::value<std::vector<std::string>>()->multitoken()->composing()->required(),
+      "a step's folder, a directory of them, or a run directory, of which the newest step "
+      "is taken; "
+      "several make a table, which sets models that are stored differently beside the first: "
+      "loss, perplexity, bytes, rate")(
       "data", po::value<std::vector<std::string>>()->multitoken()->composing(),
       "token files, or images, to measure on, instead of the deck's")(
       "stride", po::value<std::int64_t>(),
@@ -213,6 +215,57 @@ void write_json(comm::World& world, const std::string& path, const nlohmann::ord
   });
 }
 
+/// What is printed and written of all checkpoints.
+class Figures {
+ public:
+  struct How {
+    const Arguments& args;
+    bool compares = false;  ///< models that are stored differently, in one table
+    std::int64_t stride = 0;
+  };
+  Figures(comm::World& world, const How& how) : world_(world), how_(how) {}
+
+  /// Checkpoints that follow are measured by `evaluator` with a deck.
+  void begin(const eval::Evaluator& evaluator, const train::Config& config) {
+    text_ = evaluator.text();
+    config_ = config;
+    if (!rows_.empty()) return;
+    description_ = evaluator.description();
+    if (world_.rank() == 0) files_ = evaluator.files();
+    if (text_ || of_images() || world_.rank() != 0) return;
+    log::info("no bits per byte: the deck has no data.vocabulary that tells the bytes of a token");
+  }
+  void add(const eval::Result& result) {
+    const bool words = how_.args.has("words");
+    rows_.push_back({result, config_, text_});
+    lines_.push_back(of_images() ? images_json(result)
+                                 : to_json(result, how_.stride, text_, words));
+    lines_.back()["files"] = files_;
+    lines_.back()["ranks"] = world_.size();
+    lines_.back().update(storage_json(config_, result.footprint));
+    if (world_.rank() != 0 || how_.compares) return;
+    print(result, text_, {of_images(), words, rows_.size() == 1});
+  }
+  void end() const {
+    if (world_.rank() == 0 && how_.compares) print_comparison(rows_);
+    if (world_.rank() == 0) fmt::print("measured on {}\n", description_);
+    if (how_.args.has("json")) write_json(world_, how_.args.get<std::string>("json"), lines_);
+    for (const Measured& row : rows_) require_finite(row.result);
+  }
+
+ private:
+  [[nodiscard]] bool of_images() const { return config_.model.is_of_images(); }
+
+  comm::World& world_;
+  How how_;
+  train::Config config_;
+  std::optional<train::TextAmount> text_;
+  std::string description_;
+  std::vector<std::string> files_;
+  std::vector<Measured> rows_;
+  nlohmann::ordered_json lines_ = nlohmann::ordered_json::array();
+};
+
 }  // namespace
 
 Arguments eval_arguments() {
@@ -222,7 +275,8 @@ Arguments eval_arguments() {
       "Prints loss (nats a token), perplexity, bits per byte and token accuracy of FILEs, else of "
       "the deck's validation files, and which files those were: the same numbers on every layout. "
       "Of images it prints loss, top-1 and top-5. Without DECK it is the one that the first "
-      "checkpoint holds, on as many data ranks as the started ones leave with --set "
+      "checkpoint holds (of what is stored otherwise its own, on the same text), on as many data "
+      "ranks as the started ones leave with --set "
       "parallel.tensor and parallel.pipeline (1). Bytes are those of the counted tokens in "
       "data.vocabulary; end of text and other special tokens have none. "
       "train.validate_batches limits the text to so many batches of train.global_batch samples; 0 "
@@ -240,37 +294,22 @@ ExitCode run_eval(comm::World& world, const std::vector<std::string>& arguments)
     run_tasks(world, args, source);
     return ExitCode::ok;
   }
-  const eval::EvalDeck deck = eval_deck(world, source);
-  const train::Config& config = deck.config;
+  const std::vector<EvalGroup> groups = eval_groups(world, source);
+  const train::Config& config = groups.front().deck.config;
   const std::int64_t stride = check_options(args, config);
   std::optional<eval::Predictions> predictions = predictions_of(args, source, config);
   const comm::Watchdog watchdog = train::watch(world, config);
   train::report_threads(world);
-  const bool words = args.has("words");
-  eval::Evaluator evaluator(world, deck, stride);
-  const std::vector<std::string> files =
-      world.rank() == 0 ? evaluator.files() : std::vector<std::string>();
-  const bool images = config.model.is_of_images();
-  if (!evaluator.text() && !images && world.rank() == 0) {
-    log::info("no bits per byte: the deck has no data.vocabulary that tells the bytes of a token");
+  Figures figures(world, {args, groups.size() > 1, stride > 0 ? stride : config.model.context});
+  for (const EvalGroup& group : groups) {
+    eval::Evaluator evaluator(world, group.deck, stride);
+    figures.begin(evaluator, group.deck.config);
+    for (const std::string& checkpoint : group.source.checkpoints) {
+      figures.add(evaluator.measure(checkpoint, predictions ? &*predictions : nullptr));
+    }
+    if (predictions) write(world, args, *evaluator.images(), *predictions);
   }
-  std::vector<eval::Result> results;
-  nlohmann::ordered_json all = nlohmann::ordered_json::array();
-  for (const std::string& checkpoint : source.checkpoints) {
-    const eval::Result& result =
-        results.emplace_back(evaluator.measure(checkpoint, predictions ? &*predictions : nullptr));
-    all.push_back(images ? images_json(result)
-                         : to_json(result, stride > 0 ? stride : config.model.context,
-                                   evaluator.text(), words));
-    all.back()["files"] = files;
-    all.back()["ranks"] = world.size();
-    all.back().update(storage_json(config, result.footprint));
-    if (world.rank() == 0) print(result, evaluator.text(), {images, words, all.size() == 1});
-  }
-  if (world.rank() == 0) fmt::print("measured on {}\n", evaluator.description());
-  if (predictions) write(world, args, *evaluator.images(), *predictions);
-  if (args.has("json")) write_json(world, args.get<std::string>("json"), all);
-  for (const eval::Result& result : results) require_finite(result);
+  figures.end();
   return ExitCode::ok;
 }
 

@@ -181,23 +181,50 @@ eval::EvalDeck deck_of_checkpoint(comm::World& world, const EvalSource& source,
   return out;
 }
 
-/// The first checkpoint's deck counts for all; what it says of adapters and few bits must be true
-/// of the others. Collective.
-void require_one_storage(comm::World& world, const EvalSource& source, const StoredDeck& first) {
-  const train::Config expected = as_stored(first);
+/// Whether one deck can measure both: what it says of adapters and few bits is true of both.
+bool are_stored_alike(const train::Config& one, const train::Config& other) {
+  return one.adapter == other.adapter && one.quantization == other.quantization &&
+         one.model.frozen_format == other.model.frozen_format;
+}
+
+/// The checkpoints of a source by groups, without decks. Collective.
+std::vector<EvalGroup> split(comm::World& world, const EvalSource& source) {
+  std::vector<EvalGroup> groups;
+  std::optional<train::Config> last;
   for (const std::string& checkpoint : source.checkpoints) {
-    const StoredDeck stored = stored_in(world, checkpoint);
-    const train::Config found = as_stored(stored);
-    if (found.adapter == expected.adapter && found.quantization == expected.quantization &&
-        found.model.frozen_format == expected.model.frozen_format) {
-      continue;
+    std::optional<train::Config> stored;
+    if (source.deck.empty()) stored = as_stored(stored_in(world, checkpoint));
+    if (groups.empty() || (stored && !are_stored_alike(*last, *stored))) {
+      groups.push_back({source, {}});
+      groups.back().source.checkpoints.clear();
+      groups.back().source.needs_text = source.needs_text && groups.size() == 1;
     }
-    throw Error(ExitCode::usage,
-                fmt::format("{} and {} differ in adapter, quantization or model.frozen_format of "
-                            "their decks; evaluate them one at a time, or give the deck that is "
-                            "meant for all",
-                            first.folder, stored.folder));
+    groups.back().source.checkpoints.push_back(checkpoint);
+    last = stored;
   }
+  return groups;
+}
+
+/// Measures a later group on what the first is measured on.
+void take_data(const EvalGroup& first, EvalGroup& group) {
+  const train::Config& model = first.deck.config;
+  train::Config& config = group.deck.config;
+  if (config.model.is_of_images() != model.model.is_of_images() ||
+      config.model.context != model.model.context ||
+      config.model.vocabulary != model.model.vocabulary) {
+    throw Error(ExitCode::usage,
+                fmt::format("{} and {} have other samples (model.context {} and {}, "
+                            "model.vocabulary {} and {}); evaluate them one at a time",
+                            first.source.checkpoints.front(), group.source.checkpoints.front(),
+                            model.model.context, config.model.context, model.model.vocabulary,
+                            config.model.vocabulary))
+        .on_all_ranks();
+  }
+  config.data = model.data;
+  config.augment = model.augment;
+  config.run.seed = model.run.seed;
+  config.train.validate_batches = model.train.validate_batches;
+  group.deck.validation_batch = first.deck.validation_batch;
 }
 
 }  // namespace
@@ -229,6 +256,20 @@ EvalSource eval_source(const Arguments& args) {
   return source;
 }
 
+std::vector<EvalGroup> eval_groups(comm::World& world, const EvalSource& source) {
+  std::vector<EvalGroup> groups;
+  try {
+    groups = split(world, source);
+  } catch (const Error& error) {
+    throw error.on_all_ranks();
+  }
+  for (EvalGroup& group : groups) {
+    group.deck = eval_deck(world, group.source);
+    if (&group != &groups.front()) take_data(groups.front(), group);
+  }
+  return groups;
+}
+
 eval::EvalDeck eval_deck(comm::World& world, const EvalSource& source) {
   eval::EvalDeck out;
   if (!source.deck.empty()) {
@@ -239,7 +280,6 @@ eval::EvalDeck eval_deck(comm::World& world, const EvalSource& source) {
   const StoredDeck stored = stored_in(world, source.checkpoints.front());
   if (source.deck.empty()) {
     try {
-      require_one_storage(world, source, stored);
       out = deck_of_checkpoint(world, source, stored);
     } catch (const Error& error) {
       throw error.on_all_ranks();

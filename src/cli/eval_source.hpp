@@ -20,6 +20,16 @@ struct EvalSource {
 /// A deck may also stand after the folders of --checkpoint. Throws Error(usage).
 [[nodiscard]] EvalSource eval_source(const Arguments& args);
 
+/// Checkpoints that follow each other and are stored alike: one deck measures them.
+struct EvalGroup {
+  EvalSource source;
+  eval::EvalDeck deck;
+};
+/// All of the source's checkpoints in their order, each with eval_deck() of its group, but measured
+/// on the data of the first: with --set, and a deck if one is given, for all. Collective. Throws
+/// Error(usage) also for models that cannot be measured on the same samples.
+[[nodiscard]] std::vector<EvalGroup> eval_groups(comm::World& world, const EvalSource& source);
+
 /// The deck to measure with; collective over the world. A checkpoint's own deck is laid out over
 /// the ranks that were started, and its paths are looked for from where its run was started, too.
 /// The vocabulary is the one that the checkpoint keeps if the deck's is not found or is its own.

@@ -109,23 +109,26 @@ void add_task_options(Arguments& args) {
 
 void run_tasks(comm::World& world, const Arguments& args, const EvalSource& source) {
   refuse_other_options(args);
-  const eval::EvalDeck deck = eval_deck(world, source);
-  const comm::Watchdog watchdog = train::watch(world, deck.config);
+  const std::vector<EvalGroup> groups = eval_groups(world, source);
+  const comm::Watchdog watchdog = train::watch(world, groups.front().deck.config);
   train::report_threads(world);
   std::vector<std::string> files;
   comm::agree(world, [&] {
     files = tasks::find_tasks(split(args.list("tasks")), args.get<std::string>("tasks-folder"));
   });
-  eval::TaskEvaluator evaluator(world, deck, files);
-  const std::vector<eval::TaskResults> all = evaluator.measure(source.checkpoints);
+  std::vector<eval::TaskResults> all;
+  nlohmann::ordered_json lines = nlohmann::ordered_json::array();
+  for (const EvalGroup& group : groups) {
+    eval::TaskEvaluator evaluator(world, group.deck, files);
+    for (eval::TaskResults& results : evaluator.measure(group.source.checkpoints)) {
+      lines.push_back(to_json(world, group.deck.config, results));
+      all.push_back(std::move(results));
+    }
+  }
   comm::agree(world, [&] {
     if (world.rank() != 0) return;
     print(all);
-    nlohmann::ordered_json lines = nlohmann::ordered_json::array();
-    for (const eval::TaskResults& results : all) {
-      lines.push_back(to_json(world, deck.config, results));
-      record(results);
-    }
+    for (const eval::TaskResults& results : all) record(results);
     if (!args.has("json")) return;
     io::write_text_file(args.get<std::string>("json"),
                         (lines.size() == 1 ? lines[0] : lines).dump(2) + '\n');

@@ -60,13 +60,13 @@ std::string vocabulary_of(const std::string& folder, Dim model_vocabulary) {
 
 /// A deck for the import in `output`, with a run directory that no other import has.
 train::Config config_for(const model::ModelSpec& spec, const std::string& folder,
-                         const std::string& output) {
+                         const std::string& output, const std::vector<std::string>& ignored_keys) {
   train::Config config;
   config.run.name = last_name(output);
   config.run.directory = (std::filesystem::absolute(output) / "run").lexically_normal().string();
   config.model = spec;
   if (spec.is_of_images()) {
-    config.augment = interop::image_preprocessing(folder);
+    config.augment = interop::image_preprocessing(folder, ignored_keys);
   } else {
     config.data.vocabulary = vocabulary_of(folder, spec.vocabulary);
   }
@@ -115,19 +115,21 @@ struct Import {
 };
 
 Import describe_import(comm::World& world, const Arguments& args, const std::string& folder) {
+  interop::ImportOptions options;
+  options.ignored_keys = args.list("ignore-config-key");
   if (!args.has("deck")) {
-    std::optional<double> dropout;
-    if (args.has("dropout")) dropout = args.get<double>("dropout");
-    if (dropout && !(*dropout >= 0 && *dropout < 1)) {
-      refuse(fmt::format("--dropout must be at least 0 and below 1, found {}", *dropout));
+    if (args.has("dropout")) options.dropout = args.get<double>("dropout");
+    if (options.dropout && !(*options.dropout >= 0 && *options.dropout < 1)) {
+      refuse(fmt::format("--dropout must be at least 0 and below 1, found {}", *options.dropout));
     }
-    const model::ModelSpec spec = interop::huggingface_model(folder, dropout);
-    return {spec, config_for(spec, folder, output_of(args))};
+    const model::ModelSpec spec = interop::huggingface_model(folder, options);
+    return {spec, config_for(spec, folder, output_of(args), options.ignored_keys)};
   }
   if (args.has("dropout")) refuse("--dropout does not go with --deck, whose model.dropout counts");
   const auto path = args.get<std::string>("deck");
   train::Config config = read_config(world, {path, {}, false, true});
-  const model::ModelSpec spec = interop::huggingface_model(folder, config.model.dropout);
+  options.dropout = config.model.dropout;
+  const model::ModelSpec spec = interop::huggingface_model(folder, options);
   require_same_model(config, spec, path);
   if (config.model.bos_token < 0) config.model.bos_token = spec.bos_token;
   if (config.model.eos_tokens.empty()) config.model.eos_tokens = spec.eos_tokens;
@@ -207,7 +209,10 @@ void add_exchange_options(Arguments& args) {
       "import: deck to go on with; its model must be the folder's")(
       "dropout", po::value<double>(),
       "import: model.dropout in place of the dropouts of config.json, which are refused if one "
-      "probability cannot stand for them; they matter only to training");
+      "probability cannot stand for them; they matter only to training")(
+      "ignore-config-key", po::value<std::vector<std::string>>()->composing(),
+      "import: a key of config.json or preprocessor_config.json that is not known here and decides "
+      "nothing that the model computes; may be repeated");
 }
 
 void export_checkpoint(const Arguments& args) {

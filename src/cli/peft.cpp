@@ -71,6 +71,9 @@ void import_adapters(comm::World& world, const Arguments& args) {
     refuse(folder + ": it holds adapters: name the checkpoint of their base with --base DIR");
   }
   if (args.has("dropout")) refuse("--dropout does not go with adapters, whose base has its own");
+  if (args.has("ignore-config-key")) {
+    refuse("--ignore-config-key goes with a whole model, and this is a folder of adapters");
+  }
   const io::CheckpointReader base(args.get<std::string>("base"));
   train::require_whole_model(base);
   const train::Config base_config = as_stored(stored_deck(base));

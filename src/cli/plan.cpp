@@ -272,8 +272,9 @@ Arguments plan_arguments() {
   args.add()("ranks", po::value<int>(), "ranks of the run (default: as many as the deck's layout)")(
       "device", po::value<std::string>(),
       "cpu or cuda: plan for it, whatever this machine has (default: what the deck means here, or "
-      "cuda if the deck needs a GPU and there is none)")(
-      "schedule", "draw the pipeline's passes in time: F forward, B backward, I and W its parts")(
+      "cuda if there is no GPU and the deck needs one, or computes in bf16 and leaves run.device "
+      "open)")("schedule",
+               "draw the pipeline's passes in time: F forward, B backward, I and W its parts")(
       "mode", po::value<std::string>()->default_value("step"),
       "step, or forward: without gradients and optimizer state")(
       "machine", po::value<std::string>(),

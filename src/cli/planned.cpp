@@ -41,6 +41,15 @@ Reading read_for_cuda(deck::Surroundings surroundings, const std::string& text,
 
 auto lines_in(const std::string& text) { return std::ranges::count(text, '\n'); }
 
+/// A plan, which starts nothing here, of a deck in 16 bits that leaves the device open: runs in 16
+/// bits are those of GPUs.
+bool is_meant_for_cuda(const train::Config& config, const DeckSource& source,
+                       const deck::Surroundings& here) {
+  return source.is_plan && !here.has_cuda_device &&
+         config.run.device == train::DeviceChoice::automatic &&
+         config.precision.compute == Precision::bf16;
+}
+
 std::string why_cuda(const train::Config& config) {
   if (config.run.device == train::DeviceChoice::cuda) return "run.device is cuda";
   const Precision precision = config.precision.compute;
@@ -67,6 +76,16 @@ train::Config read_planned_config(comm::World& world, const DeckSource& source) 
     if (world.rank() == 0) {
       fmt::print("{}planned for cuda, since {}; there is no GPU here\n", source.is_yaml ? "# " : "",
                  why_cuda(reading.config));
+    }
+    reading.config.run.device = train::DeviceChoice::cuda;
+  } else if (is_meant_for_cuda(reading.config, source, here)) {
+    reading = read_for_cuda(here, text, source);
+    if (!reading.problems.empty()) throw Error(ExitCode::usage, reading.problems).on_all_ranks();
+    if (world.rank() == 0) {
+      fmt::print(
+          "planned for cuda, as the deck computes in bf16; there is no GPU here: --device cpu "
+          "plans "
+          "CPU ranks\n");
     }
     reading.config.run.device = train::DeviceChoice::cuda;
   }

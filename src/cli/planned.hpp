@@ -7,8 +7,9 @@
 
 namespace hyperslab::cli {
 
-/// read_config(), but a deck that needs a GPU (bf16, run.device: cuda) if there is none is read
-/// for one, which rank 0 says in a line on standard output. Then run.device is cuda.
+/// read_config(), but a deck that needs a GPU (fp16, run.device: cuda) if there is none is read
+/// for one, and so is a plan's deck in bf16 that leaves run.device open; rank 0 says so in a line
+/// on standard output. Then run.device is cuda.
 [[nodiscard]] train::Config read_planned_config(comm::World& world, const DeckSource& source);
 
 /// The device that the deck means here.

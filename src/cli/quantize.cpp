@@ -67,22 +67,47 @@ io::CheckpointMeta meta_of(const io::CheckpointReader& reader, train::Config con
   return meta;
 }
 
+/// --set, which takes keys of section data alone: the texts of --calibrate.
+std::vector<std::string> data_overrides(const Arguments& args) {
+  std::vector<std::string> overrides = args.list("set");
+  if (!overrides.empty() && !args.has("calibrate")) {
+    refuse("--set of checkpoint quantize says what --calibrate reads, which is not given");
+  }
+  for (const std::string& override : overrides) {
+    if (override.starts_with("data.")) continue;
+    refuse(
+        fmt::format("--set of checkpoint quantize takes keys of section data, found {}", override));
+  }
+  return overrides;
+}
+
 /// The model as it was trained, for calibration here.
-train::Config calibration_config(const StoredDeck& stored) {
+train::Config calibration_config(const StoredDeck& stored,
+                                 const std::vector<std::string>& of_data) {
   std::vector<std::string> notes;
   std::vector<std::string> overrides = {"quantization.weights=none",
                                         "quantization.activations=none",
                                         "quantization.embeddings=false", "quantization.head=false"};
   std::ranges::copy(kNoFp8, std::back_inserter(overrides));
+  std::ranges::copy(of_data, std::back_inserter(overrides));
   train::Config config = read_stored_deck(stored, overrides, 0, notes, true);
   config.parallel = mesh::ParallelConfig();  // one rank sees all
   config.train.microbatch = 1;               // a rest would be filled with tokens that are none
   for (const std::string& note : notes) log::info(note);
   config.data.validation.clear();
-  find_paths("data.train", config.data.train, stored, config, "start the command there");
-  if (config.data.train.empty()) refuse("--calibrate needs data.train in the checkpoint's deck");
   if (config.model.is_of_images()) {
     refuse("--calibrate reads text, and the checkpoint is of a vision transformer; leave it out");
+  }
+  if (config.data.train.empty()) {
+    refuse(
+        "--calibrate reads training texts, and the checkpoint's deck names none, as that of an "
+        "imported model; add --set data.train=[FILE]");
+  }
+  const bool are_given = std::ranges::any_of(
+      of_data, [](const std::string& one) { return one.starts_with("data.train="); });
+  if (!are_given) {
+    find_paths("data.train", config.data.train, stored, config,
+               "start the command there, or add --set data.train=[FILE]");
   }
   return config;
 }
@@ -127,7 +152,10 @@ void add_quantize_options(Arguments& args) {
       "head", "quantize: round the head, too; a tied one is also the table of tokens")(
       "calibrate", po::value<std::int64_t>(),
       "quantize: so many samples of the deck's training data say which errors matter (GPTQ); "
-      "default: every weight is rounded to the nearest");
+      "default: every weight is rounded to the nearest")(
+      "set", po::value<std::vector<std::string>>()->composing(),
+      "quantize with --calibrate: override a key of the checkpoint's deck in section data, such as "
+      "data.train=[FILE], as often as needed");
 }
 
 void quantize_checkpoint(comm::World& world, const Arguments& args) {
@@ -139,11 +167,12 @@ void quantize_checkpoint(comm::World& world, const Arguments& args) {
   const train::Config was = as_stored(stored);
   const train::Config config = as_stored(stored, overrides_of(args));
   if (!config.quantization) refuse("checkpoint quantize needs --weights int8 or int4");
+  const std::vector<std::string> of_data = data_overrides(args);
   std::optional<quantize::Calibration> calibration;
   if (args.has("calibrate")) {
     const auto samples = args.get<std::int64_t>("calibrate");
     if (samples < 1) refuse("--calibrate must be 1 or more");
-    const train::Config model = calibration_config(stored);
+    const train::Config model = calibration_config(stored, of_data);
     calibration.emplace(world, model, reader, samples, legal_changes(model));
     log::info(fmt::format("calibrated with {} tokens", calibration->tokens()));
   }

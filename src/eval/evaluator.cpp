@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "hyperslab/core/error.hpp"
+#include "hyperslab/core/log.hpp"
 #include "hyperslab/train/same_data.hpp"
 #include "hyperslab/train/setup.hpp"
 
@@ -86,11 +87,16 @@ void Evaluator::make_samples(std::int64_t stride) {
   train::Config counted = config_;
   counted.train.global_batch = validation_batch_;
   count_ = train::validation_samples(counted, available);
-  if (stride == 0) return;
+  if (stride == 0) {
+    const std::string left_out = train::left_out_files(*data_.validation, T);
+    if (!left_out.empty() && world_.rank() == 0) log::warn("data.validation: " + left_out);
+    return;
+  }
   const auto* tokens = dynamic_cast<const io::TokenSource*>(data_.validation.get());
   if (tokens == nullptr)
     throw Error(ExitCode::usage, "--stride is for text: images do not overlap");
-  const std::int64_t targets = count_ < available ? count_ * T : tokens->size() - 1;
+  const std::int64_t targets =
+      count_ < available ? count_ * T : io::TokenSamples::targets_in(*tokens);
   data_.validation_samples = std::make_unique<io::TokenSamples>(
       io::TokenSamples::strided(*tokens, T, stride, targets, config_.data.target_rules()));
   count_ = data_.validation_samples->size();

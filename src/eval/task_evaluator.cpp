@@ -48,7 +48,7 @@ std::vector<TaskResults> TaskEvaluator::measure(const std::vector<std::string>& 
   std::vector<std::vector<tasks::Score>> scores;
   for (const std::string& checkpoint : checkpoints) {
     results.push_back({checkpoint, 0, {}, std::ssize(tasks_.requests()), 0, {}});
-    scores.emplace_back(tasks_.requests().size());
+    scores.push_back(tasks::scores_of_nothing(tasks_.requests()));
   }
   const auto buckets = tasks::make_buckets(tasks_.requests(), config_.model.context,
                                            length_multiple(), kMostBuckets);

@@ -2,12 +2,17 @@
 #pragma once
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "complaints.hpp"
@@ -92,6 +97,23 @@ class ConfigReader {
         fmt::format("{} is {} and {}, its other name, is {}", key, first, alias, second));
     return second;
   }
+  /// Complains of every key that nothing has asked for, that is in no table and not among
+  /// `ignored`; and of an ignored one that is known.
+  void check_all(model::Family family, const std::vector<std::string>& ignored,
+                 Complaints& complaints) const {
+    complain_of_unknown(check_rest(family, complaints), ignored, complaints);
+  }
+  /// The same for a file of which only the keys of a list are known beside those that were read.
+  void check_all(std::span<const std::string_view> harmless,
+                 const std::vector<std::string>& ignored, Complaints& complaints) const {
+    std::vector<std::string> unknown;
+    for (const auto& [key, value] : config_.items()) {
+      const bool is_known = read_.contains(key) || value.is_null() ||
+                            std::ranges::find(harmless, key) != harmless.end();
+      if (!is_known) unknown.push_back(key);
+    }
+    complain_of_unknown(unknown, ignored, complaints);
+  }
   /// Checks the keys that nothing has asked for; returns those that are in no table. `where`:
   /// before their names in complaints.
   [[nodiscard]] std::vector<std::string> check_rest(model::Family family, Complaints& complaints,
@@ -111,6 +133,23 @@ class ConfigReader {
   }
 
  private:
+  void complain_of_unknown(const std::vector<std::string>& unknown,
+                           const std::vector<std::string>& ignored, Complaints& complaints) const {
+    std::vector<std::string> refused;
+    std::ranges::copy_if(unknown, std::back_inserter(refused), [&](const std::string& key) {
+      return std::ranges::find(ignored, key) == ignored.end();
+    });
+    complaints.unless(refused.empty(),
+                      fmt::format("{0} {1} not known here and may decide what the model computes; "
+                                  "if not, add --ignore-config-key {2}",
+                                  fmt::join(refused, ", "), refused.size() == 1 ? "is" : "are",
+                                  fmt::join(refused, " --ignore-config-key ")));
+    for (const std::string& key : ignored) {
+      const bool is_known =
+          config_.contains(key) && std::ranges::find(unknown, key) == unknown.end();
+      complaints.unless(!is_known, fmt::format("{} is known here and cannot be ignored", key));
+    }
+  }
   static constexpr std::uint64_t kMostId = (std::uint64_t{1} << 31) - 1;
 
   [[noreturn]] void fail(const char* key, const std::string& expected,

@@ -31,12 +31,11 @@ struct SpecialIds {
 /// What a config.json says.
 struct ForeignConfig {
   model::ModelSpec spec;
-  std::vector<std::string> warnings;  ///< keys that are not known, ids that cannot be
+  std::vector<std::string> warnings;  ///< ids that cannot be, and what is slower for their sake
 };
-/// Reads the text of a config.json; `file` is its name in messages, `dropout` stands for the
-/// dropouts that it asks for. Throws Error(checkpoint) that names every key that asks for what is
-/// not done here.
+/// Reads the text of a config.json; `file` is its name in messages. Throws Error(checkpoint) that
+/// names every key that asks for what is not done here, or is not known.
 [[nodiscard]] ForeignConfig read_foreign_config(const std::string& text, const std::string& file,
-                                                std::optional<double> dropout = std::nullopt);
+                                                const ImportOptions& options = {});
 
 }  // namespace hyperslab::interop

@@ -175,7 +175,6 @@ void read_llama_dropout(Import& in, const LlamaKind& kind, ModelSpec& spec) {
 
 /// Phi-3 turns a part of each head, and scales angles in a way of its own.
 void read_phi3_rope(Import& in, ModelSpec& spec) {
-  (void)in.config.find("original_max_position_embeddings");  // of longrope, which is refused
   in.complaints.unless(spec.rope.scaling == model::RopeScaling::none,
                        fmt::format("the rope of Phi-3 has type {}, only default is done here",
                                    name_of(spec.rope.scaling)));
@@ -265,20 +264,15 @@ ModelSpec read_model(Import& in, const std::string& type) {
 }  // namespace
 
 ForeignConfig read_foreign_config(const std::string& text, const std::string& file,
-                                  std::optional<double> dropout) {
+                                  const ImportOptions& options) {
   const json parsed = parsed_object(text, file);
-  Import in = {ConfigReader(parsed, file), file, dropout, {}, {}};
+  Import in = {ConfigReader(parsed, file), file, options.dropout, {}, {}};
   const std::string type = in.config.text("model_type", "none");
   ForeignConfig out;
   out.spec = read_model(in, type);
-  const std::vector<std::string> unknown = in.config.check_rest(out.spec.family, in.complaints);
+  in.config.check_all(out.spec.family, options.ignored_keys, in.complaints);
   in.complaints.raise(ExitCode::checkpoint, file + ": this model cannot be imported");
   out.warnings = std::move(in.warnings);
-  if (!unknown.empty()) {
-    out.warnings.push_back(fmt::format("{} {} not known here and not used",
-                                       fmt::join(unknown, ", "),
-                                       unknown.size() == 1 ? "is" : "are"));
-  }
   for (std::string& warning : out.warnings) warning = file + ": " + warning;
   return out;
 }

@@ -80,6 +80,11 @@ void read_ropes(Import& in, bool third, ModelSpec& spec) {
                          "rope_parameters.sliding_attention has another type than default");
     spec.rope_local_theta = local.theta;
   }
+  const bool by_context = spec.rope.scaling == model::RopeScaling::llama3 ||
+                          spec.rope.scaling == model::RopeScaling::yarn;
+  in.complaints.unless(!by_context || in.config.find("original_max_position_embeddings") == nullptr,
+                       "original_max_position_embeddings is not used by transformers' Gemma 3: "
+                       "remove it, or move it into rope_parameters.full_attention");
   if (spec.scores.window == 0) spec.rope_local_theta = 0;
 }
 

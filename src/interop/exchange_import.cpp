@@ -158,7 +158,7 @@ bool has_another_head(const std::string& folder, const model::ModelSpec& spec) {
 
 }  // namespace
 
-model::ModelSpec huggingface_model(const std::string& folder, std::optional<double> dropout) {
+model::ModelSpec huggingface_model(const std::string& folder, const ImportOptions& options) {
   const std::string path = (std::filesystem::path(folder) / "config.json").string();
   std::string text;
   try {
@@ -167,7 +167,7 @@ model::ModelSpec huggingface_model(const std::string& folder, std::optional<doub
     throw Error(ExitCode::checkpoint,
                 fmt::format("{}; expected a folder that save_pretrained made", error.what()));
   }
-  ForeignConfig found = read_foreign_config(text, path, dropout);
+  ForeignConfig found = read_foreign_config(text, path, options);
   if (found.spec.tie_embeddings && has_another_head(folder, found.spec)) {
     found.spec.tie_embeddings = false;
     found.warnings.push_back(path +

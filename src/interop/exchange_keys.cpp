@@ -16,9 +16,8 @@ struct Neutral {
   std::string_view json;  ///< empty: must be absent or null
 };
 
-constexpr std::array<Neutral, 10> kNeutral = {{
+constexpr std::array<Neutral, 9> kNeutral = {{
     {"add_cross_attention", "false"},
-    {"auto_map", ""},  // code that comes with the model
     {"cross_attention_hidden_size", ""},
     {"is_encoder_decoder", "false"},
     {"per_layer_config", ""},
@@ -32,7 +31,7 @@ constexpr std::array<Neutral, 2> kNeutralGpt2 = {{
     {"scale_attn_by_inverse_layer_idx", "false"},
     {"scale_attn_weights", "true"},
 }};
-constexpr std::array<Neutral, 13> kNeutralLlama = {{
+constexpr std::array<Neutral, 14> kNeutralLlama = {{
     {"alibi", "false"},
     {"attention_multiplier", ""},
     {"attn_logit_softcapping", ""},
@@ -45,6 +44,7 @@ constexpr std::array<Neutral, 13> kNeutralLlama = {{
     {"partial_rotary_factor", "1"},
     {"query_pre_attn_scalar", ""},
     {"residual_multiplier", "1"},
+    {"rope_interleaved", "false"},
     {"use_qk_norm", "false"},
 }};
 
@@ -52,7 +52,7 @@ constexpr std::array<Neutral, 1> kNeutralVit = {{
     {"use_mask_token", "false"},
 }};
 
-constexpr std::array<std::string_view, 76> kHarmless = {
+constexpr std::array<std::string_view, 99> kHarmless = {
     // where the model comes from and how it is run
     "_attn_implementation", "_attn_implementation_autoset", "_commit_hash",
     "_experts_implementation", "_name_or_path", "architectures", "attn_implementation",
@@ -60,12 +60,20 @@ constexpr std::array<std::string_view, 76> kHarmless = {
     "is_decoder", "model_type", "name_or_path", "output_attentions", "output_hidden_states",
     "output_past", "pretraining_tp", "return_dict", "tf_legacy_loss", "tokenizer_class",
     "torch_dtype", "torchscript", "transformers_version", "use_bfloat16", "use_cache",
+    "_attn_implementation_internal", "_flash_attn_2_enabled", "cache_implementation",
+    "is_llama_config", "num_logits_to_keep", "transformers.js_config", "unsloth_fixed",
+    "unsloth_version", "use_flash_attention", "use_flash_attn",
+    // lengths and old names that transformers' own classes do not read
+    "attention_probs_dropout_prob", "hidden_dropout_prob", "max_sequence_length",
+    "max_window_layers", "model_max_length", "sliding_window_size", "tokenizer_model_max_length",
+    "tokenizer_padding_side",
     // of other heads than that of a language model
     "_num_labels", "finetuning_task", "id2label", "label2id", "num_labels", "problem_type",
     "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type",
     "summary_use_proj", "task_specific_params",
     // of a vision transformer without its pooler, and of timm's
-    "encoder_stride", "num_features", "pooler_act", "pooler_output_size",
+    "encoder_stride", "label_descriptions", "label_names", "num_features", "pooler_act",
+    "pooler_output_size",
     // of generation by transformers
     "bad_words_ids", "begin_suppress_tokens", "decoder_start_token_id", "diversity_penalty",
     "do_sample", "early_stopping", "encoder_no_repeat_ngram_size",
@@ -75,7 +83,7 @@ constexpr std::array<std::string_view, 76> kHarmless = {
     "remove_invalid_values", "repetition_penalty", "return_dict_in_generate", "suppress_tokens",
     "temperature", "top_k", "top_p", "typical_p",
     // ids that a language model does not treat apart
-    "pad_token_id", "sep_token_id",
+    "cls_token_id", "mask_token_id", "pad_token_id", "sep_token_id", "unk_token_id",
     // of GPT-2: its masks have the length of n_positions; the order of attention's products decides
     // only rounding
     "n_ctx", "n_special", "predict_special_tokens", "reorder_and_upcast_attn"};

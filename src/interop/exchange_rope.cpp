@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -20,18 +21,42 @@ constexpr const char* kDynamic =
     " (dynamic angles depend on how long a text is when a key is cached; without it the model is "
     "the same up to max_position_embeddings: remove it from config.json)";
 
-/// What a type of scaling reads; the rest must be absent.
-void read_scaling(ConfigReader& rope, const std::string& type, Dim context, RopeSpec& spec,
-                  Complaints& complaints) {
-  spec.factor = rope.real("factor", 1);
+constexpr const char* kOriginalContext = "original_max_position_embeddings";
+
+/// Lengths that angles are scaled by.
+struct Contexts {
+  Dim longest = 0;                ///< max_position_embeddings
+  std::optional<Dim> outer = {};  ///< kOriginalContext beside the object, which comes first
+};
+
+/// What transformers requires of a type of scaling. A yarn's factor may be null, and is then the
+/// ratio of both contexts.
+void read_factor(ConfigReader& rope, const std::string& type, const Contexts& contexts,
+                 RopeSpec& spec, Complaints& complaints) {
+  const bool by_ratio = type == "yarn" && rope.has("factor") && rope.find("factor") == nullptr;
+  const double ratio = static_cast<double>(contexts.longest) /
+                       static_cast<double>(std::max<Dim>(1, spec.original_context));
+  complaints.unless(by_ratio || rope.find("factor") != nullptr,
+                    "rope of type " + type + " has no factor");
+  spec.factor = rope.real("factor", by_ratio ? ratio : 1);
   complaints.unless(spec.factor >= 1, fmt::format("factor {} is below 1", spec.factor));
+}
+
+/// What a type of scaling reads; the rest must be absent.
+void read_scaling(ConfigReader& rope, const std::string& type, const Contexts& contexts,
+                  RopeSpec& spec, Complaints& complaints) {
   if (type == "linear") {
     spec.scaling = RopeScaling::linear;
-    return;
+    return read_factor(rope, type, contexts, spec, complaints);
   }
-  spec.original_context = rope.size("original_max_position_embeddings", context);
+  spec.original_context = rope.size(kOriginalContext, contexts.longest);
+  if (contexts.outer) spec.original_context = *contexts.outer;
+  read_factor(rope, type, contexts, spec, complaints);
   if (type == "llama3") {
     spec.scaling = RopeScaling::llama3;
+    complaints.unless(
+        rope.find("low_freq_factor") != nullptr && rope.find("high_freq_factor") != nullptr,
+        "rope of type llama3 needs low_freq_factor and high_freq_factor");
     spec.low_factor = rope.real("low_freq_factor", spec.low_factor);
     spec.high_factor = rope.real("high_freq_factor", spec.high_factor);
     complaints.unless(spec.low_factor > 0 && spec.high_factor > spec.low_factor,
@@ -42,19 +67,26 @@ void read_scaling(ConfigReader& rope, const std::string& type, Dim context, Rope
   spec.beta_fast = rope.real("beta_fast", spec.beta_fast);
   spec.beta_slow = rope.real("beta_slow", spec.beta_slow);
   spec.attention_factor = rope.real("attention_factor", 0);
+  complaints.unless(rope.find("attention_factor") == nullptr || spec.attention_factor > 0,
+                    "attention_factor is 0, expected more");
   complaints.unless(spec.beta_slow > 0 && spec.beta_fast > spec.beta_slow,
                     "beta_fast must be above beta_slow, and both above 0");
   complaints.unless(rope.flag("truncate", true), "truncate is false, only true is done here");
 }
 
-void read_object(Import& in, const std::string& key, const json& value, Dim context,
+void read_object(Import& in, const std::string& key, const json& value, const Contexts& contexts,
                  RopeSpec& spec) {
   ConfigReader rope(value, in.file);
   spec.theta = rope.real("rope_theta", spec.theta);
+  const char* const kind = rope.has("rope_type") ? "rope_type" : "type";
+  in.complaints.unless(!rope.has(kind) || rope.find(kind) != nullptr,
+                       fmt::format("{} has {} null, which transformers fails on: name the type, "
+                                   "or remove the key",
+                                   key, kind));
   const std::string old_type = rope.text("type", "default");
   const std::string type = rope.text("rope_type", old_type);
   if (type == "linear" || type == "llama3" || type == "yarn") {
-    read_scaling(rope, type, context, spec, in.complaints);
+    read_scaling(rope, type, contexts, spec, in.complaints);
   } else {
     in.complaints.unless(
         type == "default",
@@ -75,7 +107,7 @@ RopeSpec read_rope_of(Import& in, const std::string& key, const json& value, dou
   RopeSpec spec;
   spec.theta = theta;
   in.complaints.unless(value.is_object(), fmt::format("{} is no object", key));
-  if (value.is_object()) read_object(in, key, value, context, spec);
+  if (value.is_object()) read_object(in, key, value, {context}, spec);
   in.complaints.unless(spec.theta > 1,
                        fmt::format("{}: rope_theta is {}, expected more than 1", key, spec.theta));
   in.complaints.unless(spec.fraction == 1, key + ": partial_rotary_factor is not 1");
@@ -94,11 +126,23 @@ RopeSpec read_rope(Import& in, double theta, Dim context, std::optional<double> 
   spec.theta = in.config.real("rope_theta", theta);
   in.complaints.unless(spec.theta > 1,
                        fmt::format("rope_theta is {}, expected more than 1", spec.theta));
+  Contexts contexts = {context};
+  if (in.config.find(kOriginalContext) != nullptr) {
+    contexts.outer = in.config.size(kOriginalContext, context);
+  }
+  const RopeSpec plain = spec;
+  bool is_given = false;
   for (const char* key : {"rope_parameters", "rope_scaling"}) {
     const json* value = in.config.find(key);
-    if (value == nullptr) continue;
+    if (value == nullptr || (value->is_object() && value->empty())) continue;
     in.complaints.unless(value->is_object(), fmt::format("{} is no object", key));
-    if (value->is_object()) read_object(in, key, *value, context, spec);
+    RopeSpec own = plain;
+    if (value->is_object()) read_object(in, key, *value, contexts, own);
+    in.complaints.unless(!is_given || own == spec,
+                         "rope_parameters and rope_scaling differ, of which transformers takes "
+                         "rope_scaling alone: remove the one that the model was not trained with");
+    spec = own;
+    is_given = true;
   }
   in.complaints.unless(partial || spec.fraction == 1, "partial_rotary_factor is not 1");
   return spec;

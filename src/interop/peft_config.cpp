@@ -143,7 +143,8 @@ PeftConfig read_peft_config(const std::string& text, const std::string& file,
     PeftConfig out = read_values(config, file);
     complaints.unless(out.rank >= 1, fmt::format("r is {}, expected 1 or more", out.rank));
     complaints.unless(out.alpha > 0 && std::isfinite(out.alpha),
-                      fmt::format("lora_alpha is {}, expected more than 0", out.alpha));
+                      fmt::format("lora_alpha is {}, expected more than 0{}", out.alpha,
+                                  out.alpha == 0 ? ": with 0 the adapters add nothing" : ""));
     complaints.unless(
         out.dropout >= 0 && out.dropout < 1,
         fmt::format("lora_dropout is {}, expected at least 0 and below 1", out.dropout));

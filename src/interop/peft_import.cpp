@@ -49,6 +49,15 @@ Tensor matrix(const io::SafetensorsReader& reader, const std::string& name, cons
   return out;
 }
 
+/// The modules of the base by the names that the folder has for them.
+std::vector<AdaptedModule> modules_of(const model::ModelSpec& base,
+                                      const io::SafetensorsReader& reader) {
+  const std::vector<AdaptedModule> modules = adapted_modules(base);
+  const bool are_fused = std::ranges::any_of(
+      reader.tensors(), [](const auto& tensor) { return is_fused_by_phi3(tensor.first); });
+  return are_fused ? fused_as_phi3(modules) : modules;
+}
+
 /// Modules that target_modules or a pattern names and that are none here.
 void check_names(const PeftConfig& config, const std::vector<AdaptedModule>& all,
                  Complaints& complaints) {
@@ -75,7 +84,7 @@ void check_patterns(const PeftConfig& config, const std::vector<AdaptedModule>& 
                                   "adapters have one rank",
                                   module.name, config.rank_of(module), config.rank));
     complaints.unless(
-        std::abs(config.scale_of(module) / scale - 1) <= kWithin,
+        std::abs(config.scale_of(module) - scale) <= kWithin * std::abs(scale),
         fmt::format("alpha_pattern gives {} the scale {} beside {}: here all adapters "
                     "have one scale",
                     module.name, config.scale_of(module), scale));
@@ -149,7 +158,7 @@ PeftFolder::PeftFolder(std::string folder, const model::ModelSpec& base)
   const std::string file = folder_ + kConfig;
   const PeftConfig config =
       read_peft_config(io::read_text_file(file, kMostConfigBytes), file, complaints);
-  const std::vector<AdaptedModule> all = adapted_modules(base);
+  const std::vector<AdaptedModule> all = modules_of(base, reader_);
   std::set<std::string> unknown;
   for (const auto& [name, entry] : reader_.tensors()) unknown.insert(name);
   for (const AdaptedModule& module : all) {

@@ -1,6 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "peft_modules.hpp"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
 #include "exchange_names.hpp"
 #include "hyperslab/nn/adapter_config.hpp"
 
@@ -10,6 +16,14 @@ namespace {
 constexpr std::string_view kOurs = "model/";
 constexpr std::string_view kBlocks = "model/blocks.";
 constexpr std::string_view kWeight = ".weight";
+
+/// A module of Phi-3 and those of Llama that it holds, in the order of its rows.
+struct Fusion {
+  std::string_view name;
+  std::array<std::string_view, 3> parts;
+};
+constexpr std::array<Fusion, 2> kFusions = {
+    {{"qkv_proj", {"q_proj", "k_proj", "v_proj"}}, {"gate_up_proj", {"gate_proj", "up_proj", ""}}}};
 
 /// "blocks.0.attention.query" of "model/blocks.0.attention.query.weight".
 std::string layer_of(const std::string& tensor) {
@@ -48,6 +62,32 @@ std::vector<AdaptedModule> adapted_modules(const model::ModelSpec& spec) {
     }
   }
   return modules;
+}
+
+std::vector<AdaptedModule> fused_as_phi3(const std::vector<AdaptedModule>& modules) {
+  std::vector<AdaptedModule> out;
+  for (const AdaptedModule& module : modules) {
+    const auto* const fusion = std::ranges::find_if(kFusions, [&](const Fusion& each) {
+      return std::ranges::find(each.parts, module.target()) != each.parts.end();
+    });
+    AdaptedModule named = module;
+    if (fusion != kFusions.end()) {
+      named.name.replace(named.name.rfind('.') + 1, std::string::npos, fusion->name);
+    }
+    const auto found = std::ranges::find(out, named.name, &AdaptedModule::name);
+    if (found == out.end()) {
+      out.push_back(std::move(named));
+    } else {
+      found->layers.insert(found->layers.end(), module.layers.begin(), module.layers.end());
+    }
+  }
+  return out;
+}
+
+bool is_fused_by_phi3(const std::string& tensor) {
+  return std::ranges::any_of(kFusions, [&](const Fusion& fusion) {
+    return tensor.find(fmt::format(".{}.", fusion.name)) != std::string::npos;
+  });
 }
 
 bool means(const std::string& text, const AdaptedModule& module) {

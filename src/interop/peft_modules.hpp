@@ -37,6 +37,12 @@ struct AdaptedModule {
 /// All modules of the model that adapters may be added to, in forward order.
 [[nodiscard]] std::vector<AdaptedModule> adapted_modules(const model::ModelSpec& spec);
 
+/// The same modules as Phi-3 has them: query, key and value are `qkv_proj`, gate and up
+/// `gate_up_proj`. Of a model that has them apart, as a Llama has, which a Phi-3 becomes here.
+[[nodiscard]] std::vector<AdaptedModule> fused_as_phi3(const std::vector<AdaptedModule>& modules);
+/// True if the name of a tensor is of a module that Phi-3 fuses.
+[[nodiscard]] bool is_fused_by_phi3(const std::string& tensor);
+
 /// True if a text of target_modules or of a pattern means the module: its name or the end of it
 /// after a dot.
 [[nodiscard]] bool means(const std::string& text, const AdaptedModule& module);

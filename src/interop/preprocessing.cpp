@@ -8,6 +8,7 @@
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "complaints.hpp"
 #include "config_reader.hpp"
@@ -30,6 +31,39 @@ constexpr double kShade = 1.0 / 255;
 // Pillow's numbers, which transformers writes.
 constexpr int kPillowBilinear = 2;
 constexpr int kPillowBicubic = 3;
+
+/// Keys of timm's pretrained_cfg that decide nothing about images in an evaluation.
+constexpr std::array<std::string_view, 26> kHarmlessOfTimm = {"architecture",
+                                                              "classifier",
+                                                              "custom_load",
+                                                              "description",
+                                                              "file",
+                                                              "first_conv",
+                                                              "fixed_input_size",
+                                                              "hf_hub_filename",
+                                                              "hf_hub_id",
+                                                              "input_size",
+                                                              "label_descriptions",
+                                                              "label_names",
+                                                              "label_offset",
+                                                              "license",
+                                                              "min_input_size",
+                                                              "notes",
+                                                              "num_classes",
+                                                              "origin_url",
+                                                              "paper_ids",
+                                                              "paper_name",
+                                                              "pool_size",
+                                                              "source",
+                                                              "state_dict",
+                                                              "tag",
+                                                              "test_input_size",
+                                                              "url"};
+/// Those of preprocessor_config.json.
+constexpr std::array<std::string_view, 11> kHarmlessOfTransformers = {
+    "_processor_class",  "data_format",     "default_to_square",      "device",
+    "disable_grouping",  "do_convert_rgb",  "feature_extractor_type", "image_processor_type",
+    "input_data_format", "processor_class", "return_tensors"};
 
 /// Three numbers for the channels, or one for all of them.
 std::array<double, 3> of_channels(ConfigReader& config, const char* key,
@@ -75,9 +109,25 @@ AugmentConfig read_timm(ConfigReader& config, Complaints& complaints) {
   return augment;
 }
 
-AugmentConfig read_transformers(ConfigReader& config, Complaints& complaints,
+/// Images must be resized to those of the model, and not be cropped.
+void check_resizing(ConfigReader& config, Dim image_size, Complaints& complaints) {
+  complaints.unless(config.flag("do_resize", true), "do_resize is false, only true is done here");
+  complaints.unless(!config.flag("do_center_crop", false),
+                    "do_center_crop is true, only false is done here");
+  complaints.unless(!config.flag("do_pad", false), "do_pad is true, only false is done here");
+  (void)config.find("crop_size");  // without a crop
+  (void)config.find("pad_size");
+  const json* size = config.find("size");
+  const json square = {{"height", image_size}, {"width", image_size}};
+  complaints.unless(size == nullptr || *size == square || *size == json(image_size),
+                    fmt::format("size is {}, and the model's images have {} x {} pixels",
+                                size == nullptr ? "" : shown(*size), image_size, image_size));
+}
+
+AugmentConfig read_transformers(ConfigReader& config, Dim image_size, Complaints& complaints,
                                 const std::string& file) {
   AugmentConfig augment;
+  check_resizing(config, image_size, complaints);
   augment.mean = of_channels(config, "image_mean", {0.5, 0.5, 0.5}, complaints);
   augment.deviation = of_channels(config, "image_std", {0.5, 0.5, 0.5}, complaints);
   check_deviation(augment, "image_std", complaints);
@@ -115,7 +165,8 @@ json read_json(const std::string& path) {
 
 }  // namespace
 
-AugmentConfig image_preprocessing(const std::string& folder) {
+AugmentConfig image_preprocessing(const std::string& folder,
+                                  const std::vector<std::string>& ignored_keys) {
   const std::filesystem::path root(folder);
   const std::string own = (root / "config.json").string();
   const std::string processor = (root / "preprocessor_config.json").string();
@@ -127,11 +178,17 @@ AugmentConfig image_preprocessing(const std::string& folder) {
       found != config.end() && found->is_object()) {
     ConfigReader reader(*found, file);
     augment = read_timm(reader, complaints);
+    reader.check_all(kHarmlessOfTimm, ignored_keys, complaints);
   } else if (std::filesystem::exists(processor)) {
     file = processor;
     const json parsed = read_json(processor);
     ConfigReader reader(parsed, file);
-    augment = read_transformers(reader, complaints, file);
+    constexpr Dim kDefaultSize = 224;  // of ViTConfig
+    const bool has_size =
+        config.contains("image_size") && config["image_size"].is_number_unsigned();
+    augment = read_transformers(reader, has_size ? config["image_size"].get<Dim>() : kDefaultSize,
+                                complaints, file);
+    reader.check_all(kHarmlessOfTransformers, ignored_keys, complaints);
   } else {
     log::warn(
         folder +

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <type_traits>
+
 #include "cpu/wide_operands.hpp"
 #include "cuda/library_workspace.hpp"
 #include "cuda/quantized_workspace.hpp"
 #include "cuda/workspace.hpp"
+#include "hyperslab/core/error.hpp"
 #include "hyperslab/ops/activation.hpp"
 #include "hyperslab/ops/algorithm_cache.hpp"
 #include "hyperslab/ops/argmax.hpp"
@@ -35,15 +38,20 @@
 namespace hyperslab::ops {
 
 /// Calls the twin of an op on the context's device. In builds without CUDA the first one is only
-/// declared: a discarded statement needs no definition.
+/// declared: a discarded statement needs no definition. It is nullptr of an op that the CPU alone
+/// has.
 template <auto cuda_op, auto cpu_op, class... Operands>
 void dispatch(Context& ctx, const Operands&... operands) {
-  if constexpr (kHasCuda) {
+  constexpr bool kHasTwin = !std::is_null_pointer_v<decltype(cuda_op)>;
+  if constexpr (kHasCuda && kHasTwin) {
     if (ctx.device() == Device::cuda) {
       cuda_op(ctx, operands...);
       if (OpObserver* observer = ctx.recorder().op_observer()) observer->end();
       return;
     }
+  }
+  if (!kHasTwin && ctx.device() == Device::cuda) {
+    throw Error(ExitCode::usage, "GPUs do not do this operation yet: set run.device to cpu");
   }
   cpu::call<cpu_op>(ctx, operands...);
   if (OpObserver* observer = ctx.recorder().op_observer()) observer->end();
@@ -134,10 +142,6 @@ template <>
 inline constexpr bool kTakesBf16<fill> = true;
 template <>
 inline constexpr bool kTakesBf16<cast> = true;
-template <>
-inline constexpr bool kTakesBf16<adamw> = true;
-template <>
-inline constexpr bool kTakesBf16<sgd> = true;
 template <>
 inline constexpr bool kTakesBf16<add_norm_squared> = true;
 template <>

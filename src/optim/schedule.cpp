@@ -8,9 +8,10 @@
 namespace hyperslab::optim {
 namespace {
 
-/// 0 at `from`, 1 at `to` and later.
+/// 0 up to `from`, even where nothing follows it, 1 at `to` and later.
 double progress(double step, double from, double to) {
-  return to > from ? std::clamp((step - from) / (to - from), 0.0, 1.0) : 1.0;
+  if (step <= from) return 0;
+  return to > from ? std::min((step - from) / (to - from), 1.0) : 1.0;
 }
 
 }  // namespace

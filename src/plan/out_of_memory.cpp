@@ -66,7 +66,7 @@ void add_zero(const train::Config& config, std::vector<Change>& to) {
 }
 
 void add_state(const train::Config& config, std::vector<Change>& to) {
-  if (config.optimizer.name != optim::OptimizerKind::adamw) return;
+  if (!optim::traits_of(config.optimizer.name).has_bf16_state) return;
   if (config.optimizer.state == optim::StateKind::bf16) return;
   Change& change = to.emplace_back(Change{"optimizer.state: bf16", config});
   change.config.optimizer.state = optim::StateKind::bf16;

@@ -101,7 +101,7 @@ io::CheckpointMeta CheckpointPolicy::meta_of(std::int64_t step) const {
   meta.wall_seconds = parts_.records.wall_seconds();
   meta.data_fingerprint = parts_.data.train_source().fingerprint();
   meta.model = model::identity(config.model);
-  meta.order = train::sample_order(config, step);
+  meta.order = train::sample_order(config, step, parts_.data.train_source());
   meta.layout = mesh::describe(config.parallel);
   meta.deck = parts_.start.options.deck_yaml;
   std::error_code removed_meanwhile;

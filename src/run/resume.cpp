@@ -63,6 +63,7 @@ class Resuming {
   [[nodiscard]] std::optional<std::int64_t> older_than_damaged(std::int64_t step) const;
   [[nodiscard]] std::int64_t base_step(std::int64_t step) const;
   void load(std::int64_t step);
+  void require_same_order(const io::CheckpointMeta& meta) const;
   void check_resumable(const io::CheckpointMeta& meta) const;
 
   const Start& start_;
@@ -112,17 +113,27 @@ void check_counts(const io::CheckpointMeta& meta, const std::string& checkpoints
                   checkpoints, meta.step, problem));
 }
 
+/// More or fewer files also change whether they could be joined: then the data changed.
+void Resuming::require_same_order(const io::CheckpointMeta& meta) const {
+  constexpr const char* kJoin = "data.join_files";
+  const std::string order = train::sample_order(start_.config, meta.step, data_.train_source());
+  if (meta.order == order) return;
+  const std::string keys = train::differing_order_keys(meta.order, order);
+  const bool same_data = meta.data_fingerprint == data_.train_source().fingerprint();
+  if (keys == kJoin && !same_data) return;
+  const bool joined = meta.order.find("join_files=false") == meta.order.npos;
+  const std::string as_before =
+      keys == kJoin ? fmt::format("{}: {}, as before", kJoin, joined) : keys + " as before";
+  throw Error(ExitCode::checkpoint,
+              fmt::format("{}: the order of samples changed since step {} ({}): found in the deck "
+                          "{}; resume with {}",
+                          start_.checkpoints, meta.step, meta.order, order, as_before));
+}
+
 void Resuming::check_resumable(const io::CheckpointMeta& meta) const {
   check_counts(meta, start_.checkpoints);
   if (meta.step == 0) return;  // an import: nothing was trained on yet
-  const std::string order = train::sample_order(start_.config, meta.step);
-  if (meta.order != order) {
-    throw Error(ExitCode::checkpoint,
-                fmt::format("{}: the order of samples changed since step {} ({}): found in the "
-                            "deck {}; resume with {} as before",
-                            start_.checkpoints, meta.step, meta.order, order,
-                            train::differing_order_keys(meta.order, order)));
-  }
+  require_same_order(meta);
   const std::int64_t expected = meta.step * start_.config.train.global_batch;
   if (meta.samples_seen != expected) {
     throw Error(ExitCode::checkpoint,

@@ -70,6 +70,17 @@ void RunData::report_packing() const {
       percent(found->cut, found->documents), percent(found->cut_contiguous, found->documents)));
 }
 
+void RunData::report_left_out_files() const {
+  const train::Config& config = start_.config;
+  const auto report = [&](const char* key, const io::DataSource* source) {
+    if (source == nullptr) return;
+    const std::string text = train::left_out_files(*source, config.model.context);
+    if (!text.empty()) log::warn(fmt::format("{}: {}", key, text));
+  };
+  if (config.data.packing == io::Packing::contiguous) report("data.train", data_.train.get());
+  report("data.validation", data_.validation.get());
+}
+
 void RunData::report_mixture(const io::MixedSamples& mixture) const {
   const std::int64_t all = last_step_ * start_.config.train.global_batch;
   const std::vector<std::int64_t> counts = mixture.schedule().counts(all);
@@ -127,6 +138,7 @@ void RunData::report_amount() const {
   if (!start_.is_first() || train.overfit_one_batch) return;
   if (train_source().description().starts_with("synthetic")) return;
   report_packing();
+  report_left_out_files();
   if (const auto* mixture = dynamic_cast<const io::MixedSamples*>(&train_samples())) {
     return report_mixture(*mixture);
   }

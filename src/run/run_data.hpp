@@ -48,6 +48,7 @@ class RunData {
   void report_padding() const;
   void report_amount() const;
   void report_packing() const;
+  void report_left_out_files() const;
   void report_mixture(const io::MixedSamples& mixture) const;
   void warn_of_missing_bytes(const Error& error) const;
   void warn_of_another_end() const;

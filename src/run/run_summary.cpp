@@ -36,6 +36,24 @@ bool is_set_by(const Words& words, std::string_view setting) {
          std::ranges::any_of(words, [&](const auto& word) { return word.starts_with(key); });
 }
 
+/// "key=value" of a word that is --set, whose value may be the next word; empty if it is not.
+std::string setting_at(const Words& words, std::size_t i) {
+  if (!is_option(words[i], "set")) return "";
+  const std::size_t equals = words[i].find('=');
+  if (equals != std::string::npos) return words[i].substr(equals + 1);
+  return i + 1 < words.size() ? words[i + 1] : "";
+}
+
+/// Those of the words after the i-th, which win over its own.
+Words settings_after(const Words& words, std::size_t i) {
+  Words settings;
+  for (std::size_t later = i + 1; later < words.size(); ++later) {
+    std::string setting = setting_at(words, later);
+    if (!setting.empty()) settings.push_back(std::move(setting));
+  }
+  return settings;
+}
+
 std::string quoted(const std::string& word) {
   constexpr std::string_view kPlain =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./-=+:,@%";
@@ -78,11 +96,11 @@ Words resume_words(const StartCommand& command, const Words& more) {
   for (std::size_t i = 0; i < command.arguments.size(); ++i) {
     const std::string& word = command.arguments[i];
     const bool alone = word.find('=') == std::string::npos;  // its value follows
+    const std::string setting = setting_at(command.arguments, i);
     const bool left_out =
         is_option(word, "resume") || is_option(word, "stop-after") ||
-        (is_option(word, "set") && is_set_by(more, alone && i + 1 < command.arguments.size()
-                                                       ? command.arguments[i + 1]
-                                                       : word.substr(word.find('=') + 1)));
+        (!setting.empty() &&
+         (is_set_by(more, setting) || is_set_by(settings_after(command.arguments, i), setting)));
     if (!left_out) words.push_back(word);
     if (left_out && alone) ++i;
   }

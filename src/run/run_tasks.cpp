@@ -3,8 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <numeric>
-
 #include "hyperslab/core/log.hpp"
 #include "hyperslab/tasks/records.hpp"
 
@@ -32,9 +30,8 @@ bool RunTasks::is_due_after(std::int64_t step, std::int64_t last_step) const {
 }
 
 bool RunTasks::measure(std::int64_t step, train::Trainer& trainer) {
-  std::vector<tasks::Score> scores(tasks_.requests().size());
-  std::vector<std::size_t> order(scores.size());
-  std::iota(order.begin(), order.end(), 0);
+  std::vector<tasks::Score> scores = tasks::scores_of_nothing(tasks_.requests());
+  const std::vector<std::size_t> order = tasks::with_endings(tasks_.requests());
   const bool is_whole = tasks::score(trainer, tasks_.requests(), order, start_.world, scores,
                                      [&] { return start_.is_asked_to_stop(); });
   if (!is_whole || !start_.is_first()) return is_whole;

@@ -29,8 +29,14 @@ EncodedTasks::EncodedTasks(const std::vector<std::string>& files, const train::C
       throw Error(ExitCode::usage, fmt::format("{} and {} both hold a task '{}'; rename one",
                                                same->path, file, task.name));
     }
-    std::ranges::move(encode(*tokenizer, task, config.model.context),
-                      std::back_inserter(requests_));
+    std::vector<Request> of_task = encode(*tokenizer, task, config.model.context);
+    if (with_endings(of_task).empty()) {
+      throw Error(ExitCode::data,
+                  fmt::format("{}: no ending has a token of its own after its context in the "
+                              "vocabulary {}, so that there is nothing to score",
+                              file, vocabulary));
+    }
+    std::ranges::move(of_task, std::back_inserter(requests_));
     tasks_.push_back(std::move(task));
   }
 }

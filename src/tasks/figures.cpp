@@ -41,11 +41,12 @@ double characters(std::string_view text) {
   return static_cast<double>(std::ranges::count_if(text, begins));
 }
 
-/// What the log-probability of an ending is divided by.
+/// What the log-probability of an ending is divided by. One without tokens has the
+/// log-probability 0, whatever it is divided by.
 double divisor(const std::string& metric, const Choice& choice, const Request& request) {
   if (metric == "acc_norm") return characters(choice.ending);
   if (metric == "acc_bytes") return static_cast<double>(choice.ending.size());
-  if (metric == "acc_token") return static_cast<double>(request.ending);
+  if (metric == "acc_token") return static_cast<double>(std::max<std::int64_t>(1, request.ending));
   return 1;
 }
 

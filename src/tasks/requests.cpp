@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/ops/loss.hpp"
@@ -55,21 +56,18 @@ Request encode(const io::Tokenizer& tokenizer, const Choice& choice, std::string
   const auto [context, ending] =
       move_spaces(choice.context, std::string(delimiter) + choice.ending);
   const std::vector<std::int32_t> whole = tokenizer.encode(context + ending);
-  const std::int64_t of_context = std::ssize(tokenizer.encode(context));
+  const std::vector<std::int32_t> before = tokenizer.encode(context);
+  const auto own = std::span(whole).subspan(std::min(before.size(), whole.size()));
   Request request;
-  request.ending = std::ssize(whole) - of_context;
-  if (request.ending < 1) {
-    throw Error(ExitCode::data, fmt::format("the ending '{:.40}' has no token of its own after "
-                                            "its context in this vocabulary",
-                                            choice.ending));
-  }
+  request.ending = std::ssize(own);
   if (request.ending > context_tokens) {
     throw Error(ExitCode::data,
                 fmt::format("an ending has {} tokens, more than the model's context of {}",
                             request.ending, context_tokens));
   }
   request.ids = prefix_of(tokenizer, context.empty());
-  request.ids.insert(request.ids.end(), whole.begin(), whole.end());
+  request.ids.insert(request.ids.end(), before.begin(), before.end());
+  request.ids.insert(request.ids.end(), own.begin(), own.end());
   const std::int64_t excess = std::ssize(request.ids) - (context_tokens + 1);
   if (excess > 0) request.ids.erase(request.ids.begin(), request.ids.begin() + excess);
   return request;

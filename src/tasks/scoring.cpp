@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
 #include <span>
 
 #include "hyperslab/core/error.hpp"
@@ -49,14 +48,27 @@ std::vector<Scored> shared(comm::World& world, const std::vector<Scored>& mine) 
 
 }  // namespace
 
+std::vector<std::size_t> with_endings(const std::vector<Request>& requests) {
+  std::vector<std::size_t> out;
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    if (requests[i].ending > 0) out.push_back(i);
+  }
+  return out;
+}
+
+std::vector<Score> scores_of_nothing(const std::vector<Request>& requests) {
+  std::vector<Score> scores;
+  for (const Request& request : requests) scores.push_back({0, request.ending == 0});
+  return scores;
+}
+
 std::vector<Bucket> make_buckets(const std::vector<Request>& requests, Dim longest, Dim multiple,
                                  int most_buckets) {
   const auto padded = [&](std::size_t i) {
     const Dim positions = requests[i].positions();
     return std::min(longest, (positions + multiple - 1) / multiple * multiple);
   };
-  std::vector<std::size_t> order(requests.size());
-  std::iota(order.begin(), order.end(), 0);
+  std::vector<std::size_t> order = with_endings(requests);
   std::ranges::stable_sort(order, std::ranges::greater{}, padded);
   // cheapest[k][n]: positions of the n longest requests in k buckets; cut only where lengths
   // change.

@@ -120,6 +120,25 @@ void require_same_vocabulary(const DeckData& data, const io::Tokenizer& tokenize
   }
 }
 
+std::string left_out_files(const io::DataSource& source, Dim T) {
+  const auto* tokens = dynamic_cast<const io::TokenSource*>(&source);
+  if (tokens == nullptr) return "";
+  const std::vector<std::int64_t> begins = tokens->segments();
+  std::int64_t files = 0;
+  std::int64_t left_out = 0;
+  for (std::size_t i = 0; i < begins.size(); ++i) {
+    const std::int64_t end = i + 1 < begins.size() ? begins[i + 1] : tokens->size();
+    if (end - begins[i] > T) continue;
+    ++files;
+    left_out += end - begins[i];
+  }
+  if (files == 0) return "";
+  return fmt::format(
+      "{} of {} files hold fewer than {} tokens, a sample and its last target: their {} tokens are "
+      "left out; data.join_files: true joins files",
+      files, begins.size(), T + 1, left_out);
+}
+
 DeckData generated_data(const Config& config, Dim T) {
   if (config.model.is_of_images()) {
     Config generated = config;
@@ -136,7 +155,7 @@ DeckData generated_data(const Config& config, Dim T) {
   return data;
 }
 
-std::string sample_order(const Config& config, std::int64_t step) {
+std::string sample_order(const Config& config, std::int64_t step, const io::DataSource& train) {
   if (config.model.is_of_images()) {
     const std::int64_t repeats = config.augment.repeats;
     return fmt::format("seed={} images", config.run.seed) +
@@ -148,6 +167,11 @@ std::string sample_order(const Config& config, std::int64_t step) {
   if (data.packing != io::Packing::contiguous) {
     order += fmt::format(" packing={} end_token={}", io::name_of(data.packing), data.end_token);
   }
+  // One file has one order, also as an entry of a mixture. Joined files have that of one.
+  const auto* tokens = dynamic_cast<const io::TokenSource*>(&train);
+  const std::size_t entries =
+      tokens == nullptr || data.weights.empty() ? 1 : tokens->parts().size();
+  if (tokens != nullptr && tokens->segments().size() > entries) order += " join_files=false";
   if (data.weights.empty()) return order;
   // Weights that come later may be added or changed.
   const auto stages = std::ranges::upper_bound(data.weight_steps, step) - data.weight_steps.begin();
@@ -164,6 +188,7 @@ std::string differing_order_keys(const std::string& one, const std::string& othe
                                 std::pair{"context", "model.context"},
                                 std::pair{"packing", "data.packing"},
                                 std::pair{"end_token", "data.end_token"},
+                                std::pair{"join_files", "data.join_files"},
                                 std::pair{"weights", "data.weights"},
                                 std::pair{"weight_steps", "data.weight_steps"},
                                 std::pair{"repeats", "augment.repeats"}};

@@ -19,6 +19,27 @@ def logits_of(path):
     return struct.unpack(f"<{(len(data) - begin) // 4}f", data[begin:])
 
 
+def read_safetensors(path):
+    """Shapes and bytes of the tensors of a file in fp32, in the order of its modules."""
+    data = path.read_bytes()
+    begin = 8 + struct.unpack("<Q", data[:8])[0]
+    header = {name: entry for name, entry in json.loads(data[8:begin]).items() if name != "__metadata__"}
+    parts = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+    names = sorted(header, key=lambda name: (name.split(".")[4], parts.index(name.split(".")[-3]), name))
+    return ({name: header[name]["shape"] for name in names},
+            {name: data[begin + header[name]["data_offsets"][0]:begin + header[name]["data_offsets"][1]] for name in names})
+
+
+def write_safetensors(path, tensors):
+    """tensors: name -> (shape, bytes of fp32)."""
+    header, body = {}, b""
+    for name, (shape, values) in tensors.items():
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [len(body), len(body) + len(values)]}
+        body += values
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + body)
+
+
 class Adapter(support.Case):
     """A base of each family and a run with adapters for each."""
 
@@ -87,11 +108,16 @@ class Adapter(support.Case):
 
         self.assertEqual(self.loss("few_whole"), self.loss("few_whole", "model.frozen_format=compute"))
 
-    def test_checkpoints_of_other_adapters_are_not_evaluated_together(self):
+    def test_checkpoints_of_other_adapters_are_each_evaluated_with_their_own_deck(self):
         self.train("strong", *self.settings("llama", "adapter.alpha=64"))
+        both = ("llama/checkpoints", "strong/checkpoints")
 
-        self.refuse(2, ["differ in adapter", "one at a time"],
-                    "eval", "--checkpoint", "llama/checkpoints", "strong/checkpoints")
+        out = self.run_well("eval", "--checkpoint", *both, "--json", "both.json", *support.overrides(
+            "data.validation=[text.bin]", "train.validate_batches=0")).out
+
+        found = json.loads((self.folder / "both.json").read_text(encoding="utf-8"))
+        self.assertEqual([line["loss"] for line in found], [self.loss(name) for name in both])
+        self.assertEqual(out.count("adapters of rank"), 2, out)
 
     def test_a_base_that_trained_on_is_found_by_its_step(self):
         self.train("growing", "model.family=llama", "train.validate_every=0")
@@ -168,6 +194,34 @@ class Adapter(support.Case):
                                  (2, 6, family == "gpt2"))
                 self.assertEqual(config["rank_pattern"], {"c_attn": 6} if family == "gpt2" else {})
 
+    def test_adapters_of_phi3_go_onto_the_llama_that_it_became(self):
+        self.run_well("checkpoint", "export", "llama/checkpoints", "--output", "phi_peft")
+        config = json.loads((self.folder / "phi_peft/adapter_config.json").read_text(encoding="utf-8"))
+        shapes, values = read_safetensors(self.folder / "phi_peft/adapter_model.safetensors")
+        fused = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
+        apart, phi3 = {}, {}
+        for name in shapes:
+            module, matrix = name.split(".")[-3], name.split(".")[-2]
+            into = next((key for key, parts in fused.items() if module in parts), module)
+            first = name.replace(module, fused.get(into, (module,))[0])
+            renamed = name.replace(module, into)
+            # One A for all parts of a fused module, whose B has their rows one below the other.
+            apart[name] = (shapes[name], values[first if matrix == "lora_A" else name])
+            rows, before = (phi3[renamed][0][0], phi3[renamed][1]) if matrix == "lora_B" and renamed in phi3 else (0, b"")
+            phi3[renamed] = ([rows + shapes[name][0], shapes[name][1]], before + apart[name][1])
+        order = [part for parts in fused.values() for part in parts]
+        self.assertEqual([name.split(".")[-3] for name in shapes if name.split(".")[-3] in order
+                          and ".0." in name and "lora_B" in name], order)
+        for folder, tensors, targets in (("apart", apart, config["target_modules"]),
+                                         ("phi3", phi3, ["qkv_proj", "o_proj", "gate_up_proj", "down_proj"])):
+            (self.folder / folder).mkdir()
+            write_safetensors(self.folder / folder / "adapter_model.safetensors", tensors)
+            (self.folder / folder / "adapter_config.json").write_text(json.dumps({**config, "target_modules": targets}))
+            self.run_well("checkpoint", "import", folder, "--output", f"of_{folder}", "--base", "base_llama/checkpoints")
+
+        self.assertEqual(self.model_of("of_phi3/step_00000000"), self.model_of("of_apart/step_00000000"))
+        self.assertEqual(self.loss("of_phi3"), self.loss("of_apart"))
+
     def test_training_goes_on_from_an_import(self):
         self.run_well("checkpoint", "export", "llama/checkpoints", "--output", "more_peft")
         self.run_well("checkpoint", "import", "more_peft", "--output", "more", "--base", "base_llama/checkpoints")
@@ -229,6 +283,7 @@ class Adapter(support.Case):
     def test_folders_that_are_not_taken(self):
         self.run_well("checkpoint", "export", "llama/checkpoints", "--output", "good_peft")
         for number, (change, words) in enumerate((
+                ({"lora_alpha": 0}, ["lora_alpha is 0, expected more than 0: with 0 the adapters add nothing"]),
                 ({"use_dora": True}, ["use_dora"]), ({"modules_to_save": ["lm_head"]}, ["modules_to_save"]),
                 ({"bias": "all"}, ["bias"]), ({"layers_to_transform": [0]}, ["layers_to_transform"]),
                 ({"init_lora_weights": "pissa"}, ["init_lora_weights", "pissa"]),

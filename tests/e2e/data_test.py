@@ -310,6 +310,35 @@ class Mixture(support.Case):
             self.assertAlmostEqual(one, other, places=5)
         self.assertNotEqual(losses, support.column(self.folder / "unmixed", "loss"))
 
+    def test_a_run_goes_on_with_files_apart_or_joined_as_it_began(self):
+        files = ("data.train=[text.bin, other.bin]", "train.validate_every=0", "data.validation=[]")
+        for name, began in (("joined", "true"), ("apart", "false")):
+            self.train(name, *files, f"data.join_files={began}", options=("--stop-after", "5"))
+            other = "false" if began == "true" else "true"
+            refused = self.train(name, *files, f"data.join_files={other}", code=4)
+            self.assertIn(f"; resume with data.join_files: {began}, as before", refused.err)
+            self.train(name, *files, f"data.join_files={began}")
+        self.assertNotEqual(support.column(self.folder / "joined", "loss"), support.column(self.folder / "apart", "loss"))
+        # Joined files have the order of one, and so had runs that know no key.
+        order = support.manifest(self.folder / "joined/checkpoints/step_00000020")["order"]
+        self.assertNotIn("join_files", order)
+        # One file goes on either way, and other files are other data.
+        self.train("one", *files, "data.train=[text.bin]", "data.join_files=true", options=("--stop-after", "5"))
+        added = self.train("one", *files, code=4)
+        self.assertIn("the training data changed", added.err)
+        self.train("one", *files, "data.train=[text.bin]")
+
+    def test_files_shorter_than_a_sample_are_named(self):
+        support.write_tokens(self.folder / "short.bin", list(range(20)))
+
+        warned = self.train("with_short", "data.train=[text.bin, short.bin]", "train.steps=2", "schedule.warmup_steps=0")
+        joined = self.train("short_joined", "data.train=[text.bin, short.bin]", "train.steps=2", "schedule.warmup_steps=0",
+                            "data.join_files=true")
+
+        self.assertIn("data.train: 1 of 2 files hold fewer than 33 tokens, a sample and its last target: their 20 tokens "
+                      "are left out; data.join_files: true joins files", warned.err)
+        self.assertNotIn("left out", joined.err)
+
     def test_later_weights_may_change_and_earlier_ones_not(self):
         self.train("changed", *self.WEIGHTS, options=("--stop-after", "10"))
         first, weights, *rest = self.WEIGHTS

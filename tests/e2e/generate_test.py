@@ -106,6 +106,21 @@ class Generate(support.Case):
         self.assertEqual(ids[0], list(b"a<|endoftext|>b"))
         self.assertEqual(ids[1], [ord("a"), 256, ord("b")])
 
+    def test_a_damaged_structure_is_refused_as_verify_refuses_it(self):
+        step = self.copy_of("run", "damaged") / "checkpoints/step_00000020"
+        entry = support.manifest(step)["files"][0]
+        offset = entry["structure"][0][0] + 40
+        file = step / entry["name"]
+        data = bytearray(file.read_bytes())
+        data[offset] ^= 1
+        file.write_bytes(data)
+        problem = f"structure of {entry['name']} at byte"
+
+        generated = self.run_program("generate", "--checkpoint", step, "--prompt", "The", "--max-tokens", 2)
+
+        self.assert_refused(generated, 4, problem)
+        self.assertEqual(self.run_program("checkpoint", "verify", step).code, 4)
+
     def test_text_longer_than_the_context(self):
         greedy = self.generate("--temperature", 0, tokens=150)
 

@@ -220,6 +220,24 @@ class Plan(support.Case):
         both = self.run_program("plan", LLAMA_8B, "--ranks", 3, *on_cpu)
         self.assert_refused(both, 2, "--ranks is 3", "fp16 needs a GPU")
 
+    def test_a_deck_in_bf16_is_planned_for_the_gpus_that_it_will_run_on(self):
+        start = ("plan", LLAMA_8B, "--ranks", 8, "--set", "parallel.data=8")
+        open_device = self.run_program(*start)
+        cuda = self.run_program(*start, "--device", "cuda")
+        cpu = self.run_program(*start, "--device", "cpu")
+        named = self.run_program(*start, "--set", "run.device=cpu")
+
+        note, _, rest = open_device.out.partition("\n")
+        if note.startswith("layout"):
+            self.skipTest("there is a GPU")
+        self.assertEqual(note, "planned for cuda, as the deck computes in bf16; there is no GPU here: "
+                               "--device cpu plans CPU ranks")
+        self.assertEqual(rest, cuda.out)
+        self.assertRegex(cpu.out, r"(?m)^device +cpu, bf16$")
+        self.assertEqual(named.out, cpu.out)
+        dry = self.run_program("train", "deck.yaml", "--dry-run", *support.overrides("run.device=auto", "precision.compute=bf16"))
+        self.assertTrue(dry.out.startswith("parameters"), dry.out)
+
     def test_what_was_cut_is_said(self):
         cut = "to fit --set: timing.trace_steps cut to the 1 up to step 5\n"
         (self.folder / "traced.yaml").write_text(support.DECK + "timing: {trace_steps: [3, 20]}\n", encoding="utf-8")

@@ -60,6 +60,50 @@ class Quantize(support.Case):
         self.assertNotIn("optimizer/", info)
         self.assertEqual(self.run_program("checkpoint", "verify", "q4").code, 0)
 
+    def test_models_of_several_formats_are_compared_in_one_table(self):
+        self.quantize("base", "table8", "--weights", "int8")
+        self.quantize("base", "table4", *INT4)
+        names = ("runs/base", "table8", "table4")
+
+        result = self.run_program("eval", "--checkpoint", *names, "--json", "table.json")
+
+        self.assertEqual(result.code, 0, result.err)
+        lines = json.loads((self.folder / "table.json").read_text(encoding="utf-8"))
+        self.assertEqual([line["loss_sum"] for line in lines], [self.loss(name) for name in names])
+        self.assertEqual([line["quantization"] for line in lines], ["none", "int8", "int4 groups of 32"])
+        bytes_of = [line["parameter_bytes"] for line in lines]
+        self.assertGreater(bytes_of[0], bytes_of[1])
+        self.assertGreater(bytes_of[1], bytes_of[2])
+        header, *rows, _ = result.out.splitlines()
+        for word in ("stored as", "loss", "perplexity", "bits/byte", "model bytes", "tokens/s", "checkpoint"):
+            self.assertIn(word, header)
+        self.assertEqual([row.split()[-1] for row in rows], list(names))
+        for row, line in zip(rows, lines):
+            change = line["loss"] - lines[0]["loss"]
+            self.assertIn(f"{line['loss']:.6f} {change:>+10.6f} ", row)
+            self.assertIn(f" {line['parameter_bytes']} {line['parameter_bytes'] / bytes_of[0]:>6.3f} ", row)
+
+    def test_calibration_reads_the_text_that_set_names(self):
+        (self.folder / "text.txt").write_text("To calibrate is to look at what comes in. " * 40, encoding="utf-8")
+        for command in (("tokenize", "--vocab", "bytes", "--input", "text.txt", "--output", "text.bin"),
+                        ("checkpoint", "export", "runs/base", "--output", "folder"),
+                        ("checkpoint", "import", "folder", "--output", "imported")):
+            self.assertEqual(self.run_program(*command).code, 0)
+        start = ("checkpoint", "quantize", "imported", *INT4, "--output", "of_import", "--calibrate", 4)
+        text = ("--set", "data.train=[text.bin]")
+        self.quantize("base", "of_text", *INT4, "--calibrate", 4, *text)
+        self.quantize("base", "of_deck", *INT4, "--calibrate", 4)
+
+        for words, code, expected in (((), 2, "add --set data.train=[FILE]"), (("--set", "model.layers=1"), 2, "keys of section data"),
+                                      (text, 0, "")):
+            result = self.run_program(*start, *words)
+            self.assertEqual(result.code, code, result.err)
+            self.assertIn(expected, result.err)
+
+        of_import, of_text, of_deck = (self.loss(name, "--data", "text.bin", "--set", "train.validate_batches=0") for name in ("of_import", "of_text", "of_deck"))
+        self.assertAlmostEqual(of_import / of_text, 1, delta=1e-7)  # in batches of other sizes
+        self.assertGreater(abs(of_deck / of_text - 1), 1e-6)
+
     def test_it_gives_what_rounding_at_load_gives(self):
         self.quantize("base", "q8", "--weights", "int8")
 

@@ -87,11 +87,11 @@ def text():
     return "".join(f"The {c} {a} sat on line {i}.\n" for i, (c, a) in enumerate(pairs))
 
 
-def write_vocabulary(folder, size):
-    """A vocabulary of the bytes, merges of two bytes that follow each other, and <|endoftext|>."""
+def write_vocabulary(folder, size=257, merges=None):
+    """A vocabulary of the bytes, merges (of two bytes that follow each other unless given), and <|endoftext|>."""
     letters = [chr(code) for code in range(33, 127)]
     others = [chr(code) for code in (*range(161, 173), *range(174, 324))]
-    pairs = [(a, b) for a in letters for b in letters][:size - 257]
+    pairs = merges or [(a, b) for a in letters for b in letters][:size - 257]
     names = [*letters, *others, *(a + b for a, b in pairs), "<|endoftext|>"]
     pathlib.Path(folder).mkdir()
     (pathlib.Path(folder) / "vocab.json").write_text(json.dumps({name: i for i, name in enumerate(names)}))

@@ -56,6 +56,27 @@ class Tasks(support.Case):
         self.assertGreater(last["perplexity"], 1)
         self.assertGreater(found["endings_per_second"], 0)
 
+    def test_a_token_across_the_border_gives_nothing_of_the_ending_away(self):
+        support.write_vocabulary(self.folder / "digits", merges=[("1", "2"), ("12", "3")])
+        self.train("spanning", "model.vocabulary=300", "data.vocabulary=digits", "train.validate_every=0", "data.validation=[]")
+        header = '{"task": "NAME", "kind": "completion", "metric": "perplexity", "delimiter": ""}\n'
+        for name, ending in (("whole", "4"), ("across", "34"), ("swallowed", "3")):
+            (self.folder / f"{name}.jsonl").write_text(header.replace("NAME", name) + json.dumps(
+                {"context": "num 12", "ending": ending}) + "\n" + json.dumps({"context": "", "ending": "n"}) + "\n", encoding="utf-8")
+
+        _, found = self.evaluate("--tasks", "whole.jsonl,across.jsonl,swallowed.jsonl", checkpoint=("spanning",))
+
+        # "num 124" is [.., 12, 4]; of "num 1234", [.., 123, 4], lm_eval scores 4 after the context, which is [.., 12].
+        whole, across, swallowed = found["tasks"]
+        self.assertEqual(across["perplexity"], whole["perplexity"])
+        # "num 123" is [.., 123]: nothing follows the context's tokens, so that its log-probability is 0.
+        self.assertLess(swallowed["perplexity"], whole["perplexity"])
+        self.assertEqual(found["endings"], 6)
+        (self.folder / "nothing.jsonl").write_text(header.replace("NAME", "nothing") + json.dumps(
+            {"context": "num 12", "ending": "3"}) + "\n", encoding="utf-8")
+        self.assert_refused(self.run_program("eval", "--checkpoint", "spanning", "--tasks", "nothing.jsonl"), 3,
+                            "nothing.jsonl: no ending has a token of its own")
+
     def test_every_layout_and_batch_gives_the_same_figures(self):
         _, one = self.evaluate("--tasks", "animals.jsonl,last.jsonl")
         one_copy = "parallel.data=1"

@@ -427,13 +427,6 @@ TEST(ExchangeConfig, DefaultsAreThoseOfTransformers) {
   EXPECT_THAT(llama.eos_tokens, ElementsAre(2));
 }
 
-/// The config.json of a small model with these keys changed or added.
-std::string with_keys(model::Family family, const json& keys) {
-  json config = json::parse(config_json(small(family), DType::f32, {}));
-  config.update(keys);
-  return config.dump();
-}
-
 std::string import_refusal(const std::string& text) {
   return test::refusal(ExitCode::checkpoint, [&] { (void)read_foreign_config(text, "c.json"); });
 }
@@ -496,7 +489,8 @@ TEST(ExchangeConfig, OtherDropoutsAreRefusedByNameOrGivenByTheCaller) {
   for (const auto& [text, says] : odd) {
     EXPECT_THAT(import_refusal(text), AllOf(HasSubstr(says), HasSubstr("--dropout")));
 
-    const ModelSpec given = read_foreign_config(text, "", 0.25).spec;
+    const ModelSpec given =
+        read_foreign_config(text, "", {.dropout = 0.25, .ignored_keys = {}}).spec;
 
     EXPECT_EQ(given.dropout, 0.25);
     EXPECT_EQ(given.attention, model::AttentionPath::automatic);
@@ -578,14 +572,6 @@ TEST(ExchangeConfig, EveryKeyOfTransformersIsInATable) {
               ::testing::IsEmpty());
   EXPECT_THAT(read_foreign_config(with_keys(model::Family::llama, llama), "").warnings,
               ::testing::IsEmpty());
-}
-
-TEST(ExchangeConfig, KeysInNoTableAreNamed) {
-  const ForeignConfig found = read_foreign_config(
-      with_keys(model::Family::llama, {{"my_key", 1}, {"other", {2}}}), "hf/config.json");
-
-  EXPECT_THAT(found.warnings, ElementsAre(AllOf(HasSubstr("hf/config.json"),
-                                                HasSubstr("my_key, other are not known"))));
 }
 
 }  // namespace

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <nlohmann/json.hpp>
 #include <string>
 
+#include "exchange_config.hpp"
 #include "hyperslab/model/spec.hpp"
 
 namespace hyperslab::interop {
@@ -19,6 +21,13 @@ inline model::ModelSpec small(model::Family family) {
   spec.context = 6;
   spec.embedding_scale = 1;
   return spec;
+}
+
+/// The config.json of a small model with these keys changed or added.
+inline std::string with_keys(model::Family family, const nlohmann::json& keys) {
+  nlohmann::json config = nlohmann::json::parse(config_json(small(family), DType::f32, {}));
+  config.update(keys);
+  return config.dump();
 }
 
 }  // namespace hyperslab::interop

@@ -171,7 +171,7 @@ TEST(ExchangeVit, WhatIsDoneToImagesComesBack) {
   EXPECT_EQ(image_preprocessing(folder.path()), augment);
 
   augment.validation_crop = 1;
-  folder.write("config.json", "{}");
+  folder.write("config.json", json({{"image_size", small_vit(Pooling::token).image.size}}).dump());
   folder.write("preprocessor_config.json", preprocessor_json(small_vit(Pooling::token), augment));
   EXPECT_EQ(image_preprocessing(folder.path()), augment);
 
@@ -196,6 +196,7 @@ TEST(ExchangeVit, RefusesPreprocessingThatIsNotDone) {
   EXPECT_THAT(timm(R"("interpolation": "lanczos")"), HasSubstr("interpolation is lanczos"));
   EXPECT_THAT(timm(R"("std": [0, 1, 1])"), HasSubstr("std must be above 0"));
   EXPECT_THAT(timm(R"("mean": "grey")"), HasSubstr("mean is \"grey\", expected three numbers"));
+  EXPECT_THAT(timm(R"("crop_border": 4)"), HasSubstr("crop_border is not known here"));
   const auto transformers = [&](const std::string& text) {
     folder.write("config.json", "{}");
     folder.write("preprocessor_config.json", text);
@@ -203,6 +204,13 @@ TEST(ExchangeVit, RefusesPreprocessingThatIsNotDone) {
   };
   EXPECT_THAT(transformers(R"({"rescale_factor": 1})"), HasSubstr("rescale_factor is 1"));
   EXPECT_THAT(transformers(R"({"resample": 1})"), HasSubstr("resample must be"));
+  EXPECT_THAT(transformers(R"({"do_resize": false})"), HasSubstr("do_resize is false"));
+  EXPECT_THAT(transformers(R"({"do_center_crop": true, "crop_size": 224})"),
+              HasSubstr("do_center_crop is true"));
+  EXPECT_THAT(transformers(R"({"size": {"shortest_edge": 256}})"),
+              HasSubstr("the model's images have 224 x 224 pixels"));
+  EXPECT_THAT(transformers(R"({"do_invert": true})"),
+              HasSubstr("do_invert is not known here and may decide"));
   EXPECT_THAT(transformers("[]"), HasSubstr("expected a JSON object"));
   EXPECT_THAT(transformers(std::string(1000, '[')), HasSubstr("nested too deeply"));
 }

@@ -4,12 +4,40 @@
 #include <bit>
 #include <cmath>
 
+#include "backend.hpp"
 #include "ops_test.hpp"
 
 namespace hyperslab::ops {
+namespace cpu {
+
+/// The update of an optimizer that nothing else knows of.
+void step_back(Context& /*ctx*/, float factor, const StepState* /*state*/,
+               const UpdateOperands& operands) {
+  operands.master.data<float>()[0] -= factor * operands.gradient.data<float>()[0];
+}
+
+}  // namespace cpu
 namespace {
 
 using namespace hyperslab::test;
+
+// An update knows bf16 by its operands, without a list, and the CPU may have it alone.
+TEST(OptimizerOp, OfTheCpuAloneIsItsFunctionAndNothingElse) {
+  static_assert(cpu::kTakesBf16<cpu::adamw> && cpu::kTakesBf16<cpu::sgd>);
+  static_assert(cpu::kTakesBf16<cpu::step_back> && !cpu::kTakesBf16<cpu::muon_direction>);
+  static_assert(!cpu::kTakesBf16<cpu::add_norm_forward>);
+  Context ctx(Device::cpu);
+  Tensor master = tensor_of(DType::f32, {1}, {3});
+  const Tensor gradient = tensor_of(DType::f32, {1}, {2});
+  const StepState state;
+  UpdateOperands operands;
+  operands.master = master.view();
+  operands.gradient = gradient.view();
+
+  dispatch<nullptr, cpu::step_back>(ctx, 0.5F, &state, operands);
+
+  EXPECT_EQ(master.view().data<float>()[0], 2);
+}
 
 class Optimizer : public OpsTest {
  protected:

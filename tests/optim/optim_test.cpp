@@ -52,7 +52,20 @@ TEST(Schedule, HandValuesHalfWay) {
 }
 
 TEST(Schedule, WarmUpOverTheWholeRunReachesThePeak) {
-  EXPECT_DOUBLE_EQ(learning_rate(schedule(ScheduleKind::constant, 100, 0.1), 1.0, 100, 100), 1.0);
+  for (const ScheduleKind name :
+       {ScheduleKind::constant, ScheduleKind::linear, ScheduleKind::cosine, ScheduleKind::wsd}) {
+    for (const std::int64_t steps : {1, 10, 100}) {
+      EXPECT_DOUBLE_EQ(learning_rate(schedule(name, steps, 0.1), 1.0, steps, steps), 1.0)
+          << static_cast<int>(name) << ", " << steps;
+    }
+  }
+}
+
+TEST(Traits, AreOfEveryOptimizerOnce) {
+  for (const OptimizerKind kind : {OptimizerKind::adamw, OptimizerKind::sgd, OptimizerKind::muon}) {
+    EXPECT_EQ(std::ranges::count(kOptimizerTraits, kind, &OptimizerTraits::kind), 1);
+  }
+  EXPECT_EQ(traits_of(OptimizerKind::muon).name, "muon");
 }
 
 TEST(Decay, ActsOnMatricesAndByChoiceOnTables) {

@@ -146,6 +146,18 @@ TEST(Commands, ResumeWithEveryKeyOnce) {
             "hyperslab train deck.yaml --set train.microbatch=2 --set train.steps=60");
 }
 
+TEST(Commands, OfEqualKeysTheLastAloneIsPrinted) {
+  const StartCommand command = {
+      {},
+      "hyperslab",
+      {"deck.yaml", "--set", "parallel.data=1", "--set=parallel.tensor=1", "--set",
+       "parallel.data=2", "--set", "parallel.data_ranks=3", "--set", "parallel.tensor=4"}};
+
+  EXPECT_EQ(shell_line(resume_words(command, {})),
+            "hyperslab train deck.yaml --set parallel.data=2 --set parallel.data_ranks=3 --set "
+            "parallel.tensor=4");
+}
+
 TEST(Validation, TakesGlobalBatchesWhateverTheMicrobatch) {
   for (const char* const microbatch : {"train.microbatch=1", "train.microbatch=6"}) {
     const train::Config config = test::small_config({"train.validate_batches=3", microbatch}, 1);

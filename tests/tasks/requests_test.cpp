@@ -57,6 +57,52 @@ TEST(Encode, SpacesAtTheEndOfTheContextGoToTheEnding) {
   EXPECT_EQ(request.ending, 1);
 }
 
+/// As SpacedBytes; "123" is a token, too, and so is "dd".
+class JoiningBytes final : public io::Tokenizer {
+ public:
+  [[nodiscard]] std::int64_t vocabulary() const override { return 2000; }
+  [[nodiscard]] Ids encode(std::string_view text) const override {
+    Ids ids;
+    while (!text.empty()) {
+      const std::size_t bytes = text.starts_with("123") ? 3 : text.starts_with("dd") ? 2 : 1;
+      ids.push_back(bytes == 3 ? 1123 : bytes == 2 ? 1100 : static_cast<unsigned char>(text[0]));
+      text.remove_prefix(bytes);
+    }
+    return ids;
+  }
+  [[nodiscard]] std::string decode(std::int32_t /*id*/) const override { return {}; }
+  [[nodiscard]] bool is_special(std::int32_t /*id*/) const override { return false; }
+  [[nodiscard]] std::int32_t end_of_text() const override { return 1999; }
+};
+
+// lm_eval's _encode_pair: whole[len(ids of the context):] after the ids of the context alone. The
+// model must not read the beginning of an ending that shares a token with the context.
+TEST(Encode, ATokenAcrossTheBorderGivesNothingOfTheEndingAway) {
+  const Request request = encode(JoiningBytes(), {"n12", "34"}, "", 100);
+
+  // The whole text is n, 123, 4, and the context n, 1, 2: 3 tokens, after which nothing remains.
+  EXPECT_EQ(request.ids, (Ids{'n', '1', '2'}));
+  EXPECT_EQ(request.ending, 0);
+
+  const Request longer = encode(JoiningBytes(), {"n12", "3456"}, "", 100);
+
+  EXPECT_EQ(longer.ids, (Ids{'n', '1', '2', '5', '6'}));
+  EXPECT_EQ(longer.ending, 2);
+}
+
+TEST(Encode, AnEndingWithoutATokenOfItsOwnIsEmpty) {
+  const Request request = encode(JoiningBytes(), {"ad", "d"}, "", 100);
+
+  EXPECT_EQ(request.ids, (Ids{'a', 'd'}));
+  EXPECT_EQ(request.ending, 0);
+  EXPECT_EQ(with_endings({request, {{1, 2}, 1}}), (std::vector<std::size_t>{1}));
+  const std::vector<Score> scores = scores_of_nothing({request, {{1, 2}, 1}});
+  EXPECT_TRUE(scores[0].is_likeliest);
+  EXPECT_FALSE(scores[1].is_likeliest);
+  EXPECT_EQ(make_buckets({request, {{1, 2}, 1}}, 16, 16, 4).front().requests,
+            (std::vector<std::size_t>{1}));
+}
+
 TEST(Encode, PutsTheTemplateOrTheEndOfTextInFront) {
   EXPECT_EQ(encode(SpacedBytes({7}), {"a", "b"}, "", 100).ids, (Ids{7, 'a', 'b'}));
   EXPECT_EQ(encode(SpacedBytes({7}), {"", "b"}, "", 100).ids, (Ids{7, 'b'}));

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "hyperslab/image/augment_config.hpp"
 #include "hyperslab/io/checkpoint.hpp"
@@ -34,19 +35,24 @@ struct ExportOptions {
 void export_huggingface(const model::ModelSpec& model, const io::CheckpointReader& reader,
                         const ExportOptions& options);
 
+struct ImportOptions {
+  std::optional<double> dropout;          ///< in place of the dropouts of config.json
+  std::vector<std::string> ignored_keys;  ///< that are not known here, and decide nothing
+};
+
 /// The model that config.json of a folder describes; a head that is tied there and differs from the
-/// token embedding makes it untied. `dropout` replaces the dropouts of config.json. Warns of keys
-/// that are not known. Throws Error(checkpoint): no such folder, a model type other than gpt2,
-/// llama and vit, or a setting that changes results and that our models do not have; all of them at
-/// once.
+/// token embedding makes it untied. Throws Error(checkpoint): no such folder, a model type other
+/// than those that are read, a setting that changes results and that our models do not have, or a
+/// key that is not known and not among the ignored ones; all of them at once.
 [[nodiscard]] model::ModelSpec huggingface_model(const std::string& folder,
-                                                 std::optional<double> dropout = std::nullopt);
+                                                 const ImportOptions& options = {});
 
 /// What the folder of a model of images says about images before the model: mean, deviation,
 /// interpolation and validation_crop, of timm's pretrained_cfg or transformers'
 /// preprocessor_config.json; warns if it says nothing. Throws Error(checkpoint) that names what is
-/// not done here.
-[[nodiscard]] image::AugmentConfig image_preprocessing(const std::string& folder);
+/// not done here, and keys that are neither known nor among the ignored ones.
+[[nodiscard]] image::AugmentConfig image_preprocessing(
+    const std::string& folder, const std::vector<std::string>& ignored_keys = {});
 
 /// Turns the tensors of a folder into a checkpoint of step 0 under `directory`, with cleared
 /// moments; of `meta`, deck and fingerprint of the data are the caller's. `spec` is

@@ -5,7 +5,9 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -145,9 +147,10 @@ class CheckpointReader {
   /// targets' data and their dtype play no part.
   void check(std::span<const SlabTarget> targets) const;
   /// Fills the targets (CPU, of the stored dtype) from whichever slabs meet them, any layout from
-  /// any layout, checking the CRC32C of every block read; a block is read once. Throws
-  /// Error(checkpoint) that lists tensors that are missing or have another shape or dtype, all at
-  /// once, or names tensor and block of a damaged byte.
+  /// any layout, checking the CRC32C of every block read; a block is read once. HDF5's structure of
+  /// a file, some 64 KiB, is checked with the first block of it: nothing here needs it, but a file
+  /// that h5py cannot open is damaged. Throws Error(checkpoint) that lists tensors that are missing
+  /// or have another shape or dtype, all at once, or names tensor and block of a damaged byte.
   void read(std::span<const SlabTarget> targets) const;
   /// Makes a checkpoint fit another model: from now on read() gives `values` (CPU, f32) in place of
   /// a stored tensor; and meta().model is `identity`. verify() stays that of what is stored.
@@ -166,6 +169,11 @@ class CheckpointReader {
   static constexpr int kFormatVersion = 2;
 
  private:
+  /// Names of files whose structure was found sound.
+  struct SoundFiles {
+    std::mutex mutex;
+    std::set<std::string> names;
+  };
   std::string folder_;
   CheckpointMeta meta_;
   std::map<std::string, TensorEntry> tensors_;
@@ -173,6 +181,7 @@ class CheckpointReader {
   std::vector<FileEntry> files_;
   std::vector<VocabularyEntry> vocabulary_;
   std::uint64_t block_bytes_ = kBlockBytes;
+  std::shared_ptr<SoundFiles> sound_ = std::make_shared<SoundFiles>();
 };
 
 /// How a rank writes its part of a checkpoint.

@@ -52,6 +52,7 @@ struct DataConfig {
   RawIds dtype = RawIds::uint16;  ///< of .bin files without a header
   std::string vocabulary;  ///< folder of a vocabulary, or `bytes`; for texts and bits per byte
   std::int32_t ignore_token = -1;  ///< targets of this id do not count; -1: all do
+  bool join_files = false;         ///< samples may go from the end of a file into the next
   bool loss_mask = false;          ///< the files' loss_mask says which tokens count as targets
   double validation_fraction = 0;  ///< of the training documents, by hash, for validation
   std::int32_t end_token = -1;     ///< ends documents in files without a list of them; -1: none

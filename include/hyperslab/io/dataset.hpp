@@ -81,6 +81,9 @@ class TokenSource : public DataSource {
   }
   /// First token of what each path or pattern named, in the order of open_tokens.
   [[nodiscard]] virtual std::vector<std::int64_t> parts() const { return {0}; }
+  /// First token of every segment, ascending from 0: no sample holds tokens of two. Every file is
+  /// one, unless all are joined.
+  [[nodiscard]] virtual std::vector<std::int64_t> segments() const { return {0}; }
 };
 
 /// Opens `synthetic` (2^31 ids of a Markov chain, a function of seed and index), or every file that
@@ -88,11 +91,12 @@ class TokenSource : public DataSource {
 /// llm.c's header, .npy (1-D unsigned 16/32, signed 32/64 bit), HDF5 (1-D integer dataset
 /// `tokens`, all of it written and in that file), raw .bin of `raw_ids` (refused if its bytes
 /// look like those of a wider type). Checked against the vocabulary. `loss_mask`: every file has a
-/// mask (HDF5: dataset `loss_mask` of one byte a token). Throws Error(data) that names the file,
-/// what was expected and found.
+/// mask (HDF5: dataset `loss_mask` of one byte a token). `join_files`: all files are one segment.
+/// Throws Error(data) that names the file, what was expected and found.
 [[nodiscard]] std::unique_ptr<TokenSource> open_tokens(const std::vector<std::string>& paths,
                                                        RawIds raw_ids, std::int64_t vocabulary,
-                                                       std::uint64_t seed, bool loss_mask = false);
+                                                       std::uint64_t seed, bool loss_mask = false,
+                                                       bool join_files = false);
 
 /// The sources of a deck's section `data`.
 struct DataTokens {
@@ -143,21 +147,24 @@ class Samples {
 inline constexpr std::int64_t kNoEnd = std::numeric_limits<std::int64_t>::max();
 
 /// Samples of T + 1 tokens out of a source. With `blocks` sample g is block perm(g mod n, epoch) of
-/// the n = (size - 1) / T blocks that share a border token, each once an epoch, reshuffled by
-/// (seed, epoch). With `windows` it starts anywhere, by Philox of (seed, g). Without `shuffle`
-/// sample g is block g mod n in file order, for validation.
+/// the n blocks, (size - 1) / T of each segment, that share a border token, each once an epoch,
+/// reshuffled by (seed, epoch). With `windows` it starts anywhere in a segment that holds all of
+/// it, by Philox of (seed, g). Without `shuffle` sample g is block g mod n in file order, for
+/// validation. What remains of a segment is in no sample, nor is a segment of T or fewer tokens.
 class TokenSamples final : public Samples {
  public:
   /// Targets that `rules` leave out do not count, nor do those that the source's mask leaves out.
   /// Batch::first_keys become the tokens after each rules.end_token. Throws Error(data) if the
-  /// source holds less than one sample.
+  /// no segment of the source holds a sample.
   TokenSamples(const TokenSource& source, Sampling sampling, Dim T, std::uint64_t seed,
                bool shuffle = true, const TargetRules& rules = {});
   /// For evaluation with more context: samples in file order that begin `stride` tokens apart, 1 <=
-  /// stride <= T, over the first `targets` targets of the source, T <= targets < size. The first
-  /// counts all its targets, every other those that none before it has: its last `stride`. The last
-  /// begins earlier if the text ends. So each target counts once, predicted from at least
-  /// T - stride + 1 tokens, or from all before it. Throws as the constructor.
+  /// stride <= T, over the first `targets` targets that blocks in file order cover, or over all
+  /// that the segments have, segments shorter than a sample too (targets_in()). The first of a
+  /// segment counts all its targets, every other those that none before it has: its last `stride`.
+  /// The last begins earlier if the segment ends. So each target counts once, predicted from at
+  /// least T - stride + 1 tokens, or from all of its segment before it. Throws as the constructor.
+  [[nodiscard]] static std::int64_t targets_in(const TokenSource& source);
   [[nodiscard]] static TokenSamples strided(const TokenSource& source, Dim T, Dim stride,
                                             std::int64_t targets, const TargetRules& rules = {});
   [[nodiscard]] std::int64_t size() const override;
@@ -169,11 +176,23 @@ class TokenSamples final : public Samples {
   void read(std::int64_t index, std::span<std::int32_t> tokens,
             std::span<std::int32_t> targets) const;
   [[nodiscard]] bool may_ignore() const override {
-    return size() * T_ > targets_ || reads_to_ignore();
+    return size_ * T_ > targets_ || reads_to_ignore();
   }
   [[nodiscard]] std::int64_t counted(std::int64_t index) const override;
 
  private:
+  /// A part of the source that samples lie in.
+  struct Segment {
+    std::int64_t begin = 0;  ///< first token
+    std::int64_t tokens = 0;
+    std::int64_t targets = 0;  ///< that samples in file order cover, from the first on
+    std::int64_t sample = 0;   ///< its first in file order
+    std::int64_t window = 0;   ///< windows that begin in segments before it
+  };
+  [[nodiscard]] const Segment& segment_of(std::int64_t sample) const;
+  /// Of a segment with `targets` targets.
+  [[nodiscard]] std::int64_t samples_of(std::int64_t targets) const;
+  void add(Segment segment);
   [[nodiscard]] bool ignores_starts() const {
     return rules_.end_token >= 0 && !rules_.predicts_starts;
   }
@@ -183,6 +202,8 @@ class TokenSamples final : public Samples {
   void ignore(std::int64_t first, std::int32_t before, std::span<std::int32_t> targets) const;
   /// Targets at the front of sample `index` that an earlier one counts.
   [[nodiscard]] std::int64_t repeated(std::int64_t index) const;
+  /// Targets of sample `index` that the source has: T, fewer in a shorter segment.
+  [[nodiscard]] std::int64_t length(std::int64_t index) const;
 
   const TokenSource& source_;
   Sampling sampling_;
@@ -190,8 +211,11 @@ class TokenSamples final : public Samples {
   std::uint64_t seed_;
   bool shuffle_;
   TargetRules rules_;
-  Dim stride_;            ///< of samples in file order
-  std::int64_t targets_;  ///< that the samples of an epoch cover
+  Dim stride_;                     ///< of samples in file order
+  std::vector<Segment> segments_;  ///< those that hold samples
+  std::int64_t size_ = 0;
+  std::int64_t windows_ = 0;  ///< tokens at which a window may begin
+  std::int64_t targets_ = 0;  ///< that the samples of an epoch cover
 };
 
 /// Cuts the stream of samples into global batches: step s (from 1) is samples [(s - 1) G, s G), and

@@ -29,8 +29,8 @@ struct PackingFigures {
 /// remains of them. With Packing::document a sample holds one piece; with best_fit pieces are
 /// placed by falling length (equal ones in their order), each into the sample with the least room
 /// that it fits in (of equal ones the one filled last), as in Ding et al., "Fewer Truncations
-/// Improve Language Modeling", arXiv 2404.10830. The rest of a sample is padding: ids of 0 that
-/// are one more document.
+/// Improve Language Modeling", arXiv 2404.10830. Each segment of the source is packed alone. The
+/// rest of a sample is padding: ids of 0 that are one more document.
 ///
 /// Targets are the next tokens of the same document, also behind the end of a piece; the last token
 /// of a document and padding have none. Sample g is place perm(g mod n, epoch) of the n, as in
@@ -64,6 +64,8 @@ class PackedSamples final : public Samples {
 
  private:
   struct Row;
+  /// Places the pieces, which come in the order of the source, by best_fit of each segment.
+  void place_by_segment();
   [[nodiscard]] std::span<const std::uint64_t> place_of(std::int64_t index) const;
   void read_row(std::int64_t index, const Row& row) const;
 

@@ -1,12 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
+#include <string_view>
 
 namespace hyperslab::optim {
 
 enum class OptimizerKind : std::uint8_t { adamw, sgd, muon };
+
+/// The traits of an optimizer that the rest of the program reads. Rules, advice and tests ask here.
+struct OptimizerTraits {
+  OptimizerKind kind;
+  std::string_view name;
+  bool has_bf16_state;   ///< StateKind::bf16
+  bool decouples_decay;  ///< from the gradients, so that it can be cautious
+  bool takes_rates;      ///< a learning rate of its own for each parameter of a range
+  bool has_mup;          ///< param::Parametrization knows its law
+};
+inline constexpr std::array<OptimizerTraits, 3> kOptimizerTraits = {{
+    {OptimizerKind::adamw, "adamw", true, true, true, true},
+    {OptimizerKind::sgd, "sgd", false, false, false, false},
+    {OptimizerKind::muon, "muon", false, true, false, true},
+}};
+[[nodiscard]] constexpr const OptimizerTraits& traits_of(OptimizerKind kind) {
+  return *std::ranges::find(kOptimizerTraits, kind, &OptimizerTraits::kind);
+}
 
 /// The storage of the moments of AdamW: as the masters, or rounded stochastically.
 enum class StateKind : std::uint8_t { fp32, bf16 };
@@ -18,14 +38,14 @@ enum class ScheduleKind : std::uint8_t { constant, linear, cosine, wsd };
 struct OptimizerConfig {
   OptimizerKind name = OptimizerKind::adamw;
   double lr = 3e-4;
-  std::array<double, 2> betas = {0.9, 0.95};  ///< adamw, muon
-  double eps = 1e-8;                          ///< adamw, muon
-  double momentum = 0.9;                      ///< sgd, muon
+  std::array<double, 2> betas = {0.9, 0.95};  ///< of two moments
+  double eps = 1e-8;                          ///< of the second moment's root
+  double momentum = 0.9;                      ///< of one
   double weight_decay = 0.1;                  ///< of matrices
   bool decay_embeddings = true;               ///< token and position tables, patch matrix
   bool decay_norms_and_biases = false;
-  bool cautious_decay = false;        ///< adamw, muon: see ops::DecayRule
-  StateKind state = StateKind::fp32;  ///< adamw
+  bool cautious_decay = false;        ///< where traits_of(name).decouples_decay: ops::DecayRule
+  StateKind state = StateKind::fp32;  ///< bf16 where traits_of(name).has_bf16_state
   double clip_norm = 1.0;             ///< 0: no clipping
   double ema_decay = 0;               ///< of the exponential moving average of the weights; 0: none
   std::int64_t ema_start_step = 0;    ///< updates before averaging begins

@@ -5,8 +5,8 @@
 
 namespace hyperslab::optim {
 
-/// Learning rate of `step` (from 1) of `total_steps`: lr * step / warmup_steps while warming up;
-/// then, by name,
+/// Learning rate of `step` (from 1) of `total_steps`: lr * step / warmup_steps while warming up, so
+/// that the last step of the warm-up has lr, also if it is the last of all; then, by name,
 /// - constant: lr;
 /// - linear: straight to final_fraction * lr at the last step;
 /// - cosine: half a cosine to the same (Loshchilov & Hutter 2017, eq. 5);

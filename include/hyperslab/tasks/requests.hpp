@@ -17,7 +17,7 @@ namespace hyperslab::tasks {
 /// A context and an ending in tokens.
 struct Request {
   std::vector<std::int32_t> ids;  ///< the end of the context, and the whole ending
-  std::int64_t ending = 0;        ///< tokens of the ending, at least 1
+  std::int64_t ending = 0;        ///< tokens of the ending
   /// Positions that the model reads: the last token is a target alone.
   [[nodiscard]] std::int64_t positions() const { return std::ssize(ids) - 1; }
 };
@@ -27,10 +27,12 @@ struct Request {
 [[nodiscard]] std::pair<std::string, std::string> move_spaces(std::string context,
                                                               std::string ending);
 
-/// The tokens of context + delimiter + ending; those of the ending are what follows the tokens of
-/// the context alone. The vocabulary's text_template().before stands at the front; before an empty
+/// The tokens of the context alone, and those of the ending: of the n tokens of the context, the
+/// tokens of context + delimiter + ending from the n-th on, as lm-evaluation-harness takes them
+/// (_encode_pair). Where a token spans the border, the ending has no more than what remains, which
+/// may be nothing. The vocabulary's text_template().before stands at the front; before an empty
 /// context without one, the end of text. At most `context_tokens` positions are kept, from the end.
-/// Throws Error(data) if the ending has no token of its own, or more than context_tokens.
+/// Throws Error(data) if the ending has more than context_tokens tokens.
 [[nodiscard]] Request encode(const io::Tokenizer& tokenizer, const Choice& choice,
                              std::string_view delimiter, std::int64_t context_tokens);
 

@@ -23,8 +23,17 @@ struct Bucket {
   std::vector<std::size_t> requests;  ///< the longest first
 };
 
+/// Which requests have an ending with a token of its own. The others need no model:
+/// scores_of_nothing() are theirs.
+[[nodiscard]] std::vector<std::size_t> with_endings(const std::vector<Request>& requests);
+
+/// Scores before a model is asked: an ending without tokens has the probability 1, as in
+/// lm-evaluation-harness, and every one of its tokens is the likeliest.
+[[nodiscard]] std::vector<Score> scores_of_nothing(const std::vector<Request>& requests);
+
 /// At most `most_buckets` buckets with the fewest positions in all; their lengths are multiples of
-/// `multiple`, or `longest`. No request has more than `longest` positions.
+/// `multiple`, or `longest`. No request has more than `longest` positions. Requests without an
+/// ending are in none.
 [[nodiscard]] std::vector<Bucket> make_buckets(const std::vector<Request>& requests, Dim longest,
                                                Dim multiple, int most_buckets);
 

@@ -26,11 +26,15 @@ struct DeckData {
 /// which data.vocabulary names.
 void require_same_vocabulary(const DeckData& data, const io::Tokenizer& tokenizer,
                              const Config& config);
+/// Says which files of a source of text are shorter than a sample of T tokens and its last target,
+/// and so in none; empty if no file is.
+[[nodiscard]] std::string left_out_files(const io::DataSource& source, Dim T);
 /// Generated samples of what the model reads, whatever the deck names; of T tokens of text.
 [[nodiscard]] DeckData generated_data(const Config& config, Dim T);
 /// The settings on which the order of samples up to the end of a step depends, in one line, for
-/// checkpoints.
-[[nodiscard]] std::string sample_order(const Config& config, std::int64_t step);
+/// checkpoints. `train`: what they are drawn from.
+[[nodiscard]] std::string sample_order(const Config& config, std::int64_t step,
+                                       const io::DataSource& train);
 /// The keys of the deck that differ in two of these, "data.sampling and run.seed".
 [[nodiscard]] std::string differing_order_keys(const std::string& one, const std::string& other);
 

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <span>
+#include <type_traits>
 
 #include "bf16_support.hpp"
 #include "hyperslab/ops/attention.hpp"
@@ -12,6 +13,7 @@
 #include "hyperslab/ops/loss.hpp"
 #include "hyperslab/ops/matmul.hpp"
 #include "hyperslab/ops/norm.hpp"
+#include "hyperslab/ops/optimizer.hpp"
 
 namespace hyperslab::ops::cpu {
 
@@ -68,9 +70,16 @@ class WideOperands {
   std::size_t count_ = 0;
 };
 
+/// Whether an op is the update of an optimizer, which knows gradients, values and moments in bf16.
+template <class Op>
+inline constexpr bool kIsUpdate = false;
+template <class... Operands>
+inline constexpr bool kIsUpdate<void (*)(Operands...)> =
+    (std::is_same_v<Operands, const UpdateOperands&> || ...);
+
 /// Ops that know bf16 themselves, or have no operand that may be in it.
 template <auto cpu_op>
-inline constexpr bool kTakesBf16 = false;
+inline constexpr bool kTakesBf16 = kIsUpdate<decltype(cpu_op)>;
 
 /// Products that know bf16 themselves if the processor does: has_bf16_products().
 template <auto cpu_op>

@@ -139,9 +139,10 @@ TEST(Mixture, SamplesAreThoseOfTheSourcesInTheirOwnOrder) {
   const std::string a1 = part(folder, "a1.bin", 0, 41);
   const std::string a2 = part(folder, "a2.bin", 41, 40);
   const std::string b = part(folder, "b.bin", 1000, 33);
-  const auto all = io::open_tokens({folder.path() + "/a*.bin", b}, io::RawIds::uint16, 2000, 1);
+  const auto all =
+      io::open_tokens({folder.path() + "/a*.bin", b}, io::RawIds::uint16, 2000, 1, false, true);
   ASSERT_EQ(all->parts(), (Counts{0, 81}));
-  const auto only_a = io::open_tokens({a1, a2}, io::RawIds::uint16, 2000, 1);
+  const auto only_a = io::open_tokens({a1, a2}, io::RawIds::uint16, 2000, 1, false, true);
   const io::TokenSamples alone(*only_a, Sampling::blocks, kT, 5);
 
   const MixedSamples mixed(*all, {{0, {2, 1}}}, Sampling::blocks, kT, 5);
@@ -170,6 +171,29 @@ TEST(Mixture, SamplesAreThoseOfTheSourcesInTheirOwnOrder) {
     EXPECT_EQ(mixed.counted(k), kT);
   }
   EXPECT_EQ(targets.view().slice(29, 1).span<std::int32_t>()[0], ops::kIgnoredTarget);
+}
+
+TEST(Mixture, FilesOfAnEntryStayApart) {
+  constexpr Dim kT = 8;
+  const TempFolder folder;
+  (void)part(folder, "a1.bin", 0, 41);
+  (void)part(folder, "a2.bin", 41, 40);
+  const std::string b = part(folder, "b.bin", 1000, 33);
+  const auto all = io::open_tokens({folder.path() + "/a*.bin", b}, io::RawIds::uint16, 2000, 1);
+
+  const MixedSamples mixed(*all, {{0, {2, 1}}}, Sampling::blocks, kT, 5);
+
+  EXPECT_EQ(mixed.sizes(), (Counts{5 + 4, 4}));
+  Tensor tokens(Device::cpu, DType::i32, {27, kT});
+  Tensor targets(Device::cpu, DType::i32, {27, kT});
+  Batch batch;
+  batch.tokens = tokens.view();
+  batch.targets = targets.view();
+  mixed.read(0, io::kNoEnd, batch);
+  for (Dim k = 0; k < 27; ++k) {  // the last target of a2's first token is a sample of a1
+    const auto row = targets.view().slice(k, 1).span<std::int32_t>();
+    EXPECT_TRUE(row.back() <= 40 || tokens.view().slice(k, 1).span<std::int32_t>()[0] >= 41) << k;
+  }
 }
 
 TEST(Mixture, WeightsThatDoNotFitTheSourcesAreRefused) {

@@ -269,6 +269,38 @@ TEST(PackedSamples, OfASplitHoldItsDocuments) {
 
 class PackedFiles : public FilesTest {};
 
+TEST_F(PackedFiles, NoSampleHoldsTokensOfTwoFilesThatAreNotJoined) {
+  const auto write_ids = [&](const std::string& name, std::int32_t id) {
+    Ids ids;
+    for (int d = 0; d < 30; ++d) {
+      ids.insert(ids.end(), static_cast<std::size_t>(1 + d % 5), id);
+      ids.push_back(0);
+    }
+    io::write_token_file(path(name), ids, 257);
+    return path(name);
+  };
+  const std::vector<std::string> files = {write_ids("a.bin", 1), write_ids("b.bin", 2)};
+  const auto crossing = [&](bool join_files) {
+    const auto all = io::open_tokens(files, io::RawIds::uint16, 257, 1, false, join_files);
+    const PackedSamples samples(*all, all->documents(0), Packing::best_fit, 16, 42);
+    std::int64_t found = 0;
+    std::int64_t tokens = 0;
+    for (std::int64_t g = 0; g < samples.size(); ++g) {
+      const auto pieces = samples.pieces(g);
+      const std::int64_t border = all->size() / 2;
+      const auto in_first = [&](const auto& piece) { return piece.begin < border; };
+      const auto count = std::ranges::count_if(pieces, in_first);
+      found += count > 0 && count < std::ssize(pieces) ? 1 : 0;
+      for (const auto& piece : pieces) tokens += piece.end - piece.begin;
+    }
+    EXPECT_EQ(tokens, all->size());
+    return found;
+  };
+
+  EXPECT_EQ(crossing(false), 0);
+  EXPECT_GT(crossing(true), 0);
+}
+
 TEST_F(PackedFiles, MixedSourcesArePackedEachAlone) {
   const auto write_ids = [&](const std::string& name, std::int32_t id) {
     Ids ids;

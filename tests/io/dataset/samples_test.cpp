@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <numeric>
+#include <set>
 
 #include "dataset/token_writer.hpp"
 #include "hyperslab/ops/loss.hpp"
@@ -132,11 +135,11 @@ TEST(Samples, ASourceOfOneSampleServesAndASmallerOneIsRefused) {
 
 class SamplesOfFiles : public FilesTest {};
 
-TEST_F(SamplesOfFiles, OneSampleMayCrossSeveralShards) {
+TEST_F(SamplesOfFiles, OneSampleMayCrossSeveralShardsThatAreJoined) {
   io::write_token_file(path("1.bin"), Ids{0, 1, 2}, 257);
   io::write_token_file(path("2.bin"), Ids{3}, 257);
   io::write_token_file(path("3.npy"), Ids{4, 5, 6, 7, 8}, 257);
-  const auto source = io::open_tokens({path("*")}, io::RawIds::uint16, 257, 1);
+  const auto source = io::open_tokens({path("*")}, io::RawIds::uint16, 257, 1, false, true);
   const TokenSamples samples(*source, Sampling::blocks, 8, 42);
 
   Ids tokens(8);
@@ -145,6 +148,91 @@ TEST_F(SamplesOfFiles, OneSampleMayCrossSeveralShards) {
 
   EXPECT_EQ(tokens, (Ids{0, 1, 2, 3, 4, 5, 6, 7}));
   EXPECT_EQ(targets, (Ids{1, 2, 3, 4, 5, 6, 7, 8}));
+}
+
+/// Files of ascending ids, one after the other: sizes 9, 3, 8, 13 and ids from 0 on.
+class FilesApart : public FilesTest {
+ protected:
+  static constexpr Dim kT = 4;
+  void SetUp() override {
+    std::int32_t first = 0;
+    for (const std::int32_t size : {9, 3, 8, 13}) {
+      Ids ids(static_cast<std::size_t>(size));
+      std::iota(ids.begin(), ids.end(), first);
+      io::write_token_file(path(fmt::format("{:02}.bin", first)), ids, 257);
+      first += size;
+    }
+    source_ = io::open_tokens({path("*")}, io::RawIds::uint16, 257, 1);
+  }
+  [[nodiscard]] static std::size_t file_of(std::int32_t id) {
+    return id < 9 ? 0 : id < 12 ? 1 : id < 20 ? 2 : 3;
+  }
+  /// First tokens of the samples, each of which must lie in one file.
+  [[nodiscard]] static std::set<std::int32_t> firsts(const TokenSamples& samples,
+                                                     std::int64_t count) {
+    std::set<std::int32_t> found;
+    Ids tokens(kT);
+    Ids targets(kT);
+    for (std::int64_t g = 0; g < count; ++g) {
+      samples.read(g, tokens, targets);
+      EXPECT_EQ(file_of(tokens.front()), file_of(targets.back())) << g;
+      EXPECT_EQ(targets.back(), tokens.front() + kT) << g;
+      found.insert(tokens.front());
+    }
+    return found;
+  }
+  std::unique_ptr<io::TokenSource> source_;
+};
+
+TEST_F(FilesApart, BlocksAndWindowsLieInOneFile) {
+  EXPECT_EQ(source_->segments(), (std::vector<std::int64_t>{0, 9, 12, 20}));
+  const std::set<std::int32_t> blocks = {0, 4, 12, 20, 24, 28};
+  const TokenSamples shuffled(*source_, Sampling::blocks, kT, 42);
+  EXPECT_EQ(shuffled.size(), 6);
+  EXPECT_EQ(firsts(shuffled, 6), blocks);
+  EXPECT_EQ(firsts(TokenSamples(*source_, Sampling::blocks, kT, 42, false), 6), blocks);
+
+  // Every start at which a file has four more tokens, and no other.
+  std::set<std::int32_t> windows;
+  for (std::int32_t id = 0; id < 29; ++id) {
+    if (file_of(id) == file_of(id + kT)) windows.insert(id);
+  }
+  EXPECT_EQ(firsts(TokenSamples(*source_, Sampling::windows, kT, 42), 2000), windows);
+}
+
+TEST_F(FilesApart, StridedSamplesCountEveryTargetOfEveryFileOnce) {
+  for (const Dim stride : {1, 3, 4}) {
+    const std::int64_t all = TokenSamples::targets_in(*source_);
+    ASSERT_EQ(all, 8 + 2 + 7 + 12);
+    for (const std::int64_t covered : {all, std::int64_t{12}}) {
+      const TokenSamples samples = TokenSamples::strided(*source_, kT, stride, covered);
+      Ids seen;
+      Ids tokens(kT);
+      Ids targets(kT);
+      for (std::int64_t g = 0; g < samples.size(); ++g) {
+        samples.read(g, tokens, targets);
+        const auto counted = kT - std::ranges::count(targets, ops::kIgnoredTarget);
+        EXPECT_EQ(samples.counted(g), counted);
+        for (std::size_t t = 0; t < targets.size(); ++t) {
+          if (targets[t] == ops::kIgnoredTarget) continue;
+          EXPECT_EQ(targets[t], tokens[t] + 1);
+          EXPECT_EQ(file_of(targets[t]), file_of(tokens[t]));
+          seen.push_back(targets[t]);
+        }
+      }
+      Ids expected;
+      for (std::int32_t id = 1; id < 33; ++id) {
+        const bool of_blocks = id < 9 || (id > 12 && id < 17);
+        if (file_of(id) == file_of(id - 1) && (covered == all || of_blocks)) expected.push_back(id);
+      }
+      EXPECT_EQ(seen, expected) << stride << " " << covered;
+    }
+  }
+}
+
+TEST_F(FilesApart, FilesThatAreAllTooShortAreRefusedWithTheKeyThatJoinsThem) {
+  expect_error(ExitCode::data, {"at least 17 tokens in a file", "at most 13", "data.join_files"},
+               [&] { TokenSamples(*source_, Sampling::blocks, 16, 42); });
 }
 
 }  // namespace

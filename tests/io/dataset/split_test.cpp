@@ -65,6 +65,28 @@ class Split : public FilesTest {
   }
 };
 
+TEST_F(Split, SegmentsOfASideAreThoseOfTheFiles) {
+  const auto documents = random_documents(300, 4);
+  const std::span<const Ids> all(documents);
+  const std::string first = write("a.h5", all.first(100));
+  const std::string second = write("b.h5", all.subspan(100));
+
+  const auto tokens = open({first, second}, 0.3);
+
+  for (const io::TokenSource* side : {tokens.train.get(), tokens.validation.get()}) {
+    const auto segments = side->segments();
+    ASSERT_EQ(segments.size(), 2U);
+    EXPECT_EQ(segments[0], 0);
+    const Ids ids = read_all(*side);
+    std::size_t tokens_of_first = 0;
+    for (const Ids& document : split_at_ends(ids)) {
+      const bool is_of_first = std::ranges::find(all.first(100), document) != all.first(100).end();
+      tokens_of_first += is_of_first ? document.size() : 0;
+    }
+    EXPECT_EQ(segments[1], static_cast<std::int64_t>(tokens_of_first));
+  }
+}
+
 TEST_F(Split, EveryDocumentIsOnOneSideOnceAndInOrder) {
   for (const unsigned seed : {1U, 2U, 3U}) {
     const auto documents = random_documents(2000, seed);

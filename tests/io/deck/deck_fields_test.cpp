@@ -37,7 +37,7 @@ model:
   layers: 5
   family: llama
 data: {train: [a.bin, b/*.npy], validation: [c.h5], sampling: windows, dtype: uint32,
-       vocabulary: vocab/dir, ignore_token: 6, loss_mask: true, validation_fraction: 0, end_token: 8}
+       vocabulary: vocab/dir, ignore_token: 6, join_files: true, loss_mask: true, validation_fraction: 0, end_token: 8}
 parallel: {data: 2, tensor: 1, pipeline: 1, sequence: false, schedule: gpipe, virtual_stages: 1,
            zero: 0, bucket_mib: 2.5}
 precision: {compute: fp32}
@@ -103,6 +103,7 @@ TEST(Fields, DataAndLayout) {
                                          io::RawIds::uint32,
                                          "vocab/dir",
                                          6,
+                                         true,
                                          true,
                                          0,
                                          8}));
