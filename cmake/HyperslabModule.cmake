@@ -4,12 +4,20 @@
 #   which must compile alone (target all_verify_interface_header_sets).
 set(CMAKE_VERIFY_INTERFACE_HEADER_SETS ON)
 
+# hyperslab_unite(target): compiles its sources in batches of eight if HYPERSLAB_UNITY is on.
+function(hyperslab_unite target)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${HYPERSLAB_UNITY} UNITY_BUILD_BATCH_SIZE 8)
+endfunction()
+
 function(hyperslab_add_module name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;LINK;PRIVATE" ${ARGN})
+  cmake_parse_arguments(ARG "COLD" "" "SOURCES;LINK;PRIVATE" ${ARGN})
   set(target "hyperslab_${name}")
   file(GLOB headers CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/include/hyperslab/${name}/*.hpp")
   add_library(${target} ${ARG_SOURCES})
   target_sources(${target} PUBLIC FILE_SET HEADERS BASE_DIRS "${PROJECT_SOURCE_DIR}/include"
                                                    FILES ${headers})
+  if(ARG_COLD)
+    hyperslab_unite(${target})
+  endif()
   target_link_libraries(${target} PUBLIC ${ARG_LINK} PRIVATE ${ARG_PRIVATE} hyperslab_flags)
 endfunction()

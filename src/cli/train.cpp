@@ -41,7 +41,7 @@ void request_stop(int signal) {
   errno = error;
 }
 
-double mebibytes(std::size_t bytes) { return static_cast<double>(bytes) / 1048576.0; }
+double to_mebibytes(std::size_t bytes) { return static_cast<double>(bytes) / 1048576.0; }
 
 run::RunOptions run_options(const Arguments& args) {
   run::RunOptions options;
@@ -82,9 +82,9 @@ void print_plan(const train::Config& config, bool shapes) {
   fmt::print(
       "memory of a rank      {:.1f} MiB: parameters {:.1f}, gradients {:.1f}, optimizer "
       "{:.1f}, activations {:.1f}, scratch {:.1f}, workspace {:.1f}\n",
-      mebibytes(memory.total()), mebibytes(memory.parameters), mebibytes(memory.gradients),
-      mebibytes(memory.optimizer), mebibytes(memory.activations), mebibytes(memory.scratch),
-      mebibytes(memory.workspace));
+      to_mebibytes(memory.total()), to_mebibytes(memory.parameters), to_mebibytes(memory.gradients),
+      to_mebibytes(memory.optimizer), to_mebibytes(memory.activations),
+      to_mebibytes(memory.scratch), to_mebibytes(memory.workspace));
   const Work work = plan.ledger.total();
   fmt::print("work of a rank's step {:.3f} GFLOP, {:.3f} GB through memory, {} ops\n",
              1e-9 * work.flops, 1e-9 * work.bytes, work.calls);

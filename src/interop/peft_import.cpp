@@ -20,7 +20,7 @@ namespace {
 
 constexpr const char* kConfig = "/adapter_config.json";
 constexpr const char* kTensors = "/adapter_model.safetensors";
-constexpr std::uint64_t kMostConfigBytes = 16 << 20;
+constexpr std::uint64_t kMostAdapterConfigBytes = 16 << 20;
 
 io::SafetensorsReader open(const std::string& folder) {
   if (std::filesystem::exists(folder + kTensors)) return io::SafetensorsReader(folder + kTensors);
@@ -157,7 +157,7 @@ PeftFolder::PeftFolder(std::string folder, const model::ModelSpec& base)
   Complaints complaints;
   const std::string file = folder_ + kConfig;
   const PeftConfig config =
-      read_peft_config(io::read_text_file(file, kMostConfigBytes), file, complaints);
+      read_peft_config(io::read_text_file(file, kMostAdapterConfigBytes), file, complaints);
   const std::vector<AdaptedModule> all = modules_of(base, reader_);
   std::set<std::string> unknown;
   for (const auto& [name, entry] : reader_.tensors()) unknown.insert(name);

@@ -19,7 +19,7 @@ namespace hyperslab::train {
 namespace {
 
 constexpr std::size_t kSlots = 3;
-constexpr std::size_t kAlignment = 256;
+constexpr std::size_t kImageAlignment = 256;
 
 View bytes_view(void* data, Device device, std::size_t bytes) {
   return {data, DType::u8, device, {static_cast<Dim>(bytes)}};
@@ -38,7 +38,7 @@ void grow(Memory& memory, Device device, std::size_t bytes) {
 struct ImageFeed::Slot {
   explicit Slot(const Batch& like) : B(like.patches.shape()[0]) {
     const auto place = [this](std::size_t bytes) {
-      return std::exchange(small_bytes, small_bytes + round_up(bytes, kAlignment));
+      return std::exchange(small_bytes, small_bytes + round_up(bytes, kImageAlignment));
     };
     const auto items = static_cast<std::size_t>(B);
     // Every image may have a partner from outside the microbatch.
@@ -249,7 +249,7 @@ void ImageFeed::fill(const Request& request, const io::ImageSamples& samples, Sl
   for (const bool gpu : {false, true}) {
     for (std::size_t i = 0; i < items.size(); ++i) {
       if ((items[i].counts() && on_gpu(samples, items[i])) != gpu) continue;
-      offsets[i] = std::exchange(bytes, bytes + round_up(items[i].bytes(), kAlignment));
+      offsets[i] = std::exchange(bytes, bytes + round_up(items[i].bytes(), kImageAlignment));
     }
     if (!gpu) host_bytes = bytes;
   }
