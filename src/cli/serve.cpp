@@ -123,7 +123,7 @@ void serve(comm::World& world, const Arguments& args) {
   const auto parsing = open_parsing(model.vocabulary);
   serve::serve(options,
                {name, model.tokenizer.get(), parsing.get(), generator.context(),
-                 generator.vocabulary(), model.ends, serve::longest_token(*model.tokenizer)},
+                generator.vocabulary(), model.ends, serve::longest_token(*model.tokenizer)},
                generator);
   generator.let_go();
 }

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <exception>
+#include <functional>
 #include <memory>
 #include <thread>
 #include <utility>
@@ -36,6 +37,20 @@ bool step(generate::Generator& generator, generate::GenerateStats& stats) {
     generator.abandon(std::current_exception());
     return false;
   }
+}
+
+/// The calls by which the queue drives the model; `stop` ends the server when a pass has failed.
+ModelQueue::Model turns_of(generate::Generator& generator, generate::GenerateStats& stats,
+                           std::function<void()> stop) {
+  ModelQueue::Model turns;
+  turns.has_room = [&generator] { return generator.has_free_row(); };
+  turns.step = [&generator, &stats, stop = std::move(stop)] {
+    const bool goes_on = step(generator, stats);
+    if (generator.has_failed()) stop();
+    return goes_on;
+  };
+  if (!generator.is_alone()) turns.rest = [&generator] { generator.let_rest(); };
+  return turns;
 }
 
 }  // namespace
@@ -75,15 +90,7 @@ void serve(const ServeOptions& options, const ServedModel& model, generate::Gene
     }
   });
   generate::GenerateStats stats;
-  ModelQueue::Model turns;
-  turns.has_room = [&] { return generator.has_free_row(); };
-  turns.step = [&] {
-    const bool goes_on = step(generator, stats);
-    if (generator.has_failed()) stop();
-    return goes_on;
-  };
-  if (!generator.is_alone()) turns.rest = [&] { generator.let_rest(); };
-  queue.run(turns);
+  queue.run(turns_of(generator, stats, stop));
   server.end_within(kGraceSeconds);
   connections.join();
   api.reset();  // its threads answer to the server
