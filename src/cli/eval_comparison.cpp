@@ -41,7 +41,7 @@ void print_quality(const Measured& row, const Measured& first) {
              100 * (mine.perplexity() / its.perplexity() - 1), bits_per_byte(row));
 }
 
-void print_header(bool images) {
+void print_comparison_header(bool images) {
   fmt::print("{:<32} {:>8} {:>10} {:>10} ", "stored as", "step", "loss", "change");
   if (images) {
     fmt::print("{:>9} {:>8} {:>9} ", "top-1 %", "change", "top-5 %");
@@ -56,7 +56,7 @@ void print_header(bool images) {
 
 void print_comparison(const std::vector<Measured>& rows) {
   const Measured& first = rows.front();
-  print_header(first.config.model.is_of_images());
+  print_comparison_header(first.config.model.is_of_images());
   for (const Measured& row : rows) {
     fmt::print("{:<32} {:>8} ", storage_text(row.config), row.result.step);
     print_quality(row, first);

@@ -28,7 +28,7 @@ void require_done(int info, const char* what) {
 }
 
 /// The largest code, and the scale of a group as it is stored.
-struct Rounding {
+struct MatrixRounding {
   bool int8;
   [[nodiscard]] float most() const { return int8 ? 127.0F : 7.0F; }
   [[nodiscard]] float scale_of(const float* values, Dim count) const {
@@ -97,7 +97,7 @@ class Rows {
   const ErrorModel& errors_;
   View weight_;
   const ops::QuantizedMatrix& out_;
-  Rounding rounding_;
+  MatrixRounding rounding_;
 };
 
 }  // namespace
