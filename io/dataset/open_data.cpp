@@ -92,9 +92,9 @@ DataTokens split_documents(const std::shared_ptr<const TokenSource>& all, double
 DataTokens open_data(const DataConfig& data, std::int64_t vocabulary, std::uint64_t seed,
                      DataPart part, std::int64_t ids) {
   constexpr std::int64_t kByteIds = 257;  // and end of text
-  if (data.vocabulary == "bytes") ids = kByteIds;
+  const std::int64_t training_ids = data.vocabulary == "bytes" ? kByteIds : ids;
   const auto open_train = [&] {
-    return open_tokens(data.train, data.dtype, ids_of(data.train, vocabulary, ids), seed,
+    return open_tokens(data.train, data.dtype, ids_of(data.train, vocabulary, training_ids), seed,
                        data.loss_mask, data.join_files);
   };
   if (data.validation_fraction > 0) {

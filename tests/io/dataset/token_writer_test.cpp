@@ -41,7 +41,7 @@ TEST_P(TokenWriters, LeaveNothingWithoutFinishAndReplaceOnlyWithIt) {
   const std::string name = std::string("tokens.") + GetParam();
   write(name, "old");
   {
-    io::TokenWriter writer(path(name), 257, -1);
+    io::TokenWriter writer(path(name), {.ids = 257});
     writer.append(Ids{1, 2, 3});
   }
   EXPECT_EQ(content(name), "old");
@@ -75,7 +75,7 @@ TEST_F(TokenWriter, RefusesMoreTokensThanABinHeaderCanTellBeforeReadingThem) {
       ::mmap(nullptr, kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   ASSERT_NE(unreadable, MAP_FAILED);
   const std::span ids(static_cast<const std::int32_t*>(unreadable), kMost);
-  io::TokenWriter writer(path("a.bin"), 257, -1);
+  io::TokenWriter writer(path("a.bin"), {.ids = 257});
   writer.append(Ids{1, 2, 3});
 
   expect_error(ExitCode::data, {path("a.bin"), "2147483647 tokens", ".npy or .h5"},
