@@ -131,8 +131,9 @@ end_whole_runs() {
 }
 
 configure_build() { hs_configure build -DHYPERSLAB_TESTS=ON -DHYPERSLAB_WERROR=ON -DBUILD_SHARED_LIBS=OFF; }
-# Modules link only to modules before them, and each public header compiles alone.
+# Modules link only to modules before them, each public header compiles alone, and a build reads no more than on record.
 check_layers() {
+  python3 tests/repository/build_cost.py build || return
   python3 tests/repository/links_of_modules.py build/lib && hs_compile build all_verify_interface_header_sets
 }
 
