@@ -510,7 +510,7 @@ TEST(ExchangeConfig, BeginAndEndOfTextAreKeptApart) {
     EXPECT_EQ(again(family, 3, {4, 5}), std::pair(json(3), json({4, 5})));
     EXPECT_EQ(again(family, 3, nullptr), std::pair(json(3), json(nullptr)));
   }
-  const json ids = json::parse(generation_config_json({0, {1, 2}}));
+  const json ids = json::parse(generation_config_json({0, {1, 2}}, {1, 2}));
   EXPECT_EQ(ids["bos_token_id"], 0);
   EXPECT_EQ(ids["eos_token_id"], json({1, 2}));
   const ForeignConfig outside = read_foreign_config(
