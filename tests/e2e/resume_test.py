@@ -80,6 +80,22 @@ class SameRanks(support.Case):
         evaluated = self.run_program("eval", "--checkpoint", run / "checkpoints")
         self.assertIn("--set precision.compute=bf16 computes as the run did", evaluated.out + evaluated.err)
 
+    def test_changed_data_are_refused_and_the_same_data_go_on(self):
+        tokens = self.folder / "changing.bin"
+        ids = [*support.text().encode(), 256]
+        settings = ("data.train=[changing.bin]",)
+        support.write_tokens(tokens, ids)
+        self.train("changed", *settings, options=("--stop-after", "7"))
+
+        support.write_tokens(tokens, [*ids[:1000], ids[1000] ^ 1, *ids[1001:]])
+        refused = self.train("changed", *settings, code=4)
+        support.write_tokens(tokens, ids)
+        result = self.train("changed", *settings)
+
+        self.assert_refused(refused, 4, "the training data changed since step 7", "resume with the same files")
+        self.assertIn("resumed from changed/checkpoints/step_00000007", result.err)
+        self.assertEqual(support.column(self.folder / "changed", "step"), list(range(1, 21)))
+
     def test_never_starts_from_the_first_step(self):
         self.train("never")
 

@@ -141,6 +141,11 @@ class ThreadsTest(support.Case):
 
         self.assertIn("utilization against the stated matrix rate, 80.0 GFLOP/s of 2 ranks (HYPERSLAB_MATRIX_GFLOPS)",
                       text)
+        # By hand: 12 samples of 32 tokens; matrices 2 (4 32 32 + 3 32 128) + 257 32 = 40992; 6 FLOPs of each, and
+        # 12 x 2 layers x width 32 x 32 tokens of all of attention, of which the mask leaves half.
+        line = support.metrics(self.folder / "stated")[0]
+        self.assertAlmostEqual(line["mfu_full"] * line["step_seconds"] * 80e9 / (384 * (245952 + 24576)), 1, places=9)
+        self.assertAlmostEqual(line["mfu"] * line["step_seconds"] * 80e9 / (384 * (245952 + 12288)), 1, places=9)
 
 
 if __name__ == "__main__":

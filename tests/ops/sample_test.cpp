@@ -55,6 +55,20 @@ TEST_F(Sample, ADrawTakesItsPartOfTheMassInTheOrderOfTokens) {
   EXPECT_EQ(token_at(0.9999), 2);
 }
 
+TEST_F(Sample, TopPStopsAtTheTokenThatHoldsExactlyItsMass) {
+  const Tensor logits = tensor_of(DType::f32, {1, 2}, {1, 1});
+  const auto token_of_draw = [&](double top_p, double part) {
+    TokenChoice choice;
+    choice.top_p = top_p;
+    choice.draw = static_cast<std::uint64_t>(part * 0x1p64);
+    return sampled(logits.view(), 2, {choice}).front();
+  };
+  EXPECT_EQ(token_of_draw(0.5, 0.25), 0);
+  EXPECT_EQ(token_of_draw(0.5, 0.75), 0);
+  EXPECT_EQ(token_of_draw(0.51, 0.25), 0);
+  EXPECT_EQ(token_of_draw(0.51, 0.75), 1);
+}
+
 TEST_F(Sample, LogitsThatAreNoNumbersGiveNoToken) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   const Tensor logits = tensor_of(DType::f32, {4, 2},

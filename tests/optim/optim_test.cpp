@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <memory>
 #include <vector>
@@ -51,6 +52,12 @@ TEST(Schedule, HandValuesHalfWay) {
   EXPECT_DOUBLE_EQ(learning_rate(schedule(ScheduleKind::wsd, 0, 0.0), 1.0, 90, 100), 0.5);
 }
 
+TEST(Schedule, DecayOfWsdTakesAShareOfTheWholeRunAfterAWarmUpToo) {
+  const ScheduleConfig config = schedule(ScheduleKind::wsd, 20, 0.0);
+  EXPECT_DOUBLE_EQ(learning_rate(config, 1.0, 80, 100), 1.0);
+  EXPECT_DOUBLE_EQ(learning_rate(config, 1.0, 90, 100), 0.5);
+}
+
 TEST(Schedule, WarmUpOverTheWholeRunReachesThePeak) {
   for (const ScheduleKind name :
        {ScheduleKind::constant, ScheduleKind::linear, ScheduleKind::cosine, ScheduleKind::wsd}) {
@@ -85,10 +92,10 @@ TEST(Decay, ActsOnMatricesAndByChoiceOnTables) {
 /// A small group with its optimizer.
 class Optimized {
  public:
-  explicit Optimized(OptimizerKind name, double width_ratio = 1)
+  explicit Optimized(OptimizerKind name, double width_ratio = 1, const Shape& matrix = {5, 7})
       : store_({}, [](param::Role) { return true; }, {}, {.width_ratio = width_ratio}) {
     store_.begin_unit();
-    store_.declare({"matrix", {5, 7}, param::Role::matrix, param::Init::normal, 0.1F});
+    store_.declare({"matrix", matrix, param::Role::matrix, param::Init::normal, 0.1F});
     store_.declare({"norm", {7}, param::Role::norm, param::Init::ones, 0});
     store_.begin_unit();
     store_.declare({"other", {3, 3}, param::Role::matrix, param::Init::normal, 0.1F});
@@ -103,9 +110,14 @@ class Optimized {
   }
   /// One update with a gradient of the elements' places in the flat space, all masters at 1.
   std::vector<float> updated() {
-    const Dim size = store_.trained().flat_size();
-    const param::StateView gradients = {arena_.take(DType::f32, {size}, "gradients")};
-    for (Dim i = 0; i < size; ++i) gradients.data.data<float>()[i] = static_cast<float>(i % 11);
+    std::vector<float> gradient(static_cast<std::size_t>(store_.trained().flat_size()));
+    for (std::size_t i = 0; i < gradient.size(); ++i) gradient[i] = static_cast<float>(i % 11);
+    return updated(gradient);
+  }
+  std::vector<float> updated(const std::vector<float>& gradient) {
+    const param::StateView gradients = {
+        arena_.take(DType::f32, {std::ssize(gradient)}, "gradients")};
+    std::ranges::copy(gradient, gradients.data.data<float>());
     ops::fill(ctx_, 1, store_.trained().master().data);
     ops::StepState state;
     state.input.learning_rate = 0.5F;
@@ -114,6 +126,7 @@ class Optimized {
     const auto masters = store_.trained().master().data.span<float>();
     return {masters.begin(), masters.end()};
   }
+  [[nodiscard]] Dim flat_size() const { return store_.trained().flat_size(); }
   [[nodiscard]] const param::Param& param(std::size_t index) const {
     return store_.params()[index];
   }
@@ -122,7 +135,7 @@ class Optimized {
  private:
   param::ParamStore store_;
   Context ctx_{Device::cpu, 4096};
-  Arena arena_{"parameters", Device::cpu, 8192};
+  Arena arena_{"parameters", Device::cpu, 16384};
 };
 
 TEST(Optimizer, TableOfDecaysFollowsTheParameters) {
@@ -220,6 +233,37 @@ TEST(Muon, TakesMatricesAndLeavesTheRestToAdamW) {
     const double length = std::sqrt(squares) / (0.5 * 0.2 * std::sqrt(side));
     EXPECT_GT(length, 0.6) << matrix.name;
     EXPECT_LT(length, 1.25 * std::sqrt(rank)) << matrix.name;
+  }
+}
+
+/// The gradient has two orthogonal lines of 32 elements, +3 or -3 in one and +4 or -4 in the other,
+/// so the singular values of the normalized gradient are 0.6 and 0.8. Five steps of
+/// s <- 3.4445 s - 4.7750 s^3 + 2.0315 s^5, worked out in Python, make of them kLines. An element
+/// of a line is its singular value / sqrt(32), and the scale is 0.2 sqrt(32), of the longer side.
+TEST(Muon, ScaleIsOfTheLongerSideOfAMatrix) {
+  constexpr std::array<double, 2> kLines = {0.722876168617117, 1.1192039299160428};
+  for (const bool wide : {true, false}) {
+    Optimized muon(OptimizerKind::muon, 1, wide ? Shape{2, 32} : Shape{32, 2});
+    const auto begin = static_cast<std::size_t>(muon.param(0).flat_begin);
+    const auto at = [&](std::size_t line, std::size_t i) {
+      return begin + (wide ? line * 32 + i : i * 2 + line);
+    };
+    const auto sign = [](std::size_t line, std::size_t i) { return line * i % 2 == 0 ? 1 : -1; };
+    std::vector<float> gradient(static_cast<std::size_t>(muon.flat_size()));
+    for (std::size_t i = 0; i < 32; ++i) {
+      gradient[at(0, i)] = 3;
+      gradient[at(1, i)] = static_cast<float>(4 * sign(1, i));
+    }
+
+    const std::vector<float> updated = muon.updated(gradient);
+
+    for (std::size_t line = 0; line < 2; ++line) {
+      for (std::size_t i = 0; i < 32; ++i) {
+        // A learning rate of 0.5 times a weight decay of 0.1, and 0.5 times 0.2 of the direction.
+        const double expected = 0.95 - 0.1 * kLines.at(line) * sign(line, i);
+        EXPECT_NEAR(updated[at(line, i)], expected, 1e-4) << "wide " << wide << " line " << line;
+      }
+    }
   }
 }
 
