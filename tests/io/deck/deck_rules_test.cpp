@@ -229,7 +229,7 @@ const std::vector<BrokenRule>& broken_run_rules() {
        "128; take another group, an even one, or int8"},
       {"quantization.weights",
        "data:", "quantization: {weights: int8}\nadapter: {rank: 4}\ndata:", kCpu,
-       "10:16|adapters leave the matrices as they are: store them in few bits with "
+       "10:16|adapters leave the matrices as they are: store them quantized with "
        "model.frozen_format, or set adapter.rank to 0"},
       {"quantization.weights", "global_batch: 8",
        "global_batch: 8\n  trainable: [norm]\nquantization: {weights: int8}", kCpu,
