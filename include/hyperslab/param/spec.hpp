@@ -46,7 +46,7 @@ inline constexpr std::array kStorageFormats = {StorageFormat::compute, StorageFo
   return "";
 }
 
-/// How matrices are quantized.
+/// The format of quantized matrices.
 struct QuantizationSpec {
   ops::WeightFormat format = ops::WeightFormat::int8;
   Dim group =

@@ -131,7 +131,7 @@ const std::vector<BrokenRule>& broken_layout_rules() {
        "10:12|zero 2 sums gradients in every microbatch, 1 times a step, while a pipeline waits; "
        "nearest: 1"},
       {"parallel.zero", "data:", "parallel: {zero: 2, schedule: gpipe}\ndata:", kCpu,
-       "10:12|zero 2 holds the gradients of two buckets at a time, and gpipe has more under way: "
+       "10:12|zero 2 holds the gradients of two buckets at a time, and gpipe has more in progress: "
        "set parallel.schedule to 1f1b; nearest: 1"},
   };
   return all;
