@@ -125,12 +125,13 @@ def add_traces(commands: Any, figures: argparse.ArgumentParser) -> None:
 
 
 def add_quantization(commands: Any, figures: argparse.ArgumentParser) -> None:
-    few = commands.add_parser("quantization", parents=[figures], help="few bits and adapters beside the model as it is")
-    few.add_argument("runs", nargs="+", metavar="FILE|RUN",
-                     help="from eval --json or bench --mode decode --json, or run directories")
-    few.add_argument("--base", default="", metavar="NAME",
-                     help="what others are compared with (default: the one without quantization and adapters)")
-    few.add_argument("--output", type=Path, required=True, metavar="DIR")
+    quantized = commands.add_parser("quantization", parents=[figures],
+                                    help="quantization and adapters beside the model as it is")
+    quantized.add_argument("runs", nargs="+", metavar="FILE|RUN",
+                           help="from eval --json or bench --mode decode --json, or run directories")
+    quantized.add_argument("--base", default="", metavar="NAME",
+                           help="what others are compared with (default: the one without quantization and adapters)")
+    quantized.add_argument("--output", type=Path, required=True, metavar="DIR")
 
 
 def add_images(commands: Any) -> None:

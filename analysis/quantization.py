@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`quantization`: what few bits and adapters cost and save beside the model as it is."""
+"""`quantization`: what quantized matrices and adapters cost and save beside the model as it is."""
 from __future__ import annotations
 
 import csv
@@ -160,7 +160,7 @@ def quantization(names: Sequence[str], output: Path, base_name: str = "") -> lis
     """Writes quantization.md, and for each kind of input a CSV and a figure; returns sentences and paths."""
     kinds = grouped(read_rows(names), base_name)
     folder = output_folder(output)
-    parts, sentences, written = ["# Few bits and adapters"], [], []
+    parts, sentences, written = ["# Quantization and adapters"], [], []
     for kind, (base, rows) in kinds.items():
         said = [text for row in rows if row is not base for text in [sentence(kind, base, row)] if text]
         pictures = draw(kind, base, rows, folder / kind)

@@ -26,7 +26,7 @@ SAME = {EVALUATION: ("files", "tokens", "stride"), DECODING: ("model", "device",
 VALUES = {EVALUATION: ("loss", "perplexity", "token_accuracy", "parameter_bytes", "matrix_bytes", "memory_peak_bytes",
                        "tokens_per_second"),
           DECODING: ("parameter_bytes", "matrix_bytes", "memory_peak_bytes", "tokens_per_second", "token_seconds")}
-FEW_BITS = ("int8", "int4", "nf4")
+QUANTIZED = ("int8", "int4", "nf4")
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def method_of(deck: Deck) -> tuple[str, bool]:
     rank, stored = deck.get("adapter.rank", "0"), deck.get("model.frozen_format", "compute")
     weights = deck.get("quantization.weights", "none")
     if rank != "0":
-        return (f"QLoRA {stored} r {rank}" if stored in FEW_BITS else f"LoRA r {rank}"), False
+        return (f"QLoRA {stored} r {rank}" if stored in QUANTIZED else f"LoRA r {rank}"), False
     if weights != "none":
         inputs = deck.get("quantization.activations", "none")
         return (f"fake quantization {group_text(weights, deck.get('quantization.group', '64'))}"

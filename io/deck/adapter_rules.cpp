@@ -100,7 +100,7 @@ constexpr std::array kAdapterRules = {
     Rule{"quantization.weights", "adapter.rank", "none with adapters",
          [](const Config& c, const Surroundings&) { return !c.quantization || !c.adapter; },
          [](const Config&, const Surroundings&) -> std::string {
-           return "adapters leave the matrices as they are: store them in few bits with "
+           return "adapters leave the matrices as they are: store them quantized with "
                   "model.frozen_format, or set adapter.rank to 0";
          }},
     Rule{"quantization.weights", "train.trainable", "none if matrices are not trained",

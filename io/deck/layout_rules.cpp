@@ -160,18 +160,17 @@ constexpr std::array kLayoutRules = {
                c.parallel.pipeline, c.microbatches(),
                nearest_multiples(unit, c.train.global_batch));
          }},
-    Rule{
-        "parallel.zero", "parallel.schedule", "at most 1 unless parallel.schedule is 1f1b",
-        [](const Config& c, const Surroundings&) {
-          return !c.parallel.shards_gradients() ||
-                 c.parallel.schedule == Schedule::one_forward_one_backward;
-        },
-        [](const Config& c, const Surroundings&) {
-          return fmt::format(
-              "zero 2 holds the gradients of two buckets at a time, and {} has more under way: set "
-              "parallel.schedule to 1f1b; nearest: 1",
-              name_of(c.parallel.schedule));
-        }},
+    Rule{"parallel.zero", "parallel.schedule", "at most 1 unless parallel.schedule is 1f1b",
+         [](const Config& c, const Surroundings&) {
+           return !c.parallel.shards_gradients() ||
+                  c.parallel.schedule == Schedule::one_forward_one_backward;
+         },
+         [](const Config& c, const Surroundings&) {
+           return fmt::format(
+               "zero 2 holds the gradients of two buckets at a time, and {} has more in progress: "
+               "set parallel.schedule to 1f1b; nearest: 1",
+               name_of(c.parallel.schedule));
+         }},
     Rule{
         "parallel.zero", "parallel.pipeline", "at most 1 with a pipeline",
         [](const Config& c, const Surroundings&) {

@@ -88,7 +88,7 @@ constexpr std::array kPrecisionRules = {
          },
          [](const Config& c, const Surroundings&) {
            return fmt::format(
-               "weights of few bits have products of their own: set precision.gemm to compute "
+               "quantized weights have products of their own: set precision.gemm to compute "
                "instead of {}, or leave quantization.weights and model.frozen_format out",
                name_of(c.precision.gemm));
          }},

@@ -22,13 +22,13 @@ std::vector<Column> step_columns() {
   };
   for (const PhaseColumn& phase : kBeforeReduce) add(phase);
   columns.push_back({"reduce_seconds", "s",
-                     "reductions of gradients; those under way at once are added up", Seconds{}});
+                     "reductions of gradients; those in progress at once are added up", Seconds{}});
   for (const PhaseColumn& phase : kAfterReduce) add(phase);
   columns.push_back({"tokens", "1", "tokens that this rank trained on in the step", Integers{}});
   columns.push_back({"memory_peak_bytes", "bytes", "most memory in use so far", Integers{}});
   columns.push_back({"memory_now_bytes", "bytes", "memory in use at the end", Integers{}});
   columns.push_back({"reduce_busy_seconds", "s",
-                     "time with at least one reduction of gradients under way", Seconds{}});
+                     "time with at least one reduction of gradients in progress", Seconds{}});
   return columns;
 }
 

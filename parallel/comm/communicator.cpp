@@ -308,7 +308,7 @@ Ticket Communicator::arrive(Context& ctx) {
 double Communicator::wait(Context& ctx, Stream& before, Ticket ticket) {
   Open& slot = open_[ticket % kMaxUnderWay];
   if (ticket == 0 || slot.ticket != ticket) {
-    refuse("wait", fmt::format("ticket {} is not under way (waited for already, or not of this "
+    refuse("wait", fmt::format("ticket {} is not in progress (waited for already, or not of this "
                                "communicator)",
                                ticket));
   }

@@ -9,7 +9,7 @@
 namespace hyperslab::comm {
 
 /// CUDA events for ordering streams. It makes an event only if all are taken, so a step makes
-/// none once it has seen a step's most operations under way. An event may be used again after a
+/// none once it has seen a step's most operations in progress. An event may be used again after a
 /// graph's capture: recording it again forgets the capture.
 class EventPool {
  public:

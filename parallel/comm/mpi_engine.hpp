@@ -13,13 +13,13 @@
 
 namespace hyperslab::comm {
 
-/// Memory that an operation borrows while it is under way.
+/// Memory that an operation borrows while it is in progress.
 struct Scratch {
   Buffer buffer;
   bool used = false;
 };
 
-/// An operation under way; its address must not change while it has pending requests.
+/// An operation in progress; its address must not change while it has pending requests.
 struct Operation {
   const std::string* communicator = nullptr;  ///< its name, for errors
   int pending = 0;                            ///< requests not yet seen complete

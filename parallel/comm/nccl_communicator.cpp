@@ -308,7 +308,7 @@ double NcclCommunicator::do_wait(Stream& before, Ticket ticket) {
 void NcclCommunicator::check_peers() const {
   ncclResult_t state = ncclSuccess;
   HS_NCCL(name(), nccl_, ncclCommGetAsyncError(nccl_, &state));
-  if (state != ncclInProgress) check_nccl(state, "an operation under way", name(), nccl_);
+  if (state != ncclInProgress) check_nccl(state, "an operation in progress", name(), nccl_);
 }
 
 void NcclCommunicator::do_barrier() { HS_MPI(name(), MPI_Barrier(comm_)); }

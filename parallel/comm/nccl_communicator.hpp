@@ -21,7 +21,7 @@ namespace hyperslab::comm {
 /// waits by an event for the stream `after`, and the stream of wait() by another for the operation;
 /// the host waits for nothing. Both work while these streams are being captured: the own stream
 /// then joins the capture. Members meet over MPI alone: in barriers, and with a new unique id for
-/// every group, so that a split asks nothing of the operations under way. Never aborted: a lost
+/// every group, so that a split asks nothing of the operations in progress. Never aborted: a lost
 /// member is found by the watchdog.
 ///
 /// In a tensor group of two, PeerCopies take pieces and gathers and PeerSums take small sums; in a

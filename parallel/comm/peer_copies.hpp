@@ -25,7 +25,7 @@ namespace hyperslab::comm {
 ///
 /// Each member sends the other one message at a time, in the same order on both; a message goes
 /// once the other has come to the call too, so that the memory may be written. Graphs have a lane
-/// of their own, so that eager calls may be under way beside them. In a lane, nothing waits for
+/// of their own, so that eager calls may be in progress beside them. In a lane, nothing waits for
 /// what the other member does later than what it waits for itself.
 class PeerCopies {
  public:
@@ -76,7 +76,7 @@ class PeerCopies {
     std::uint32_t free;  ///< 1 while this member may send the other one a message
     std::uint32_t full;  ///< 1 once the other's message is there
   };
-  static constexpr int kSlots = 4;  ///< messages of a lane that may be under way
+  static constexpr int kSlots = 4;  ///< messages of a lane that may be in progress
   static constexpr int kLanes = 2;  ///< of eager calls, and of those in graphs
   static constexpr std::size_t kFlagBytes = 256;
   static_assert(kLanes * kSlots * sizeof(Flags) <= kFlagBytes);

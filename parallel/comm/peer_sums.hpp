@@ -20,7 +20,7 @@ namespace hyperslab::comm {
 ///
 /// Messages alternate between two places: a member writes to one again only after the other's next
 /// message has come, which the other sends once it has read the one before. Calls in graphs have
-/// places of their own, as eager ones may be under way beside them.
+/// places of their own, as eager ones may be in progress beside them.
 class PeerSums {
  public:
   /// Collective over `group`, which must outlive it. Null, alike on both members, if they cannot

@@ -30,7 +30,7 @@ struct Status {
   std::uint8_t groups = 0;
   std::array<std::uint8_t, 7> unused{};
   std::array<CallState, kMostGroups> calls{};
-  std::array<char, kMostOfTask> task{};  ///< a call on storage or a Pause under way; ends in zeros
+  std::array<char, kMostOfTask> task{};  ///< a running call on storage or Pause; ends in zeros
 
   [[nodiscard]] static Status of(FlightRecorders& recorders);
   [[nodiscard]] std::span<const CallState> group_calls() const {

@@ -6,8 +6,8 @@
 namespace hyperslab::sharding {
 namespace {
 
-/// Far fewer than may be under way in a group, and far more than reductions that a rank has under
-/// way when it waits for one: the wait for the oldest point ends at once.
+/// Far fewer than may be in progress in a group, and far more than reductions that a rank has in
+/// progress when it waits for one: the wait for the oldest point ends at once.
 constexpr std::size_t kMostOpen = 32;
 
 }  // namespace

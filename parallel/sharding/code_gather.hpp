@@ -47,7 +47,7 @@ class CodeGather {
     View largest, scales;                  ///< f32, a number of each matrix
     std::vector<std::vector<Range>> rest;  ///< by rank: its shard without the matrices
     View packed;                           ///< (ranks, elements): the values of each rank's rest
-    comm::Ticket magnitudes = 0;           ///< of their sum; 0: none under way
+    comm::Ticket magnitudes = 0;           ///< of their sum; 0: none in progress
     comm::Ticket codes_gather = 0;         ///< likewise
     comm::Ticket rest_gather = 0;          ///< likewise
     bool lacks_values = false;             ///< of the matrices, in shards of other ranks
@@ -64,7 +64,7 @@ class CodeGather {
   const param::ParamGroup& group_;
   std::vector<Part> parts_;            ///< by bucket
   std::size_t last_ = 0;               ///< bucket that has matrices
-  std::optional<std::size_t> unsent_;  ///< bucket whose magnitudes are under way
+  std::optional<std::size_t> unsent_;  ///< bucket whose magnitudes are in progress
 };
 
 }  // namespace hyperslab::sharding

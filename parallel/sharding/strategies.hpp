@@ -57,7 +57,7 @@ class ShardedGradients final : public ShardedState {
 
  private:
   [[nodiscard]] GradientMemory take_gradients(Arena& arena, DType dtype) override;
-  /// If the sums of a bucket are under way: waits for them and adds this rank's shard to the
+  /// If the sums of a bucket are in progress: waits for them and adds this rank's shard to the
   /// gradients that it keeps.
   void keep(Context& ctx, std::size_t index);
   [[nodiscard]] bool share_memory(const Bucket& a, const Bucket& b) const;

@@ -100,7 +100,7 @@ Arguments checkpoint_arguments() {
       "(checkpoint.initial) in DIR/run; adapters come in for the base that --base names.\n"
       "merge adds adapters to the weights of their base and makes a checkpoint of the whole "
       "model.\n"
-      "quantize stores the blocks' matrices of a model in few bits, which eval, generate and bench "
+      "quantize stores the blocks' matrices in quantized form, which eval, generate and bench "
       "read as they are.");
   args.positional("ACTION");
   args.positional("DIR", true);

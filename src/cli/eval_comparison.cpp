@@ -15,8 +15,8 @@ std::string storage_text(const train::Config& config) {
     return fmt::format("{}, adapters of rank {}", train::frozen_format_text(config),
                        config.adapter.rank);
   }
-  const std::string few_bits = train::quantization_text(config);
-  return few_bits == "none" ? std::string(name_of(config.precision.compute)) : few_bits;
+  const std::string quantized = train::quantization_text(config);
+  return quantized == "none" ? std::string(name_of(config.precision.compute)) : quantized;
 }
 
 double rate_of(const Measured& row) { return row.result.evaluation.tokens / row.result.seconds; }

@@ -181,7 +181,7 @@ eval::EvalDeck deck_of_checkpoint(comm::World& world, const EvalSource& source,
   return out;
 }
 
-/// Whether one deck can measure both: what it says of adapters and few bits is true of both.
+/// Whether one deck can measure both: what it says of adapters and quantization is true of both.
 bool are_stored_alike(const train::Config& one, const train::Config& other) {
   return one.adapter == other.adapter && one.quantization == other.quantization &&
          one.model.frozen_format == other.model.frozen_format;

@@ -26,7 +26,7 @@ constexpr std::array kNoFp8 = {"precision.gemm=compute", "precision.fp8_cache_we
 /// The section `quantization` that the command line asks for, as overrides of the stored deck; what
 /// is not given is the deck's.
 std::vector<std::string> overrides_of(const Arguments& args) {
-  // One rank: the training layout says nothing about the checkpoint. Weights of few bits have
+  // One rank: the training layout says nothing about the checkpoint. Quantized weights have
   // products of their own in place of those in 8-bit floats.
   std::vector<std::string> overrides = {"parallel.data=1",          "parallel.tensor=1",
                                         "parallel.pipeline=1",      "parallel.zero=0",
@@ -47,7 +47,7 @@ void require_usable(const io::CheckpointReader& reader) {
   if (io::is_quantized(reader)) {
     throw Error(ExitCode::checkpoint,
                 reader.folder() +
-                    ": its matrices are in few bits already; quantize the checkpoint that it was "
+                    ": its matrices are quantized already; quantize the checkpoint that it was "
                     "made of");
   }
   train::require_whole_model(reader);
@@ -133,7 +133,7 @@ void print(const std::string& output, const io::CheckpointReader& reader,
       std::sqrt(sizes.squared_error / sizes.squared_weights));
   const std::uint64_t bytes = sizes.few_bytes + 2 * static_cast<std::uint64_t>(sizes.kept_elements);
   fmt::print(
-      "{}: {} in few bits; all parameters take {} bytes with the others in bf16, {:.3f} of "
+      "{}: {} quantized; all parameters take {} bytes with the others in bf16, {:.3f} of "
       "bf16\n",
       output, rounded_text(config), bytes,
       static_cast<double>(bytes) / (2 * static_cast<double>(sizes.all_elements)));

@@ -34,7 +34,7 @@ void request_stop(int signal) {
   } else if (signal == SIGINT) {
     is_interrupted = 1;
     constexpr std::string_view kText =
-        "\nasked to stop (SIGINT): the steps under way are finished, and a checkpoint of them is "
+        "\nasked to stop (SIGINT): the steps in progress are finished, and a checkpoint of them is "
         "written if there are any; again to end at once\n";
     (void)!write(STDERR_FILENO, kText.data(), kText.size());
   }

@@ -497,7 +497,7 @@ std::vector<DeviceEvent> Watcher::events() const {
   out.reserve(events_.size());
   for (const Event& each : events_) {
     const double begin = monotonic_seconds(each.begin_ns, stopped_);
-    if (begin < started_seconds_ || each.end_ns < each.begin_ns) continue;  // or it is under way
+    if (begin < started_seconds_ || each.end_ns < each.begin_ns) continue;  // or it is in progress
     DeviceEvent& event = out.emplace_back(each.event);
     const auto named = names.find(each.stream);
     event.stream = named == names.end() ? "stream " + std::to_string(each.stream) : named->second;

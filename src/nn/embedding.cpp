@@ -51,8 +51,8 @@ void Embedding::forward(Context& ctx, CView tokens, const ops::TokenPosition& fi
                                  .positions = positions,
                                  .first_position = first_position,
                                  .first_keys = batch.first_keys};
-  if (const param::Expansion* few_bits = table_.expansion()) {
-    ops::quantized_embedding_forward(ctx, tokens, ops::as_const(few_bits->matrix), tables,
+  if (const param::Expansion* quantized = table_.expansion()) {
+    ops::quantized_embedding_forward(ctx, tokens, ops::as_const(quantized->matrix), tables,
                                      config_.scale, term);
   } else {
     tables.table = table_.value();

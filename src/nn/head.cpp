@@ -65,9 +65,9 @@ CView Head::scaled(Context& ctx, CView x, const Memory& memory) const {
 }
 
 void Head::project(Context& ctx, CView x, View logits) const {
-  if (const param::Expansion* few_bits = weight_.expansion()) {
-    ops::quantized_linear_forward(ctx, x, ops::as_const(few_bits->matrix), {},
-                                  few_bits->spec.activations, logits);
+  if (const param::Expansion* quantized = weight_.expansion()) {
+    ops::quantized_linear_forward(ctx, x, ops::as_const(quantized->matrix), {},
+                                  quantized->spec.activations, logits);
   } else {
     ops::linear_forward(ctx, x, weight_.value(), {}, logits);
   }

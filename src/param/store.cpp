@@ -121,10 +121,10 @@ FusedParam ParamStore::declare(std::span<const ParamSpec> specs) {
   require(unit_ >= 0, "a parameter was declared before the first unit");
   const ParamSpec& first = specs.front();
   const bool trained = trains_(first.role);
-  const bool few_bits = !trained && !first.keeps_values && storage_.freezes(first.role);
+  const bool quantized = !trained && !first.keeps_values && storage_.freezes(first.role);
   const bool rounded = first.role == Role::matrix && trained && storage_.trained;
   const std::size_t group = trained ? kTrained : kFrozen;
-  if (!few_bits) {
+  if (!quantized) {
     fused_.push_back({params_.size(), specs.size(), unit_, unit_, group, first.placement});
   }
   std::vector<Param*> members;
@@ -132,9 +132,9 @@ FusedParam ParamStore::declare(std::span<const ParamSpec> specs) {
     require(equal_kinds(spec.placement, first.placement) && spec.role == first.role,
             "fused parameters have one role and placement");
     members.push_back(&add(spec));
-    if (!few_bits) groups_[group].params_.push_back(members.back());
+    if (!quantized) groups_[group].params_.push_back(members.back());
   }
-  if (!few_bits && !rounded) return FusedParam(std::move(members));
+  if (!quantized && !rounded) return FusedParam(std::move(members));
   const Expansion* expansion = add_expansion(members, trained);
   return FusedParam(std::move(members), expansion);
 }

@@ -60,7 +60,7 @@ double sum_of_squares(CView values, CView subtracted = {}) {
   return sum;
 }
 
-/// A matrix in few bits with its memory.
+/// A quantized matrix with its memory.
 struct Quantized {
   Quantized(const param::QuantizationSpec& spec, const Shape& shape)
       : codes(Device::cpu, DType::u8,

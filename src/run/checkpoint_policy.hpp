@@ -55,13 +55,13 @@ class CheckpointPolicy {
   /// and waits until everything is written. Throws Error(storage) if the newest save failed.
   void save_at_end(std::int64_t step);
   /// The newest complete checkpoint up to `step` from which training went on with finite numbers;
-  /// waits for a save that is under way. Collective.
+  /// waits for a save that is in progress. Collective.
   [[nodiscard]] std::optional<std::int64_t> newest_up_to(std::int64_t step);
-  /// Moves a save that is under way; never blocks.
+  /// Moves a save that is in progress; never blocks.
   void progress() { writer_.progress(); }
   /// The same, and tells how a save went that ended.
   void poll();
-  /// Waits for a save that is under way. Collective.
+  /// Waits for a save that is in progress. Collective.
   void finish_save();
 
  private:

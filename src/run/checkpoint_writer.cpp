@@ -60,7 +60,7 @@ SaveOutcome CheckpointWriter::attempt(comm::Peers& peers, const SaveJob& job) co
 }
 
 SaveOutcome CheckpointWriter::write(const SaveJob& job) {
-  require(!is_busy() && job.memory == nullptr, "a checkpoint is under way");
+  require(!is_busy() && job.memory == nullptr, "a checkpoint is in progress");
   const double start = now_seconds();
   SaveOutcome outcome = attempt(world_, job);
   outcome.seconds = now_seconds() - start;
@@ -68,7 +68,7 @@ SaveOutcome CheckpointWriter::write(const SaveJob& job) {
 }
 
 void CheckpointWriter::start(SaveJob job, const Event& ready) {
-  require(!is_busy(), "a checkpoint is under way");
+  require(!is_busy(), "a checkpoint is in progress");
   job_ = std::make_unique<SaveJob>(std::move(job));
   ready_ = ready;
   started_ = now_seconds();

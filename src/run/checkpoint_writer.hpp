@@ -51,7 +51,7 @@ class CheckpointWriter {
 
   /// Writes it now, on this thread and to the disk, and returns when all ranks have.
   [[nodiscard]] SaveOutcome write(const SaveJob& job);
-  /// Writes it on the thread, once `ready` is complete; no other may be under way.
+  /// Writes it on the thread, once `ready` is complete; no other may be in progress.
   void start(SaveJob job, const Event& ready);
   [[nodiscard]] bool is_busy() const { return job_ != nullptr; }
   /// The main thread's work for the threads of all ranks; never blocks.
@@ -68,7 +68,7 @@ class CheckpointWriter {
   comm::World& world_;
   std::string directory_;
   std::unique_ptr<comm::BackgroundPeers> peers_;
-  std::unique_ptr<SaveJob> job_;  ///< under way
+  std::unique_ptr<SaveJob> job_;  ///< in progress
   Event ready_;
   double started_ = 0;
   std::thread thread_;

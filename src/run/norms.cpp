@@ -27,7 +27,7 @@ void NormsLog::append(std::int64_t step, train::Trainer& trainer) {
     line["activation_rms"][stage.name(unit)] = rms(stage.activation({}, unit));
   }
   for (const param::Param& param : stage.params().params()) {
-    if (!param.value) continue;  // stored in few bits
+    if (!param.value) continue;  // stored quantized
     const double root = std::sqrt(static_cast<double>(param.numel()));
     line["weight_norm"][param.name] = root * rms(param.master ? param.master : param.value);
     if (param.gradient) line["gradient_norm"][param.name] = root * rms(param.gradient);

@@ -42,8 +42,8 @@ class StopRequest {
   void begin_step(double now);
 
   [[nodiscard]] bool is_signalled() const { return signal_ != nullptr && *signal_ != 0; }
-  /// A signal came, or what is left of the time is needed to stop: for the steps under way, a save
-  /// and a margin. Time never stops a start that has begun no step.
+  /// A signal came, or what is left of the time is needed to stop: for the steps in progress, a
+  /// save and a margin. Time never stops a start that has begun no step.
   [[nodiscard]] bool is_asked(double now) const { return is_signalled() || is_out_of_time(now); }
   /// "on request (SIGUSR1)", or what is left of which limit.
   [[nodiscard]] std::string reason(double now) const;

@@ -151,7 +151,7 @@ void Trainer::read(const io::CheckpointReader& reader, const std::vector<Stored>
 /// these; the base of adapters is the same on every device.
 DType Trainer::rounds_first() const { return config_.quantization ? options_.compute : DType::f32; }
 
-/// Matrices that are stored in few bits belong to a base, or to a model that is not trained.
+/// Matrices that are stored quantized belong to a base, or to a model that is not trained.
 void Trainer::load_parameters(const io::CheckpointReader& reader) {
   read_quantized(*ctx_, reader, stage_.params(), rounds_first());
   read(reader, initial_parameters());

@@ -11,7 +11,7 @@ namespace {
 
 std::int64_t signed_bytes(std::size_t bytes) { return static_cast<std::int64_t>(bytes); }
 
-/// Matrices that are stored as values, and those that are stored in few bits instead.
+/// Matrices that are stored as values, and those that are stored quantized instead.
 std::int64_t matrix_bytes(const param::ParamStore& store) {
   std::size_t bytes = 0;
   for (const param::Param& param : store.params()) {

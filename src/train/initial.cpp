@@ -59,14 +59,14 @@ std::uint64_t sum_of_terms(comm::World& world, std::uint64_t term) {
   return (half(term >> kHalf) << kHalf) + low;
 }
 
-/// A base in few bits must have the format that the deck stores bases in.
+/// A quantized base must have the format that the deck stores bases in.
 void require_format(const io::CheckpointReader& reader, const Config& config) {
   for (const char* table : {"model/embedding.token.weight.codes", "model/head.weight.codes"}) {
     if (!reader.tensors().contains(table)) continue;
     throw Error(
         ExitCode::checkpoint,
         reader.folder() +
-            ": its embeddings or its head are in few bits, for eval, generate, serve and bench; "
+            ": its embeddings or its head are quantized, for eval, generate, serve and bench; "
             "take the checkpoint that it was made of");
   }
   if (!io::is_quantized(reader) || config.model.frozen_format != param::StorageFormat::compute) {
@@ -74,7 +74,7 @@ void require_format(const io::CheckpointReader& reader, const Config& config) {
   }
   throw Error(ExitCode::checkpoint,
               reader.folder() +
-                  ": its matrices are in few bits: set model.frozen_format to their "
+                  ": its matrices are quantized: set model.frozen_format to their "
                   "format (int8, or int4 in groups of 64), or take the checkpoint "
                   "that it was made of");
 }
@@ -85,7 +85,7 @@ void require_whole_model(const io::CheckpointReader& reader) {
   if (io::is_quantized(reader)) {
     throw Error(ExitCode::checkpoint,
                 reader.folder() +
-                    ": its matrices are in few bits, for eval, generate and bench; take the "
+                    ": its matrices are quantized, for eval, generate and bench; take the "
                     "checkpoint that it was made of");
   }
   if (!reader.meta().base_fingerprint) return;
@@ -156,7 +156,7 @@ void start_from_step(comm::World& world, const Config& config, Trainer& trainer,
       require_same_classes(reader, config.model);
     }
     const Dim resolution = fit_resolution(reader, config.model);
-    // Adapters may have a base in few bits, if model.frozen_format is theirs.
+    // Adapters may have a quantized base, if model.frozen_format is theirs.
     if (!config.adapter || !io::is_quantized(reader)) require_whole_model(reader);
     require_format(reader, config);
     found = reader.meta().step;

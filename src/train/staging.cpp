@@ -124,7 +124,7 @@ void read_staged(Context& ctx, const io::CheckpointReader& reader, Targets targe
 
 namespace {
 
-/// True if the checkpoint holds the matrix in few bits itself.
+/// True if the checkpoint holds the matrix quantized itself.
 bool holds_codes(const io::CheckpointReader& reader, const param::Expansion& matrix) {
   return reader.tensors().contains("model/" + matrix.members.front()->name + ".codes");
 }

@@ -26,7 +26,7 @@ void widen(Context& ctx, std::vector<io::Slab>& slabs);
 void read_staged(Context& ctx, const io::CheckpointReader& reader,
                  std::span<const io::SlabTarget> targets, std::size_t staging_bytes);
 
-/// Fills the frozen matrices that are stored in few bits: from the checkpoint's codes and scales,
+/// Fills the frozen matrices that are stored quantized: from the checkpoint's codes and scales,
 /// or rounded from its f32.
 void read_quantized(Context& ctx, const io::CheckpointReader& reader,
                     const param::ParamStore& params, DType first);

@@ -8,7 +8,7 @@ namespace {
 constexpr Dim kShard = 1000;
 constexpr int kBuckets = 8;
 
-/// The calls of a step: sharded buckets under way together, and an exchange beside them.
+/// The calls of a step: sharded buckets in progress together, and an exchange beside them.
 void step(Context& ctx, comm::Communicator& comm, View full, View other) {
   std::array<comm::Ticket, kBuckets> tickets{};
   const Dim bucket = full.numel() / kBuckets;

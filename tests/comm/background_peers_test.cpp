@@ -119,7 +119,7 @@ TEST(BackgroundPeers, AClosedOneLetsItsThreadGo) {
   bool thrown = false;
   std::thread thread([&] {
     try {
-      (void)peers->all_gather("nobody moves this");
+      (void)peers->all_gather("no one moves this");
     } catch (const Error&) {
       thrown = true;
     }

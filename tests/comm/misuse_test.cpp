@@ -121,8 +121,8 @@ TEST_F(Misuse, Tickets) {
   const comm::Ticket first = other->broadcast(ctx_, x.view(), 0);
   other->wait(ctx_, first);
 
-  EXPECT_THAT(refusal([&] { other->wait(ctx_, first); }), HasSubstr("ticket 1 is not under way"));
-  EXPECT_THAT(refusal([&] { other->wait(ctx_, 7); }), HasSubstr("ticket 7 is not under way"));
+  EXPECT_THAT(refusal([&] { other->wait(ctx_, first); }), HasSubstr("ticket 1 is not in progress"));
+  EXPECT_THAT(refusal([&] { other->wait(ctx_, 7); }), HasSubstr("ticket 7 is not in progress"));
 }
 
 TEST_F(Misuse, ForgottenTicketIsFound) {

@@ -8,7 +8,7 @@ namespace {
 using comm::Call;
 using comm::ReduceOp;
 
-/// A mix of calls of many sizes, some of them under way together.
+/// A mix of calls of many sizes, some of them in progress together.
 void talk(Context& ctx, comm::Communicator& comm) {
   const int size = comm.size();
   for (const DType dtype : kReducible) {

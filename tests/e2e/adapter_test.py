@@ -102,7 +102,7 @@ class Adapter(support.Case):
                 self.train(f"{family}_on", f"model.family={family}", f"checkpoint.initial={family}_whole",
                            "train.steps=1", "schedule.warmup_steps=0", "train.validate_every=0")
 
-    def test_a_merged_base_in_few_bits_is_a_whole_model(self):
+    def test_a_merged_quantized_base_is_a_whole_model(self):
         self.train("few", *self.settings("llama", "model.frozen_format=int8", "run.name=few"))
         self.run_well("checkpoint", "merge", "few/checkpoints", "--output", "few_whole")
 

@@ -170,7 +170,7 @@ class Quantize(support.Case):
         tied = self.quantize("base", "q_tied", "--weights", "int8", "--head")
         info = self.run_program("checkpoint", "info", "q_tied").out
 
-        self.assertIn("the blocks' matrices, embeddings and head in few bits", tied.out)
+        self.assertIn("the blocks' matrices, embeddings and head quantized", tied.out)
         self.assertRegex(info, r"model/embedding\.token\.weight\.codes +\(257, 64\) +u8")
         self.assertRegex(info, r"model/embedding\.position\.weight +\(16, 64\) +f32")
         for keys in ("head", "embeddings"):
@@ -248,11 +248,11 @@ class Quantize(support.Case):
             (2, "groups of 48 do not divide", ("runs/base", "--weights", "int4", "--group", 48)),
             (2, "must be none, int8 or int4, found 'int3'", ("runs/base", "--weights", "int3")),
             (2, "checkpoint quantize needs --weights", ("runs/base",)),
-            (4, "in few bits already", ("done", "--weights", "int4")),
+            (4, "quantized already", ("done", "--weights", "int4")),
             (2, "need int8 on both sides", ("runs/base", "--weights", "int4", "--activations", "dynamic-int8")),
             (2, "get the bits of quantization.weights", ("runs/base", "--weights", "none", "--head")),
             (2, "--calibrate must be 1 or more", ("runs/base", *INT4, "--calibrate", 0)),
-            (4, "in few bits already", ("done", "--weights", "int8")),
+            (4, "quantized already", ("done", "--weights", "int8")),
         )
         for code, message, arguments in cases:
             with self.subTest(message):
@@ -262,20 +262,20 @@ class Quantize(support.Case):
         self.assert_refused(self.run_program("checkpoint", "quantize", "runs/base", "--weights", "int8",
                                              "--output", "done"), 5, "it exists already")
 
-    def test_tables_in_few_bits_are_no_base_of_adapters(self):
+    def test_quantized_tables_are_no_base_of_adapters(self):
         self.quantize("base", "q_all", "--weights", "int8", "--head")
 
         result = self.run_program("train", "base.yaml", *support.overrides(
             "run.name=tuned", "checkpoint.initial=q_all", "model.frozen_format=int8", "adapter.rank=2"))
 
-        self.assert_refused(result, 4, "its embeddings or its head are in few bits")
+        self.assert_refused(result, 4, "its embeddings or its head are quantized")
 
     def test_it_is_not_trained_or_exported(self):
         self.quantize("base", "q", "--weights", "int8")
         for arguments in (("train", "base.yaml", "--set", "run.name=next", "--set", "checkpoint.initial=q"),
                           ("checkpoint", "export", "q", "--output", "folder")):
             with self.subTest(arguments[0]):
-                self.assert_refused(self.run_program(*arguments), 4, "its matrices are in few bits")
+                self.assert_refused(self.run_program(*arguments), 4, "its matrices are quantized")
 
 
 if __name__ == "__main__":

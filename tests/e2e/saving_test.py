@@ -267,7 +267,7 @@ class Locks(support.Case):
         process = self.start_endless("remade", "checkpoint.every=20")
         checkpoints = self.folder / "remade/checkpoints"
         self.assertTrue(support.wait_until(lambda: (checkpoints / "latest").exists(), 30))
-        while checkpoints.exists():  # a save may be under way
+        while checkpoints.exists():  # a save may be in progress
             shutil.rmtree(checkpoints, ignore_errors=True)
             if not (checkpoints / "lock").exists():
                 break

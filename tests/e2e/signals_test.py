@@ -253,7 +253,7 @@ class Signals(support.Case):
         self.assertEqual(process.returncode, 137, err)
         done = len((self.folder / "killed/metrics.jsonl").read_bytes().splitlines())
         latest = int((self.folder / "killed/checkpoints/latest").read_text()[5:])
-        self.assertLessEqual(done - latest, 2 * 20 + 1)  # one save may still be under way
+        self.assertLessEqual(done - latest, 2 * 20 + 1)  # one save may still be in progress
         self.resume("killed", 5, *settings)
 
     def test_a_killed_mpirun_leaves_no_rank_behind(self):

@@ -53,7 +53,7 @@ class Folder {
 };
 
 /// Runs `parse`, which may take its input or refuse it with an Error of one of `codes`. Anything
-/// else ends the process: an internal Error, a foreign exception (nobody catches it).
+/// else ends the process: an internal Error, a foreign exception (no one catches it).
 template <class Parse>
 void take_or_refuse(std::initializer_list<ExitCode> codes, const Parse& parse) {
   try {

@@ -190,7 +190,7 @@ TEST_P(GpuModelBits, UpdatesBesideTheNextForwardPassChangeNoBit) {
     ModelRun overlapped(config, false, true, true);
 
     for (std::int64_t step = 1; step <= kSteps; ++step) {
-      overlapped.enqueue(step);  // the next step is enqueued while this one is under way
+      overlapped.enqueue(step);  // the next step is enqueued while this one is in progress
       if (step > 1) {
         EXPECT_EQ(overlapped.loss(step - 1), ordered.step(step - 1)) << step;
       }

@@ -147,8 +147,8 @@ TEST_F(NcclCopies, PiecesGoRightToWhereTheyBelong) {
   }
 }
 
-// In turns eager and in two graphs, with an eager call under way beside all of it. There are more
-// pieces than messages that PeerCopies has under way, so that later ones reuse the places of
+// In turns eager and in two graphs, with an eager call in progress beside all of it. There are more
+// pieces than messages that PeerCopies has in progress, so that later ones reuse the places of
 // earlier ones.
 TEST_F(NcclCopies, LargeCallsOfGraphsAndBesideThem) {
   constexpr int kPieces = 6;
@@ -285,8 +285,8 @@ class NcclDataCopies : public NcclCopies {
 };
 
 // Parts of one piece, of pieces that reuse the places, and parts of which one has more bytes, or a
-// piece more. All sums are under way at once: nothing waits for the GPU between them, which is late
-// on one member. They go with and without marks of their time.
+// piece more. All sums are in progress at once: nothing waits for the GPU between them, which is
+// late on one member. They go with and without marks of their time.
 TEST_F(NcclDataCopies, SumsWholeBuffers) {
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     const auto element_bytes = static_cast<Dim>(size_of(dtype));

@@ -74,7 +74,7 @@ TEST_F(NcclSums, GiveAllMembersTheSameBits) {
 
 // Many one after the other without the host in between, of changing sizes, so that a message that
 // came too late or was overwritten too early would be seen; graphs in turns with eager calls that
-// are under way beside them.
+// are in progress beside them.
 TEST_F(NcclSums, OneAfterTheOtherInGraphsAndBesideThem) {
   constexpr int kSums = 12;
   constexpr std::array<Dim, 3> kCounts = {8, 4096, 65536};

@@ -20,7 +20,7 @@ Tensor tokens() {
   return int_tensor({3, 7}, ids);
 }
 
-/// A table in few bits that the CPU made.
+/// A quantized table that the CPU made.
 struct Table {
   Table(WeightFormat format, Dim columns_of_a_scale, Dim C)
       : is_int8(format == WeightFormat::int8),

@@ -36,7 +36,7 @@ double microseconds(int repetitions, const std::function<void()>& call) {
   return fewest;
 }
 
-/// A matrix in few bits and the memory that it lies in.
+/// A quantized matrix and the memory that it lies in.
 struct Stored {
   Stored(WeightFormat format, Dim group, Dim M, Dim K)
       : codes(Device::cpu, DType::u8, {M, format == WeightFormat::int8 ? K : K / 2}),

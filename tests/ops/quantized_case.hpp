@@ -8,7 +8,7 @@
 
 namespace hyperslab::test {
 
-/// A matrix in few bits and the memory that it lies in, filled with a pattern.
+/// A quantized matrix and the memory that it lies in, filled with a pattern.
 struct StoredMatrix {
   StoredMatrix(ops::WeightFormat format, Dim group, Dim M, Dim K)
       : codes(filled_tensor(DType::u8, {M, format == ops::WeightFormat::int8 ? K : K / 2}, 0xAB)),

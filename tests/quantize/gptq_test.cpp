@@ -14,7 +14,7 @@ namespace {
 
 using namespace hyperslab::test;
 
-/// Memory for a matrix in few bits.
+/// Memory for a quantized matrix.
 struct Quantized {
   Quantized(ops::WeightFormat format, const Shape& shape, Dim group)
       : int8(format == ops::WeightFormat::int8),

@@ -15,7 +15,7 @@ namespace {
 using test::world;
 
 TEST(Arrivals, LateMembersAreSeenAtEachOfManyPoints) {
-  constexpr int kPoints = 1500;  // with their reductions thrice as many as may be under way
+  constexpr int kPoints = 1500;  // with their reductions thrice as many as may be in progress
   const auto comm = world().communicator(Device::cpu, comm::GroupRole::data);
   Context ctx(Device::cpu);
   ctx.recorder().begin_step(1, false);

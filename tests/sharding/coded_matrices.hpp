@@ -162,7 +162,7 @@ class CodedRank {
   CodedMatrices matrices_;
 };
 
-/// Three updates, after the second of which nobody asks for values.
+/// Three updates, after the second of which no one asks for values.
 inline void expect_bits_of_rounding(Context& ctx, comm::Communicator& data, int zero,
                                     std::size_t bucket_bytes) {
   CodedRank rank(ctx, data, zero, bucket_bytes);

@@ -50,8 +50,8 @@ TEST(Overlap, AtMostHalfOfTheReductionsIsExposed) {
   summed = world().sum(summed);
   busy = world().sum(busy);
   if (world().rank() == 0) {
-    std::printf("exposed %.1f ms, reductions %.1f ms, with one under way %.1f ms\n", 1e3 * exposed,
-                1e3 * summed, 1e3 * busy);
+    std::printf("exposed %.1f ms, reductions %.1f ms, with one in progress %.1f ms\n",
+                1e3 * exposed, 1e3 * summed, 1e3 * busy);
   }
   EXPECT_GT(busy, 0);
   EXPECT_LE(exposed, 0.5 * summed);

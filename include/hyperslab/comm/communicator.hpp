@@ -84,7 +84,7 @@ struct Piece {
 /// Views must be on the stream's device; dtypes f64, f32, bf16, f16, i64, i32 (also u16 and u8 if
 /// nothing is reduced). Sums of bf16 and f16 round once per addition. Operations of one
 /// communicator complete in any order, but every one of them must be waited for, once, and at most
-/// kMaxUnderWay may be under way. On `meta` calls are only counted. On CUDA an operation may be
+/// kMaxUnderWay may be in progress. On `meta` calls are only counted. On CUDA an operation may be
 /// captured into a graph (GraphSegment), by all members alike, together with its wait; graphs are
 /// to be destroyed before the communicators in them. A call that breaks these rules throws an
 /// internal Error and enqueues nothing.
@@ -155,7 +155,7 @@ class Communicator : public Background {
   [[nodiscard]] Ticket arrive(Context& ctx);
 
   /// Makes work that is enqueued on `before` after this call run after the operation; on the CPU it
-  /// blocks, progressing everything that is under way. Recorded in the context's recorder as
+  /// blocks, progressing everything that is in progress. Recorded in the context's recorder as
   /// kCommunicationComponent. Returns when the operation was first seen complete, on the monotonic
   /// clock; 0 if the host does not see its end (CUDA, `meta`).
   double wait(Context& ctx, Stream& before, Ticket ticket);
@@ -191,8 +191,8 @@ class Communicator : public Background {
   void record_operations(Recorder* recorder) { recorder_ = recorder; }
   /// CUDA: device seconds of the timed operations that the GPU finished since the last call, in
   /// graphs or not: from the moment their stream came to them to their end, waiting for other
-  /// members included. Never blocks; what is still under way is part of a later call's. 0 on other
-  /// devices. They are added to traffic().seconds.
+  /// members included. Never blocks; what is still in progress is part of a later call's. 0 on
+  /// other devices. They are added to traffic().seconds.
   [[nodiscard]] double collect_seconds();
   /// CUDA: the address in device memory of the nanoseconds of the timed operations that the device
   /// has finished; complete for what reads it after wait(). Null on other devices.

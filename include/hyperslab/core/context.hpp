@@ -12,7 +12,7 @@
 
 namespace hyperslab {
 
-/// Something under way that proceeds only while the host calls it, as MPI's nonblocking calls do.
+/// Something in progress that proceeds only while the host calls it, as MPI's nonblocking calls do.
 class Background {
  public:
   Background() = default;
@@ -106,7 +106,7 @@ class Context {
   /// Its progress() is called at the start of every op on the CPU, by the thread that calls the op;
   /// null: none. It must outlive the context's last op.
   void set_background(Background* background) { background_ = background; }
-  /// Ops call it; costs nothing if nothing is under way.
+  /// Ops call it; costs nothing if nothing is in progress.
   void progress() {
     if (background_ != nullptr) background_->progress();
   }

@@ -20,7 +20,7 @@ enum class Phase : std::uint8_t {
   forward,
   backward,
   optimizer,
-  reduce_exposed,  ///< waiting for reductions of gradients that are under way
+  reduce_exposed,  ///< waiting for reductions of gradients that are in progress
   tensor_comm,
   pipeline_comm,
   pipeline_idle,
@@ -83,12 +83,12 @@ struct StepTimes {
   std::array<double, kPhases> phase_seconds{};
   std::array<double, kMaxComponents> component_seconds{};
   double reduce_seconds = 0;       ///< start of the first to end of the last, per reduction, summed
-  double reduce_busy_seconds = 0;  ///< with at least one reduction under way
+  double reduce_busy_seconds = 0;  ///< with at least one reduction in progress
   [[nodiscard]] double phase(Phase p) const { return phase_seconds[static_cast<std::size_t>(p)]; }
   [[nodiscard]] double component(const Component& c) const { return component_seconds[c.index]; }
   /// Moves `seconds` of one phase to another, at most what the first one has.
   void move(Phase from, Phase to, double seconds);
-  /// Only time with a reduction under way can be exposed: what reduce_exposed has beyond
+  /// Only time with a reduction in progress can be exposed: what reduce_exposed has beyond
   /// reduce_busy_seconds goes to wait.
   void bound_exposed();
 };
@@ -118,7 +118,7 @@ class OpObserver {
   OpObserver& operator=(OpObserver&&) = delete;
   virtual void begin(std::string_view op) = 0;  ///< a literal
   virtual void end() = 0;
-  /// Number of the op that is under way, counted from 0; -1: none, or they are not counted.
+  /// Number of the op that is in progress, counted from 0; -1: none, or they are not counted.
   [[nodiscard]] virtual std::int64_t number() const { return -1; }
 };
 

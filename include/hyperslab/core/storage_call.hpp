@@ -22,7 +22,7 @@ class StorageCall {
   std::size_t slot_;
 };
 
-/// "writing run/metrics.jsonl for 12 s": of the calls of this process under way the one that began
+/// "writing run/metrics.jsonl for 12 s": of this process's calls in progress the one that began
 /// first; empty if there is none. A long path keeps its end.
 [[nodiscard]] std::string oldest_storage_call();
 

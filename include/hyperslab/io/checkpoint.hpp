@@ -214,7 +214,7 @@ void save_checkpoint(comm::Peers& peers, const std::string& directory, const Che
 [[nodiscard]] std::vector<std::span<const Slab>> pieces_of(std::span<const Slab> slabs,
                                                            std::size_t bytes);
 
-/// True if the checkpoint holds matrices in few bits, which can be computed with and not trained.
+/// True if the checkpoint holds quantized matrices, which can be computed with and not trained.
 [[nodiscard]] bool is_quantized(const CheckpointReader& reader);
 
 /// A number for the values of all parameters of a checkpoint, whatever layout it was written in:

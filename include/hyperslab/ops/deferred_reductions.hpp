@@ -20,7 +20,7 @@ void with_deferred_reductions(Context& ctx, Work&& work) {
   class Late {
    public:
     explicit Late(Context& of) : ctx_(of) {
-      require(!ctx_.deferred_reductions(), "with_deferred_reductions: is under way");
+      require(!ctx_.deferred_reductions(), "with_deferred_reductions: is in progress");
       ctx_.set_deferred_reductions(true);
     }
     ~Late() { ctx_.set_deferred_reductions(false); }

@@ -27,7 +27,7 @@ struct EmbeddingTables {
 void embedding_forward(Context& ctx, CView tokens, const EmbeddingTables& tables, float scale,
                        View y);
 
-/// embedding_forward of a table in few bits (rows, C); tables.table is absent. Rows are those that
+/// embedding_forward of a quantized table (rows, C); tables.table is absent. Rows are those that
 /// dequantize gives in f32, and y is rounded once to its dtype, which positions have, too.
 void quantized_embedding_forward(Context& ctx, CView tokens, const CQuantizedMatrix& table,
                                  const EmbeddingTables& tables, float scale, View y);

@@ -10,7 +10,7 @@
 
 namespace hyperslab::ops {
 
-/// How the elements of a weight matrix are stored in few bits.
+/// The format of a quantized weight matrix's elements.
 ///   int8  w = scale * code, codes in [-127, 127]; one scale a row: largest magnitude / 127
 ///   int4  w = scale * code, codes in [-7, 7]; one scale for each group of neighbors in a row:
 ///         largest magnitude / 7
@@ -42,7 +42,7 @@ inline constexpr std::array<float, 16> kNormalFloat4 = {
 inline constexpr Dim kNormalFloatGroup = 64;  // elements of a scale
 inline constexpr Dim kScaleBlock = 256;       // 8-bit scales of nf4 that share an f32
 
-/// A matrix (M, K) in few bits, row-major. K is a multiple of the group, and even.
+/// A quantized matrix (M, K), row-major. K is a multiple of the group, and even.
 ///   int8  codes (M, K) two's complement in u8; scales (M) f32
 ///   int4  codes (M, K / 2): element 2i in the low four bits of byte i, element 2i + 1 in the high
 ///         four, each as code + 8; scales (M, K / group) f16

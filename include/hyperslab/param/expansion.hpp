@@ -14,11 +14,11 @@ namespace hyperslab::param {
 struct Param;
 
 /// A matrix operand that layers do not multiply by as it is stored. Two kinds:
-/// - frozen: the members have no values; `matrix` holds them in few bits. In training they are
+/// - frozen: the members have no values; `matrix` holds them quantized. In training they are
 ///   widened into `expanded`, which other units use in turn; in a forward-only run products read
-///   the few bits.
-/// - trained with fake quantization: the members' values, rounded to few bits and back, go to
-///   `expanded`; `matrix` holds the few bits if products take them (int8 activations).
+///   `matrix`.
+/// - trained with fake quantization: the members' values, quantized and widened again, go to
+///   `expanded`; `matrix` holds them quantized if products take that (int8 activations).
 struct Expansion {
   std::vector<Param*> members;  ///< one after the other
   int unit = 0;

@@ -46,7 +46,7 @@ inline constexpr std::array kStorageFormats = {StorageFormat::compute, StorageFo
   return "";
 }
 
-/// Matrices in few bits.
+/// The format of quantized matrices.
 struct QuantizationSpec {
   ops::WeightFormat format = ops::WeightFormat::int8;
   Dim group =
@@ -113,7 +113,7 @@ struct ParamSpec {
   Placements placement = {};
   int replicas = 1;  ///< ranks of the tensor group that hold the same shard (key-value heads)
   int replica = 0;   ///< which of them this rank is
-  bool keeps_values = false;  ///< never in few bits, whatever MatrixStorage says of its role
+  bool keeps_values = false;  ///< never quantized, whatever MatrixStorage says of its role
 };
 
 }  // namespace hyperslab::param

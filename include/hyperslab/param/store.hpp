@@ -35,7 +35,7 @@ struct Param {
   Dim flat_begin = 0;  ///< elements from the start of the group's flat space
   View master;         ///< f32 (f64 for f64); absent if frozen, or if masters are sharded
   View value;          ///< in the compute dtype; the master itself if that is f32; absent if the
-                       ///< parameter is stored in few bits
+                       ///< parameter is stored quantized
   View gradient;       ///< f32 (f64 for f64) or bf16; absent if frozen, and in a forward-only run
   [[nodiscard]] Dim numel() const { return part.numel(); }
   [[nodiscard]] Dim stored_numel() const;
@@ -198,9 +198,9 @@ class ParamStore {
   /// apart. Bucket sizes are multiples of data ranks x 128 bytes.
   void lay_out(std::size_t bucket_bytes);
 
-  /// Takes memory for matrices in few bits and, with `expands`, a ring of two buffers for what they
+  /// Takes memory for quantized matrices and, with `expands`, a ring of two buffers for what they
   /// and those with fake quantization are expanded to; each holds the matrices of one unit. Without
-  /// it products read the few bits.
+  /// it products read the quantized values.
   void take_expansions(Arena& arena, DType compute, bool expands);
   /// Asks for memory beside the parameters, for what layers derive from them; the view is absent
   /// until take_reserved, and in a forward-only run.
@@ -218,7 +218,7 @@ class ParamStore {
   void set_rounding(bool rounds);
 
   [[nodiscard]] const std::deque<Param>& params() const { return params_; }
-  /// Matrices that are stored in few bits or trained with fake quantization.
+  /// Matrices that are stored quantized or trained with fake quantization.
   [[nodiscard]] const std::deque<Expansion>& expansions() const { return expansions_; }
   [[nodiscard]] int units() const { return unit_ + 1; }
   [[nodiscard]] ParamGroup& trained() { return groups_[0]; }
@@ -267,7 +267,7 @@ class ParamStore {
 /// Waits for the device.
 void initialize(Context& ctx, const ParamGroup& group, std::uint64_t seed);
 
-/// Fills the frozen matrices that are stored in few bits: the same values, rounded.
+/// Fills the frozen matrices that are stored quantized: the same values, rounded.
 void initialize_expansions(Context& ctx, const ParamStore& store, std::uint64_t seed);
 
 /// A part of a named global tensor in a buffer of this rank.

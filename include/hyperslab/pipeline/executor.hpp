@@ -52,10 +52,11 @@ class Executor {
   Executor(const Program& program, int rank, comm::Communicator* group);
 
   /// All actions of this rank. Data are waited for before they are used (Phase::pipeline_idle),
-  /// sends before their buffers are written again (Phase::pipeline_comm). Sends may still be under
-  /// way when it returns; the next run goes on from there. Allocates nothing after the first run.
+  /// sends before their buffers are written again (Phase::pipeline_comm). Sends may still be
+  /// running when it returns; the next run goes on from there. Allocates nothing after the first
+  /// run.
   void run(Context& ctx, Worker& worker);
-  /// Waits for all sends under way. To be called before another executor uses the same slots,
+  /// Waits for all sends in progress. To be called before another executor uses the same slots,
   /// before the worker's memory is used for anything else, and before the executor is destroyed.
   void finish(Context& ctx);
 

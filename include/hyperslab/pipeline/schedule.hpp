@@ -49,7 +49,7 @@ struct Action {
 /// A slot of a chunk holds what one microbatch needs there, from the moment its activation receive
 /// is posted (global stage 0: from its forward) to the end of its last backward part (forward_only:
 /// of its forward). A receive of an activation is never posted before its slot is free in this
-/// sense; what the slot's last microbatch sends may still be under way then, see Worker in
+/// sense; what the slot's last microbatch sends may still be in progress then, see Worker in
 /// executor.hpp.
 struct Program {
   Schedule schedule = Schedule::gpipe;

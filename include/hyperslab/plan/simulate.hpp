@@ -22,7 +22,7 @@ struct SimulatedRank {
   double compute = 0;                              ///< with what communication beside it costs
   std::array<double, kPhases> compute_by_phase{};  ///< of `compute`
   std::map<std::string, double> exposed;           ///< waiting, by group
-  std::map<std::string, double> communication;     ///< under way, by group
+  std::map<std::string, double> communication;     ///< in progress, by group
 };
 
 struct SimulatedStep {

@@ -88,7 +88,7 @@ class HttpServer {
   void on_stop_signal(std::function<void(int signal)> handler);
   /// Serves until stop() was called and the last answer is sent.
   void run();
-  /// Any thread: takes no more connections or requests; answers under way are finished.
+  /// Any thread: takes no more connections or requests; answers in progress are finished.
   void stop();
   /// Any thread, after stop(): connections that are still open then are closed.
   void end_within(double seconds);

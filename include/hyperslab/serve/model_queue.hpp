@@ -22,12 +22,12 @@ class ModelQueue {
   struct Work {
     std::function<void()> begin;   ///< what it begins, the model's steps go on with
     std::function<void()> refuse;  ///< the queue was closed before its turn came
-    bool is_alone = false;         ///< it needs the model while nothing else is under way
+    bool is_alone = false;         ///< it needs the model while nothing else is in progress
   };
-  /// What works under way share. Nothing throws.
+  /// What works in progress share. Nothing throws.
   struct Model {
     std::function<bool()> has_room;  ///< for work that begins now
-    std::function<bool()> step;      ///< goes on with all; false: nothing is under way
+    std::function<bool()> step;      ///< goes on with all; false: nothing is in progress
     /// Called every kRest while the queue waits for work; may be absent.
     std::function<void()> rest = {};
   };
@@ -36,9 +36,9 @@ class ModelQueue {
   /// Any thread. Work that is not taken is left alone.
   Pushed push(Work work);
   /// The model's thread: begins what comes as soon as there is room for it, in order, and steps on,
-  /// until the queue is closed; then refuses what waits and finishes what is under way.
+  /// until the queue is closed; then refuses what waits and finishes what is in progress.
   void run(const Model& model);
-  /// Any thread: what is under way is finished, nothing else begins.
+  /// Any thread: what is in progress is finished, nothing else begins.
   void close();
 
  private:

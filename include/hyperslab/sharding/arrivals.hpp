@@ -11,8 +11,8 @@ namespace hyperslab::sharding {
 /// Separates two kinds of waiting for a group: for members that are late, and for the data that it
 /// moves. The first ends when the last member has arrived at the point at which all wait. On the
 /// CPU only: on other devices arrivals are not announced, and nothing counts as late. Has few
-/// operations of the group under way, however many points a step has. Allocates nothing once it has
-/// seen a step's most points and waits.
+/// operations of the group in progress, however many points a step has. Allocates nothing once it
+/// has seen a step's most points and waits.
 class Arrivals {
  public:
   /// Index of a point among those of a step.

@@ -77,7 +77,7 @@ class ShardStrategy {
   [[nodiscard]] virtual bool reduces() const;
   /// True if gradients are summed in every microbatch, and so are never added up in place.
   [[nodiscard]] virtual bool reduces_every_microbatch() const { return false; }
-  /// Lets reductions under way advance; called between units.
+  /// Lets reductions in progress advance; called between units.
   void progress();
   /// Makes work that is enqueued on ctx after this call see reduced gradients.
   virtual void finish(Context& ctx);
@@ -145,15 +145,15 @@ class ShardStrategy {
   [[nodiscard]] View written_shard(const Bucket& bucket) const;
   /// Phase::reduce_exposed for the life of the result, if there are sums to wait for.
   [[nodiscard]] std::optional<Scope<Phase>> enter_exposed(Context& ctx) const;
-  /// If the sums of a bucket are under way: waits for the one over data, then sums over the other
+  /// If the sums of a bucket are in progress: waits for the one over data, then sums over the other
   /// axes. To be called after enter_exposed().
   void wait_for_bucket(Context& ctx, std::size_t index);
   void note_arrival(Context& ctx) { data_point_ = arrivals_.arrive(ctx, data()); }
 
   struct State {
-    comm::Ticket ticket = 0;       ///< of the sum over the data group; 0: none under way
-    comm::Ticket gather = 0;       ///< of updated values; 0: none under way
-    Event update = {};             ///< the end of one under way; complete: none is
+    comm::Ticket ticket = 0;       ///< of the sum over the data group; 0: none in progress
+    comm::Ticket gather = 0;       ///< of updated values; 0: none in progress
+    Event update = {};             ///< the end of one in progress; complete: none is
     bool pending = false;          ///< closed, but its sums are not complete
     int microbatch = -1;           ///< the last one that wrote to it
     std::vector<View> key_values;  ///< parts that are summed over the key-value group

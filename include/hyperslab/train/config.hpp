@@ -110,7 +110,7 @@ struct TrainConfig {
   friend bool operator==(const TrainConfig&, const TrainConfig&) = default;
 };
 
-/// How few bits matrices have.
+/// The format of quantized matrices; none: they are not quantized.
 enum class WeightBits : std::uint8_t { none, int8, int4 };
 
 /// Deck section `quantization`: training with fake quantization, or a model that was quantized.
@@ -119,8 +119,8 @@ struct QuantizationConfig {
   std::int64_t group = 64;  ///< columns that share a scale, with int4
   ops::ActivationFormat activations = ops::ActivationFormat::none;
   std::int64_t after = 0;   ///< steps that are trained without it
-  bool embeddings = false;  ///< true if the table of tokens has few bits, too
-  bool head = false;        ///< true if the head has; a tied table is both
+  bool embeddings = false;  ///< true if the table of tokens is quantized, too
+  bool head = false;        ///< true if the head is; a tied table is both
   [[nodiscard]] explicit operator bool() const { return weights != WeightBits::none; }
   [[nodiscard]] param::QuantizationSpec spec() const {
     const bool is_int8 = weights == WeightBits::int8;
@@ -180,7 +180,7 @@ struct Config {
   friend bool operator==(const Config&, const Config&) = default;
 };
 
-/// Tables that have few bits besides the blocks' matrices; a tied one is both.
+/// Tables that are quantized besides the blocks' matrices; a tied one is both.
 struct RoundedTables {
   bool embeddings = false;
   bool head = false;

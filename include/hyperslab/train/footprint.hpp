@@ -12,7 +12,7 @@ namespace hyperslab::train {
 
 /// Bytes in memory.
 struct Footprint {
-  std::int64_t parameters = 0;  ///< of all ranks: values, few bits, adapters and padding; in
+  std::int64_t parameters = 0;  ///< of all ranks: values, codes, adapters and padding; in
                                 ///< training masters and buffers of expanded matrices, too
   std::int64_t matrices = 0;    ///< of all ranks: those of the blocks as they are stored, without
                                 ///< masters, adapters and padding

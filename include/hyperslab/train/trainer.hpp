@@ -104,7 +104,7 @@ class Trainer {
   /// The passes of `step` and of an evaluation, without graphs and without an update, so that
   /// libraries choose their algorithms now. Collective; waits for the device.
   void warm_up(io::Loader& loader, std::int64_t step);
-  /// Waits for all transfers and updates of earlier steps that are under way: what is enqueued
+  /// Waits for all transfers and updates of earlier steps that are in progress: what is enqueued
   /// afterwards sees them. Collective.
   void wait_all();
   /// wait_all(), and brings the values that no forward pass of training reads: to be called before

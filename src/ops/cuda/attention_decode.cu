@@ -14,7 +14,7 @@ constexpr const char* kName = "attention_cached_forward";
 constexpr int kThreads = 32 * kCachedWarps;
 
 /// The sums of a cluster's blocks, of which this one has `mine`, and its share of the output's
-/// columns. All loads from other blocks are under way at once.
+/// columns. All loads from other blocks are in progress at once.
 template <int D, class T>
 __device__ void merge_cluster(const CachedCall<T>& call, const DecodePlace& place, Partial<D>& mine,
                               T* out) {

@@ -214,7 +214,7 @@ struct AttendedColumns {
     float weights[kMost];
     float sums[kMost];
     float part[kMost][8] = {};
-    // All loads are under way at once.
+    // All loads are in progress at once.
 #pragma unroll
     for (int i = 0; i < kMost; ++i) {
       weights[i] = i < used ? parts[i].top : -INFINITY;

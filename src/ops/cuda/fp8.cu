@@ -9,7 +9,7 @@ namespace {
 using namespace fp8;
 
 constexpr const char* kName = "fp8_quantize";
-constexpr int kAtOnce = 4;  // loads of a thread that are under way together
+constexpr int kAtOnce = 4;  // loads of a thread that are in progress together
 
 /// The largest magnitude of all values; zero before.
 template <class T>

@@ -33,7 +33,7 @@ struct Values {
     if (first_column() >= columns) return 0;
     return static_cast<int>(max(Dim{0}, min(Dim{kSide}, rows - first_row())));
   }
-  /// All of this thread's values, so that the loads are under way together; zeros beyond the end.
+  /// All of this thread's values, so that the loads are in progress together; zeros beyond the end.
   __device__ void all(Vec<T, kSide> (&to)[kSide]) const {
     const int there = count();
     const T* from = x + first_row() * columns + first_column();

@@ -10,7 +10,7 @@
 // A matrix on its way through shared memory, for products that read every weight once. A block
 // multiplies tiles of 16 rows, gridDim.x apart; one warp asks the copy engine (TMA) for boxes of
 // them, a ring of stages ahead of the warps that multiply, from tile to tile without a pause. The
-// first boxes are under way before earlier kernels have ended, as weights do not change.
+// first boxes are in progress before earlier kernels have ended, as weights do not change.
 
 namespace hyperslab::ops::cuda {
 

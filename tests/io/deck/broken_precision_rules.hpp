@@ -24,7 +24,7 @@ inline const std::vector<BrokenOverrides>& broken_precision_rules() {
        "fp8_tensor rounds activations and gradients of bf16, and precision.compute is fp16"},
       {"precision.gemm",
        {kOn, kSmall, "quantization.weights=int8"},
-       "weights of few bits have products of their own"},
+       "quantized weights have products of their own"},
       {"precision.fp8_min_width",
        {kOn},
        "no layer of the blocks has 2048 inputs and outputs, so that fp8_tensor would do nothing: "

@@ -116,7 +116,7 @@ TEST(Fields, DataAndLayout) {
   EXPECT_EQ(config.memory.recompute, nn::Recompute::none);
 }
 
-TEST(Fields, AdaptersAndFewBits) {
+TEST(Fields, AdaptersAndQuantization) {
   const auto config = read(kValid, {"adapter.rank=8", "adapter.dropout=0.25", "model.width=64",
                                     "adapter.targets=[attention.query,mlp.down]",
                                     "model.ffn_width=128", "model.frozen_format=nf4"});

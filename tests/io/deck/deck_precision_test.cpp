@@ -15,7 +15,7 @@ TEST_P(PrecisionRules, AreRefusedWithTheirReason) {
 
 INSTANTIATE_TEST_SUITE_P(Table, PrecisionRules, testing::ValuesIn(broken_precision_rules()));
 
-// The rule is of precision.fp8_min_width, which nobody gave.
+// The rule is of precision.fp8_min_width, which no one gave.
 TEST(Precision, ARefusalPointsAtTheOverrideThatAskedForEightBits) {
   EXPECT_THAT(refusal(kValid, {"precision.compute=bf16", "precision.gemm=fp8_tensor"}),
               testing::StartsWith("--set precision.gemm=fp8_tensor: no layer of the blocks has"));

@@ -131,7 +131,7 @@ const std::vector<BrokenRule>& broken_layout_rules() {
        "10:12|zero 2 sums gradients in every microbatch, 1 times a step, while a pipeline waits; "
        "nearest: 1"},
       {"parallel.zero", "data:", "parallel: {zero: 2, schedule: gpipe}\ndata:", kCpu,
-       "10:12|zero 2 holds the gradients of two buckets at a time, and gpipe has more under way: "
+       "10:12|zero 2 holds the gradients of two buckets at a time, and gpipe has more in progress: "
        "set parallel.schedule to 1f1b; nearest: 1"},
   };
   return all;
@@ -229,7 +229,7 @@ const std::vector<BrokenRule>& broken_run_rules() {
        "128; take another group, an even one, or int8"},
       {"quantization.weights",
        "data:", "quantization: {weights: int8}\nadapter: {rank: 4}\ndata:", kCpu,
-       "10:16|adapters leave the matrices as they are: store them in few bits with "
+       "10:16|adapters leave the matrices as they are: store them quantized with "
        "model.frozen_format, or set adapter.rank to 0"},
       {"quantization.weights", "global_batch: 8",
        "global_batch: 8\n  trainable: [norm]\nquantization: {weights: int8}", kCpu,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrices in few bits: frozen below adapters, rounded while they are trained, and read as they are
+// Quantized matrices: frozen below adapters, rounded while they are trained, and read as they are
 // stored by a run that trains nothing.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -36,7 +36,7 @@ std::vector<std::uint8_t> bytes_of(CView view) {
   return {begin, begin + view.bytes()};
 }
 
-class FewBits : public testing::Test {
+class Quantized : public testing::Test {
  protected:
   static SmallRun run_of(const Overrides& overrides, bool training = true, bool canary = false) {
     const train::Config config = test::small_config(with(overrides), 1);
@@ -63,7 +63,7 @@ class FewBits : public testing::Test {
   }
 };
 
-class Frozen : public FewBits, public testing::WithParamInterface<std::string> {};
+class Frozen : public Quantized, public testing::WithParamInterface<std::string> {};
 
 /// Those of a plain run, rounded as whole matrices.
 void expect_rounded_values(SmallRun& plain, SmallRun& run) {
@@ -102,10 +102,10 @@ TEST_P(Frozen, MatricesHoldTheirInitialValuesRounded) {
 /// that share a scale of scales in nf4, if they were cut just anywhere.
 TEST_P(Frozen, LargeMatricesAreRoundedInPieces) {
   const Overrides large = {"adapter.rank=2", "model.layers=1", "model.ffn_width=65600"};
-  Overrides few_bits = large;
-  few_bits.push_back("model.frozen_format=" + GetParam());
+  Overrides quantized = large;
+  quantized.push_back("model.frozen_format=" + GetParam());
   SmallRun plain = run_of(large);
-  SmallRun run = run_of(few_bits);
+  SmallRun run = run_of(quantized);
   expect_rounded_values(plain, run);
 }
 
@@ -150,7 +150,7 @@ TEST_P(Frozen, RunThatTrainsNothingGivesTheLossOfTraining) {
 INSTANTIATE_TEST_SUITE_P(Formats, Frozen, testing::Values("int8", "int4", "nf4"));
 
 /// Deck keys of a way to quantize.
-class Simulated : public FewBits, public testing::WithParamInterface<Overrides> {};
+class Simulated : public Quantized, public testing::WithParamInterface<Overrides> {};
 
 TEST_P(Simulated, TrainingGivesTheLossOfTheQuantizedModel) {
   SmallRun run = run_of(GetParam());
@@ -174,7 +174,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Overrides{"quantization.weights=int8",
                               "quantization.activations=dynamic-int8"}));
 
-TEST_F(FewBits, FakeQuantizationBeginsAfterItsStep) {
+TEST_F(Quantized, FakeQuantizationBeginsAfterItsStep) {
   SmallRun plain = run_of({});
   SmallRun later = run_of({"quantization.weights=int4", "quantization.after=2"});
   SmallRun always = run_of({"quantization.weights=int4"});
@@ -188,7 +188,7 @@ TEST_F(FewBits, FakeQuantizationBeginsAfterItsStep) {
 }
 
 /// Rounding has no derivative; the gradient of the rounded weight is taken for the weight's.
-TEST_F(FewBits, GradientsPassStraightThroughTheRounding) {
+TEST_F(Quantized, GradientsPassStraightThroughTheRounding) {
   SmallRun rounded = run_of({"quantization.weights=int8"});
   SmallRun widened = run_of({});
   Context ctx(Device::cpu);

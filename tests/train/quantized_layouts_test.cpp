@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrices and tables in few bits on tensor ranks: the codes, scales and losses of one rank.
+// Quantized matrices and tables on tensor ranks: the codes, scales and losses of one rank.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -133,7 +133,7 @@ TEST(FrozenOnTensorRanks, InitialCodesAndLossesAreThoseOfOneRank) {
   }
 }
 
-/// Deck keys of a model in few bits that is not trained.
+/// Deck keys of a quantized model that is not trained.
 class Stored : public testing::TestWithParam<Overrides> {};
 
 /// Rounded at load, from a checkpoint of values that one rank wrote.
