@@ -6,7 +6,7 @@
 namespace hyperslab::cli {
 
 void add_quantize_options(Arguments& args);
-/// `checkpoint quantize`: the blocks' matrices of a model in few bits; one rank.
+/// `checkpoint quantize`: quantizes the blocks' matrices of a model; one rank.
 void quantize_checkpoint(comm::World& world, const Arguments& args);
 
 }  // namespace hyperslab::cli
