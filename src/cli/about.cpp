@@ -48,7 +48,7 @@ std::vector<std::string> without_equals(const std::vector<std::string>& words) {
   return out;
 }
 
-/// What follows --keys or --rules.
+/// The section and the format that --keys or --rules asks for.
 struct Table {
   std::string section;
   bool markdown = false;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the program says about itself and its decks, without MPI.
+// Commands that describe the program and its decks, without MPI.
 #pragma once
 
 #include <optional>

@@ -21,7 +21,7 @@ namespace hyperslab::cli {
 namespace {
 
 constexpr std::size_t kMebibyte = std::size_t{1} << 20;
-constexpr std::size_t kOfLibraries = 32 * kMebibyte;  // beside OpenBLAS's, before main
+constexpr std::size_t kOfLibraries = 32 * kMebibyte;  // without OpenBLAS's, before main
 constexpr std::size_t kOfStart = 448 * kMebibyte;     // MPI, the program's threads, a small model
 constexpr std::size_t kOfThread = 8 * kMebibyte;      // its stack
 constexpr unsigned kSecondsForTheFirst = 2;
@@ -50,7 +50,7 @@ int first_number(const std::array<const char*, N>& names, char** environment) {
   return 0;
 }
 
-/// Cores that this process may run on; 1 if the system does not tell.
+/// Cores that this process may run on; 1 if the system does not report them.
 int open_cores() {
   cpu_set_t cores;
   CPU_ZERO(&cores);

@@ -108,7 +108,7 @@ void write(comm::World& world, const std::string& path, const std::string& text)
   });
 }
 
-/// What ranks hold, all in one file.
+/// Writes the allocations of all ranks into one file.
 void write_memory(comm::World& world, const std::string& path, const bench::BenchMemory& memory) {
   const bool json = is_file_of(path, ".json");
   const std::vector<std::string> all =
@@ -134,7 +134,7 @@ ordered_json head_of(const Arguments& args, const BenchSetup& setup) {
   return head;
 }
 
-/// Of all ranks, for `analysis memory`.
+/// Writes the timelines of all ranks, for `analysis memory`.
 void write_memory_timeline(comm::World& world, const Arguments& args, const BenchSetup& setup,
                            const bench::BenchMemory& memory) {
   const std::vector<std::string> all = world.gather(timeline_json(memory, world.rank()).dump());

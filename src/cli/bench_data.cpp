@@ -14,7 +14,7 @@
 namespace hyperslab::cli {
 namespace {
 
-/// What is counted: its name and how many make one of a table.
+/// The counted unit: its names, and the factor from counts to a table's unit.
 struct Unit {
   const char* plural;
   const char* one;

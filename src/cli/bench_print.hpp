@@ -10,7 +10,7 @@
 
 namespace hyperslab::cli {
 
-/// What is measured: model, device and shape of a step.
+/// The subject of a bench: model, device and shape of a step.
 struct BenchSetup {
   std::string model;  ///< "llama: 2 layers, width 64, ..."
   std::int64_t parameters = 0;
@@ -26,11 +26,11 @@ struct BenchSetup {
 [[nodiscard]] BenchSetup setup_of(const train::Config& config);
 
 void print_setup(const BenchSetup& setup);
-/// `cold`: the first step holds the setup and is told apart. `each`: every step on a line.
+/// `cold`: the first step holds the setup and has its own row. `each`: every step on a line.
 void print_times(const bench::BenchResult& result, bool cold, bool each);
 void print_components(const bench::BenchResult& result);
 void print_kernels(const bench::BenchResult& result);
-/// What --communication found.
+/// The results of --communication.
 void print_communication(const bench::BenchResult& result);
 void print_dtypes(const bench::BenchResult& result);
 void print_memory(const bench::BenchMemory& memory);
@@ -43,7 +43,7 @@ void print_counts(const bench::CallCounts& counts);
 [[nodiscard]] nlohmann::ordered_json to_json(const bench::BenchMemory& memory, int rank);
 /// When a rank's allocations are in use in a step, and what it holds.
 [[nodiscard]] nlohmann::ordered_json timeline_json(const bench::BenchMemory& memory, int rank);
-/// Rows "rank,arena,label,dtype,shape,bytes,offset"; those of the header, too.
+/// Rows "rank,arena,label,dtype,shape,bytes,offset", and their header.
 [[nodiscard]] std::string csv_header();
 [[nodiscard]] std::string to_csv(const bench::BenchMemory& memory, int rank);
 

@@ -49,7 +49,7 @@ const std::vector<Command>& commands() {
 
 namespace {
 
-/// What follows the last positional argument; no option can be written like this.
+/// The name of surplus positional arguments; no option can be written like this.
 constexpr const char* kExtra = " extra";
 
 }  // namespace
@@ -227,7 +227,7 @@ std::string read_file(const std::string& path) {
   return text;
 }
 
-/// What this host's file holds; absent if it has none that can be read.
+/// The text of this host's file; absent if it has none that can be read.
 std::optional<std::string> own_text(const std::string& path) {
   try {
     return read_file(path);

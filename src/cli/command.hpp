@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the subcommands share: arguments, help, reading a deck.
+// Shared parts of the subcommands: arguments, help, reading a deck.
 #pragma once
 
 #include <functional>
@@ -84,7 +84,7 @@ class Arguments {
   void optional_positional(const std::string& name);
   /// False if --help was asked for and printed (by rank 0). Throws Error(usage).
   [[nodiscard]] bool parse(const comm::World& world, const std::vector<std::string>& arguments);
-  /// Of all options, without dashes.
+  /// The names of all options, without dashes.
   [[nodiscard]] std::vector<std::string> option_names() const;
 
   [[nodiscard]] bool has(const std::string& name) const;
@@ -104,7 +104,7 @@ class Arguments {
   std::string description_;
   std::vector<std::string> positional_names_;
   std::vector<std::string> required_;
-  struct Parser;  ///< what Boost.Program_options knows
+  struct Parser;  ///< the state of Boost.Program_options
   std::unique_ptr<Parser> parser_;
 };
 
@@ -125,12 +125,12 @@ struct DeckSource {
   int ranks = 0;            ///< that the layout must fit instead of those; 0: none
   std::string device = {};  ///< cpu | cuda: planned for whatever is here; empty: as the deck says
   bool is_plan = false;     ///< `ranks` were asked for, not started
-  bool is_yaml = false;     ///< what is printed besides are comments of YAML
+  bool is_yaml = false;     ///< further output is printed as comments of YAML
   std::vector<std::string_view> unused = {};  ///< as in deck::Surroundings
 };
 /// The deck's text, rank 0's on every rank; throws as read_config().
 [[nodiscard]] std::string read_deck_text(comm::World& world, const std::string& path);
-/// What the rules are checked against for a deck that is read like this.
+/// The surroundings against which the rules of a deck from this source are checked.
 [[nodiscard]] deck::Surroundings surroundings_of(const comm::World& world,
                                                  const DeckSource& source);
 /// Keys that decide what a run reads and writes and how long it goes on, not what a step computes;

@@ -43,7 +43,7 @@ class Completions final : public generate::TokenListener {
     std::string text;         ///< after the prompt, valid UTF-8
     std::size_t printed = 0;  ///< bytes of it
     std::vector<std::int32_t> ids;
-    std::vector<generate::TokenLogProbabilities> log_probabilities;  ///< of ids
+    std::vector<generate::TokenLogProbabilities> log_probabilities;  ///< one for each of ids
     bool ended = false;
   };
   void print();

@@ -18,7 +18,7 @@
 namespace hyperslab::cli {
 namespace {
 
-/// What is printed of the text; not-a-number or infinite if there is none.
+/// The printed figures of the text; not-a-number or infinite if there is none.
 struct TextFigures {
   double bits_per_byte = std::numeric_limits<double>::quiet_NaN();
   double word_perplexity = std::numeric_limits<double>::quiet_NaN();
@@ -153,7 +153,7 @@ std::int64_t check_options(const Arguments& args, const train::Config& config) {
   return stride;
 }
 
-/// What --predictions and --logits write; absent if neither is given.
+/// The outputs of --predictions and --logits; absent if neither is given.
 std::optional<eval::Predictions> predictions_of(const Arguments& args, const EvalSource& source,
                                                 const train::Config& config) {
   if (!args.has("predictions") && !args.has("logits")) return {};
@@ -195,7 +195,7 @@ void print(const eval::Result& result, const std::optional<train::TextAmount>& t
   print_row(result, text, how.words);
 }
 
-/// The same on all ranks.
+/// Throws, on all ranks alike, if the loss is not finite.
 void require_finite(const eval::Result& result) {
   const double loss = result.evaluation.loss();
   if (std::isfinite(loss)) return;
@@ -215,7 +215,7 @@ void write_json(comm::World& world, const std::string& path, const nlohmann::ord
   });
 }
 
-/// What is printed and written of all checkpoints.
+/// The printed rows and written lines of all checkpoints.
 class Figures {
  public:
   struct How {

@@ -9,7 +9,7 @@
 
 namespace hyperslab::cli {
 
-/// What was measured of a checkpoint, and the deck that it was measured with.
+/// The result of a checkpoint, and the deck that it was measured with.
 struct Measured {
   eval::Result result;
   train::Config config;

@@ -18,7 +18,7 @@
 namespace hyperslab::cli {
 namespace {
 
-constexpr std::int64_t kMostAxisRanks = 65536;  // of a deck
+constexpr std::int64_t kMostAxisRanks = 65536;  // the largest axis of a deck
 
 bool is_file(const std::string& path) {
   std::error_code ignored;
@@ -58,7 +58,7 @@ std::int64_t asked_ranks(const EvalSource& source, std::string_view key, std::in
   return ranks >= 1 && ranks <= kMostAxisRanks ? ranks : otherwise;
 }
 
-/// What rank 0 finds in a checkpoint.
+/// The deck and the vocabulary that rank 0 finds in a checkpoint.
 StoredDeck stored_in(comm::World& world, const std::string& checkpoint) {
   StoredDeck stored;
   comm::agree(world, [&] {
@@ -109,7 +109,7 @@ Axes axes_of(const Axes& deck, const EvalSource& source, std::int64_t ranks) {
   return asked({.data = ranks / share});
 }
 
-/// What lays a checkpoint's deck out over so many ranks.
+/// Overrides that lay a checkpoint's deck out over so many ranks.
 std::vector<std::string> layout_overrides(const train::Config& config, const EvalSource& source,
                                           std::int64_t ranks) {
   const Axes deck = {config.parallel.data, config.parallel.tensor, config.parallel.pipeline};
@@ -181,7 +181,7 @@ eval::EvalDeck deck_of_checkpoint(comm::World& world, const EvalSource& source,
   return out;
 }
 
-/// Whether one deck can measure both: what it says of adapters and quantization is true of both.
+/// True if one deck can measure both: they have the same adapters and quantization.
 bool are_stored_alike(const train::Config& one, const train::Config& other) {
   return one.adapter == other.adapter && one.quantization == other.quantization &&
          one.model.frozen_format == other.model.frozen_format;

@@ -14,7 +14,7 @@ struct EvalSource {
   std::string deck;  ///< a path; empty: the deck that the first checkpoint holds
   std::vector<std::string> checkpoints;
   std::vector<std::string> overrides;
-  bool averages = false;   ///< of the weights, in place of them
+  bool averages = false;   ///< averages of the weights instead of the weights
   bool needs_text = true;  ///< false: nothing is read that the deck's section data names
 };
 /// A deck may also stand after the folders of --checkpoint. Throws Error(usage).

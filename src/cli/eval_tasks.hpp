@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// hyperslab eval --tasks: questions in place of a text.
+// hyperslab eval --tasks: questions instead of a text.
 #pragma once
 
 #include "command.hpp"

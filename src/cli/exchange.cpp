@@ -110,7 +110,7 @@ void require_same_model(const train::Config& config, const model::ModelSpec& spe
 }
 
 struct Import {
-  model::ModelSpec spec;  ///< of the folder
+  model::ModelSpec spec;  ///< the model of the folder
   train::Config config;   ///< the user's deck, which must mean the same model, or one made for it
 };
 

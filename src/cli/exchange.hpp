@@ -20,7 +20,7 @@ void import_checkpoint(comm::World& world, const Arguments& args);
 
 /// The one folder on the command line. Throws Error(usage) for more.
 [[nodiscard]] std::string only_folder(const Arguments& args);
-/// A checkpoint; with --ema the average of its trained weights in place of them. Throws
+/// A checkpoint; with --ema the averages of its trained weights instead of them. Throws
 /// Error(checkpoint).
 [[nodiscard]] io::CheckpointReader trained_weights(const Arguments& args,
                                                    const std::string& folder);
@@ -28,7 +28,7 @@ void import_checkpoint(comm::World& world, const Arguments& args);
 [[nodiscard]] std::string output_of(const Arguments& args);
 /// Throws Error(storage) unless nothing is at the path, or an empty folder.
 void require_new(const std::string& output);
-/// Of --dtype; throws Error(usage).
+/// The value of --dtype; throws Error(usage).
 [[nodiscard]] DType dtype_of_name(const std::string& name);
 /// The last name of a path, for the run that goes on from there.
 [[nodiscard]] std::string last_name(const std::string& path);

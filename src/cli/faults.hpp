@@ -8,8 +8,8 @@
 
 namespace hyperslab::cli {
 
-/// Before MPI starts: takes HYPERSLAB_FAULT and reaches the first point. What is wrong is told when
-/// ranks can agree on who tells it.
+/// Before MPI starts: takes HYPERSLAB_FAULT and reaches the first point. An error is returned, and
+/// reported when ranks can agree on the one that reports it.
 [[nodiscard]] std::optional<Error> set_faults();
 /// Throws `wrong`, if there is an error; warns on rank 0 if a fault is set.
 void begin_faults(const comm::World& world, const std::optional<Error>& wrong);

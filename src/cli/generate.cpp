@@ -113,7 +113,7 @@ double rate(std::int64_t tokens, double seconds) {
 
 constexpr auto kReplace = nlohmann::ordered_json::error_handler_t::replace;
 
-/// Of a .jsonl the completions alone, one a line.
+/// Writes all as one JSON object; into a .jsonl the completions alone, one a line.
 void write_json(const std::string& path, const nlohmann::ordered_json& completions,
                 const generate::GenerateStats& stats) {
   if (path.ends_with(".jsonl")) {
@@ -135,7 +135,7 @@ void write_json(const std::string& path, const nlohmann::ordered_json& completio
   io::write_text_file(path, out.dump(2, ' ', false, kReplace) + '\n');
 }
 
-/// What the first rank alone knows.
+/// The request, which the first rank alone has.
 struct Request {
   generate::SamplingOptions options;
   std::optional<std::int64_t> logprobs;

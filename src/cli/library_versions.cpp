@@ -31,7 +31,7 @@ std::string blas() {
   return openblas_get_config == nullptr ? "not OpenBLAS" : openblas_get_config();
 }
 
-/// Of the build; "off" without the backend.
+/// The CUDA versions of the build; "off" without the backend.
 std::string cuda() {
   return kHasCuda ? fmt::format("{}, {}, cuDNN {}", HYPERSLAB_CUDA_VERSION, ops::gemm_library(),
                                 HYPERSLAB_CUDNN_VERSION)

@@ -32,7 +32,7 @@
 namespace hyperslab::cli {
 namespace {
 
-/// Of std::thread, and of libraries that say so.
+/// The advice after errors of std::thread, and of libraries that report the same.
 constexpr const char* kNoThread =
     "the system refused another thread; raise the limits of processes (ulimit -u) and of address "
     "space (ulimit -v), or start fewer ranks and threads (OMP_NUM_THREADS)";
@@ -61,7 +61,7 @@ void report(const comm::World& world, const Error& error) {
   std::fflush(stderr);
 }
 
-/// A number that tells builds apart; 0 if the system does not show the program's file.
+/// A number that differs between builds; 0 if the system does not show the program's file.
 std::uint64_t program_hash() {
   std::ifstream file("/proc/self/exe", std::ios::binary);
   std::vector<std::uint64_t> words(1 << 17);
@@ -174,11 +174,11 @@ int start(int argc, char** argv) {
 [[noreturn]] void end_by_terminate() {
   const Error error = error_of_current();
   fmt::print(stderr, "hyperslab: {}\n", printable(error.what(), true));
-  if (error.code() == ExitCode::internal) std::abort();  // whose core tells more
+  if (error.code() == ExitCode::internal) std::abort();  // the core dump shows more
   std::_Exit(static_cast<int>(error.code()));
 }
 
-/// Of an exception before MPI has started; unknown ones mean that MPI itself could not be started.
+/// Reports an exception before MPI has started; unknown ones mean that MPI could not be started.
 int end_early() {
   const Error error = error_of_current();
   fmt::print(stderr, "hyperslab: {}\n", error.what());

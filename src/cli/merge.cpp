@@ -95,12 +95,12 @@ Tensor merged(const Merge& merge, const std::string& name) {
   return out;
 }
 
-/// What the merged checkpoint says of itself: a model that was trained, and no adapters.
+/// The metadata of the merged checkpoint: a trained model without adapters.
 io::CheckpointMeta meta_of(const Merge& merge) {
   const io::CheckpointMeta& was = merge.adapters.meta();
   train::Config config = merge.config;
   config.adapter = {};
-  config.model.frozen_format = param::StorageFormat::compute;  // of a base; this is a whole model
+  config.model.frozen_format = param::StorageFormat::compute;  // only bases have one
   config.checkpoint.initial.clear();
   io::CheckpointMeta meta;
   meta.step = was.step;

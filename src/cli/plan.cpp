@@ -52,7 +52,7 @@ void print_memory_row(const std::string& name, const Unit& unit,
   fmt::print("\n");
 }
 
-/// What runs report as their peak.
+/// The largest peak of all ranks, which runs report as theirs.
 std::int64_t most_in_use(const std::vector<plan::Plan>& plans) {
   return std::ranges::max(plans, {}, &plan::Plan::peak_in_use).peak_in_use;
 }
@@ -80,7 +80,7 @@ void print_memory(const mesh::ParallelConfig& parallel, const std::vector<plan::
              in(unit, static_cast<double>(most_in_use(plans))), unit.name);
 }
 
-/// What all ranks write, and what that takes of the memory of hosts.
+/// The bytes of a checkpoint, of all ranks and of the largest one.
 void print_checkpoint(const train::Config& config, const std::vector<plan::Plan>& plans) {
   std::size_t most = 0;
   std::size_t sum = 0;
@@ -96,7 +96,7 @@ void print_checkpoint(const train::Config& config, const std::vector<plan::Plan>
       config.checkpoint.async ? ", which its host's memory holds while they are written" : "");
 }
 
-/// What a member of a group of `size` sends if collectives go around a ring.
+/// The bytes that a member of a group of `size` sends if collectives go around a ring.
 double bytes_sent(const comm::Traffic& traffic, int size) {
   const auto bytes = [&](comm::Call call) {
     return static_cast<double>(traffic.bytes[static_cast<std::size_t>(call)]);
@@ -195,7 +195,7 @@ void require_usable(const Arguments& args) {
   }
 }
 
-/// Of a checkpoint, which all ranks write at once.
+/// The time of saving a checkpoint, which all ranks write at once.
 double save_seconds(const Arguments& args, const std::vector<plan::Plan>& plans,
                     const plan::MachineFile& machine) {
   if (args.has("save-seconds")) return args.get<double>("save-seconds");
@@ -209,7 +209,7 @@ double save_seconds(const Arguments& args, const std::vector<plan::Plan>& plans,
   return static_cast<double>(most) / machine.storage_bytes_per_second;
 }
 
-/// What --gather-parameters adds to the time.
+/// The note that --gather-parameters adds to the times.
 void print_gathers(double bytes) {
   fmt::print(
       "gathers       of {:g} bytes a parameter before every forward and backward are part of these "

@@ -12,7 +12,7 @@
 namespace hyperslab::cli {
 namespace {
 
-/// What lies between two layers, for one microbatch of a rank.
+/// The residual stream between two layers, for one microbatch of a rank.
 void print_residual_stream(const train::Config& config) {
   const DType dtype = planned_options(config).compute;
   const bool cut = config.parallel.sequence && config.parallel.tensor > 1;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What plan says of a layout before it is planned, and the units of its numbers.
+// The lines of plan about a layout before it is planned, and the units of its numbers.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace hyperslab::cli {
 
-/// What the numbers of a table are counted in.
+/// The unit of the numbers of a table.
 struct Unit {
   const char* name;
   double size;
@@ -22,7 +22,7 @@ struct Unit {
 [[nodiscard]] std::string ranks_text(int ranks);
 
 void print_layout(const train::Config& config, bool training, const plan::DocumentKeys& documents);
-/// What data.documents: masked comes to; nothing of joined ones.
+/// The share of keys that data.documents: masked leaves; prints nothing for joined ones.
 void print_documents(const train::Config& config, const plan::DocumentKeys& documents);
 void print_schedule(const pipeline::Program& program);
 

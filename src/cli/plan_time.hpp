@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What plan says of times.
+// The lines of plan about times.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

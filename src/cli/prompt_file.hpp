@@ -10,7 +10,7 @@ namespace hyperslab::cli {
 struct NamedPrompts {
   std::vector<std::string> texts;
   std::vector<nlohmann::json>
-      ids;  ///< of each prompt, null if it has none; or empty: no prompt has
+      ids;  ///< one for each prompt, null if it has none; or empty: no prompt has
 };
 
 /// The prompts of a file. Of a .jsonl: objects {"prompt": TEXT, "id": any}, one a line, the id if

@@ -27,7 +27,7 @@ constexpr std::array kNoFp8 = {"precision.gemm=compute", "precision.fp8_cache_we
 /// is not given is the deck's.
 std::vector<std::string> overrides_of(const Arguments& args) {
   // One rank: the training layout says nothing about the checkpoint. Quantized weights have
-  // products of their own in place of those in 8-bit floats.
+  // products of their own instead of the products in 8-bit floats.
   std::vector<std::string> overrides = {"parallel.data=1",          "parallel.tensor=1",
                                         "parallel.pipeline=1",      "parallel.zero=0",
                                         "parallel.sequence=false",  "parallel.schedule=1f1b",
@@ -176,7 +176,7 @@ void quantize_checkpoint(comm::World& world, const Arguments& args) {
     calibration.emplace(world, model, reader, samples, legal_changes(model));
     log::info(fmt::format("calibrated with {} tokens", calibration->tokens()));
   }
-  // What products of the run take has the compute dtype, with and without fake quantization.
+  // Operands of the run's products have the compute dtype, with and without fake quantization.
   const quantize::Rounding rounding = {.spec = config.quantization.spec(),
                                        .embeddings = config.quantization.embeddings,
                                        .head = config.quantization.head,

@@ -9,7 +9,7 @@
 namespace hyperslab::cli {
 namespace {
 
-/// What the functions below read: lists of words that the program knows.
+/// Functions that complete from lists of the program's words.
 constexpr const char* kFunctions = R"sh(
 _hyperslab_reply() {  # words, beginning, what stands before and after each
   local word

@@ -14,7 +14,7 @@
 namespace hyperslab::cli {
 namespace {
 
-/// The command line of a process; empty if the system does not tell it.
+/// The command line of a process; empty if the system does not report it.
 std::vector<std::string> words_of(const std::string& process) {
   std::ifstream file("/proc/" + process + "/cmdline", std::ios::binary);
   std::vector<std::string> words;

@@ -9,9 +9,9 @@
 
 namespace hyperslab::cli {
 
-/// How this `train` was started. The launcher's words are those of the mpirun that is this process'
-/// parent; without one, of the shortest mpirun or srun for so many ranks; none for a program that
-/// was started alone. The program is empty if the system does not tell it.
+/// The command that started this `train`. The launcher's words come from the mpirun that is this
+/// process' parent; without one, they are the shortest mpirun or srun for so many ranks; a program
+/// that was started alone has none. The program is empty if the system does not report it.
 [[nodiscard]] run::StartCommand start_command(const comm::World& world,
                                               const std::vector<std::string>& arguments);
 

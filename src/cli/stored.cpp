@@ -41,7 +41,7 @@ fs::path start_folder(const std::string& folder, const train::Config& config) {
   return directory.substr(0, directory.size() - end.size()) + "/";
 }
 
-/// For a deck that a checkpoint holds: a GPU is there, and keys beside the step do not matter.
+/// For a deck that a checkpoint holds: a GPU is there, and keys outside the step do not matter.
 deck::Surroundings anywhere_but_in_training(bool reads_data) {
   deck::Surroundings anywhere;
   anywhere.ranks = 0;
@@ -57,8 +57,8 @@ deck::Surroundings anywhere_but_in_training(bool reads_data) {
 /// The stored deck in messages.
 std::string name_of(const StoredDeck& stored) { return stored.folder + " (its deck)"; }
 
-/// Where relative paths of a stored deck may begin: here, which is empty, and where the run was
-/// started.
+/// Folders where relative paths of a stored deck may begin: the current one, which is empty, and
+/// the folders where the run may have been started.
 std::vector<fs::path> beginnings(const StoredDeck& deck, const train::Config& config) {
   std::vector<fs::path> folders = {fs::path()};
   if (const fs::path start = start_folder(deck.folder, config); !start.empty())
@@ -120,7 +120,7 @@ train::Config read_stored_deck(const StoredDeck& stored, const std::vector<std::
     std::string cuts;
     train::Config config = deck::read_deck(stored.text, name_of(stored), settings, anywhere, &cuts);
     if (!cuts.empty()) notes.push_back("to fit --set: " + cuts);
-    std::string& base = config.checkpoint.initial;  // of adapters
+    std::string& base = config.checkpoint.initial;  // the base of adapters
     if (config.adapter && !base.empty()) base = found_path(base, stored, config);
     return config;
   };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a checkpoint holds besides tensors: the deck and the vocabulary of its run.
+// The contents of a checkpoint besides tensors: the deck and the vocabulary of its run.
 #pragma once
 
 #include <span>
@@ -14,8 +14,8 @@ namespace hyperslab::cli {
 /// The deck that a checkpoint holds, as text and with the folder that names it in messages.
 struct StoredDeck {
   std::string text;
-  std::string folder;      ///< of the step
-  std::string started_in;  ///< where its run was started, if the checkpoint says so
+  std::string folder;      ///< the folder of the step
+  std::string started_in;  ///< the folder where its run was started, if the checkpoint says so
 };
 [[nodiscard]] StoredDeck stored_deck(const io::CheckpointReader& reader);
 
@@ -39,7 +39,7 @@ struct StoredDeck {
 [[nodiscard]] std::string found_path(const std::string& path, const StoredDeck& deck,
                                      const train::Config& config);
 /// Makes the paths and patterns of a deck's key those of data files as seen from here. All begin in
-/// one folder: the first of those of found_path() from which each names a file. Throws Error(data)
+/// one folder: the first folder of found_path() from which each names a file. Throws Error(data)
 /// if there is none: with a path that is missing in each, and `remedy`.
 void find_paths(const std::string& key, std::vector<std::string>& paths, const StoredDeck& deck,
                 const train::Config& config, const std::string& remedy);

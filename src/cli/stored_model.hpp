@@ -33,11 +33,10 @@ struct StoredModel {
   io::TextEnds ends;  ///< by the vocabulary's files and model.eos_tokens
 };
 
-/// What these options name, for the ranks of the world as one tensor group. The first one says in
-/// the log what was changed to fit this machine. `special`: of the tokenizer. Collective. Throws,
-/// the same on all ranks, Error(usage) for a model of images, one that so many ranks cannot share,
-/// and a checkpoint without a vocabulary; Error(data) and Error(checkpoint) for what is missing or
-/// damaged.
+/// The model that these options name, for the ranks of the world as one tensor group. Rank 0 logs
+/// the changes that fit it to this machine. `special`: for the tokenizer. Collective. Throws, on
+/// all ranks alike, Error(usage) for a model of images, one that so many ranks cannot share, and a
+/// checkpoint without a vocabulary; Error(data) and Error(checkpoint) for missing or damaged files.
 [[nodiscard]] StoredModel open_stored_model(comm::World& world, const Arguments& args,
                                             io::SpecialTokens special);
 

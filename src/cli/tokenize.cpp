@@ -29,7 +29,7 @@ void refuse(const Arguments& args, std::initializer_list<const char*> names, con
   }
 }
 
-/// How inputs of JSON lines are read.
+/// The options for reading inputs of JSON lines.
 io::JsonLines json_lines(const Arguments& args) {
   io::JsonLines json;
   json.all = args.has("jsonl");

@@ -26,7 +26,7 @@ volatile int stop_signal = 0;  // the handler only sets it; ranks agree on it on
 volatile std::sig_atomic_t is_interrupted = 0;  // by SIGINT, whatever other signal came since
 
 void request_stop(int signal) {
-  const int error = errno;  // of whatever this interrupts
+  const int error = errno;  // the errno of the interrupted code
   stop_signal = signal;
   if (signal == SIGINT && is_interrupted != 0) {
     std::signal(SIGINT, SIG_DFL);
@@ -60,7 +60,7 @@ run::RunOptions run_options(const Arguments& args) {
   return options;
 }
 
-/// What a run of this deck would hold and compute, on one rank.
+/// The memory and the computation of a run of this deck, on one rank.
 void print_plan(const train::Config& config, bool shapes) {
   const train::TrainerOptions options = planned_options(config);
   const plan::Plan plan = plan::make_plan(config, options, 0);

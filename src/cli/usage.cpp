@@ -56,7 +56,7 @@ std::string set_form(const std::string& key, const std::string& value) {
   return fmt::format("--set {}={}", key, value.empty() ? "VALUE" : value);
 }
 
-/// What an unknown option may mean: an option with one dash, a key of the deck, a slip.
+/// The option that an unknown one may mean: one with one dash, a key of the deck, a slip.
 std::string meant_option(const Given& given, const bpo::options_description& options) {
   const auto names = long_names(options);
   const auto is_option = [&](std::string_view name) {
@@ -170,7 +170,7 @@ std::string meant_override(const std::string& word, const std::vector<std::strin
 std::string wrapped(const std::string& text) {
   constexpr std::size_t kColumns = 80;
   std::string out;
-  std::size_t begin = 0;  // of the line
+  std::size_t begin = 0;  // the first column of the line
   std::istringstream words(text);
   for (std::string word; std::getline(words, word, ' ');) {
     const bool is_first = out.size() == begin;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is wrong with a command line, in this program's words.
+// Complaints about a command line, in this program's words.
 #pragma once
 
 #include <string>

@@ -103,7 +103,7 @@ class ConfigReader {
                  Complaints& complaints) const {
     complain_of_unknown(check_rest(family, complaints), ignored, complaints);
   }
-  /// The same for a file of which only the keys of a list are known beside those that were read.
+  /// Complains likewise; besides the keys that were read, only those in `harmless` are known.
   void check_all(std::span<const std::string_view> harmless,
                  const std::vector<std::string>& ignored, Complaints& complaints) const {
     std::vector<std::string> unknown;
@@ -166,7 +166,7 @@ class ConfigReader {
 struct Import {
   ConfigReader config;
   const std::string& file;
-  std::optional<double> dropout;  ///< in place of the file's
+  std::optional<double> dropout;  ///< used instead of the file's
   Complaints complaints;
   std::vector<std::string> warnings;
 };

@@ -49,7 +49,7 @@ LlamaClass llama_class(const ModelSpec& spec) {
   return {"llama", "LlamaForCausalLM"};
 }
 
-/// What only the configurations of some classes of Llama's kind have.
+/// Adds keys that only the configurations of some classes of Llama's kind have.
 void add_llama_class(const ModelSpec& spec, ordered_json& config) {
   const std::string_view type = llama_class(spec).type;
   if (type == "llama") {
@@ -77,7 +77,7 @@ void add_llama_class(const ModelSpec& spec, ordered_json& config) {
   }
 }
 
-/// What only some models of Llama's kind have, and where.
+/// Complains of windows, biases and parallel blocks that the class of the model cannot have.
 void check_llama_scores(const ModelSpec& spec, Complaints& complaints) {
   const auto wants = [&](bool holds, const char* key, const char* value) {
     complaints.unless(holds, fmt::format("model.{} must be {}", key, value));

@@ -28,7 +28,7 @@ struct SpecialIds {
 [[nodiscard]] std::string generation_config_json(const SpecialIds& ids,
                                                  const std::vector<std::int64_t>& ends);
 
-/// What a config.json says.
+/// The contents of a config.json.
 struct ForeignConfig {
   model::ModelSpec spec;
   std::vector<std::string> warnings;  ///< ids that cannot be, and what is slower for their sake

@@ -46,10 +46,10 @@ bool is_file(const std::string& path) {
   return fs::is_regular_file(path, error);
 }
 
-/// What is exported with the model: where its vocabulary is, and the ids that begin and end texts.
+/// The vocabulary that is exported with the model, and the ids that begin and end texts.
 struct Vocabulary {
   std::string path;    ///< as given; empty: none
-  std::string folder;  ///< of its files; empty: it has none
+  std::string folder;  ///< the folder of its files; empty: it has none
   SpecialIds ids;
   std::vector<std::int64_t> generation_ends;  ///< eos_token_id of generation_config.json
   std::string bos_text;                       ///< empty: not known
@@ -66,8 +66,8 @@ SpecialIds special_ids(const model::ModelSpec& spec, const std::vector<std::int6
   return ids;
 }
 
-/// Those that generation_config.json came with; beside other ids than its config.json had also
-/// these, which end texts now.
+/// The ids that generation_config.json came with; if `eos` has ids that its config.json did not
+/// have, also these, which end texts now.
 std::vector<std::int64_t> generation_ends(const std::vector<std::int64_t>& eos,
                                           const io::TextEnds& ends) {
   if (ends.of_generation.empty()) return eos;
@@ -158,7 +158,7 @@ void read_ours(const io::CheckpointReader& reader, const ExchangedTensor& tensor
   reader.read(targets);
 }
 
-/// The same head by head.
+/// Reads our parameters into `out`, interleaved head by head.
 void read_interleaved(const io::CheckpointReader& reader, const ExchangedTensor& tensor, View out) {
   Tensor apart(Device::cpu, DType::f32, tensor.shape);
   read_ours(reader, tensor, apart.view());
@@ -167,7 +167,7 @@ void read_interleaved(const io::CheckpointReader& reader, const ExchangedTensor&
                 tensor.numel() / (tensor.heads * parts), HeadOrder::interleaved, out.data<float>());
 }
 
-/// What a model of a language has beside its tensors.
+/// Adds a language model's tokenizer and configurations.
 void add_language(const model::ModelSpec& model, const ExportOptions& options,
                   io::ModelFolder& folder) {
   const Vocabulary vocabulary = find_vocabulary(model, options);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads a config.json. Defaults of keys that it leaves out are those of transformers' GPT2Config,
+// Reads a config.json. Keys that it leaves out have the defaults of transformers' GPT2Config,
 // LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config and Phi3Config.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -112,7 +112,7 @@ struct LlamaKind {
   Dim vocabulary;
   Dim context;
   std::int64_t bos, eos;  ///< -1: none
-  bool qkv_bias;          ///< of queries, keys and values alone
+  bool qkv_bias;          ///< only queries, keys and values have one
   Dim head_width;         ///< 0: hidden_size / num_attention_heads
   model::QkNorm qk_norm = model::QkNorm::none;
   Dim width = 4096;
@@ -133,7 +133,7 @@ constexpr std::array<LlamaKind, 6> kLlamaKinds = {{
     {"olmo2", 11008, 0, 50304, 2048, -1, 50279, false, 0, model::QkNorm::width, 4096, 1e-5},
 }};
 
-constexpr Dim kQwenFullLayers = 28;  // where the file says nothing of max_window_layers
+constexpr Dim kQwenFullLayers = 28;  // if the file has no max_window_layers
 
 /// The window of a model of Llama's kind. One that hides nothing is none.
 void read_windows(Import& in, const LlamaKind& kind, ModelSpec& spec) {
@@ -141,7 +141,7 @@ void read_windows(Import& in, const LlamaKind& kind, ModelSpec& spec) {
   const bool mistral = kind.type == "mistral";
   const bool is_used = mistral || kind.is_phi3() || config.flag("use_sliding_window", false);
   const bool is_given = config.find("sliding_window") != nullptr;
-  constexpr Dim kMistralWindow = 4096;  // where the file leaves it out
+  constexpr Dim kMistralWindow = 4096;  // if the file leaves it out
   const bool by_default = mistral && !config.has("sliding_window");
   const Dim window = is_given     ? config.size("sliding_window", 0)
                      : by_default ? kMistralWindow

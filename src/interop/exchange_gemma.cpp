@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Defaults of keys that a config.json leaves out are those of transformers' Gemma2Config and
+// Keys that a config.json leaves out have the defaults of transformers' Gemma2Config and
 // Gemma3TextConfig.
 #include "exchange_gemma.hpp"
 

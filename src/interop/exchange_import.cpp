@@ -25,7 +25,7 @@ constexpr Dim kPartElements = 64 << 20;  // 256 MiB of f32
 constexpr std::uint64_t kMostConfigBytes = 16 << 20;
 constexpr const char* kHead = "lm_head.weight";
 
-/// Buffers of GPT-2's masks and Llama's angles that older versions saved beside the parameters.
+/// Buffers of GPT-2's masks and Llama's angles that older versions saved with the parameters.
 bool is_buffer(const std::string& name) {
   return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") ||
          name.ends_with(".attention.bias") || name.ends_with(".attention.masked_bias") ||

@@ -53,7 +53,7 @@ constexpr std::array<Neutral, 1> kNeutralVit = {{
 }};
 
 constexpr std::array<std::string_view, 99> kHarmless = {
-    // where the model comes from and how it is run
+    // origin of the model, and how it is run
     "_attn_implementation", "_attn_implementation_autoset", "_commit_hash",
     "_experts_implementation", "_name_or_path", "architectures", "attn_implementation",
     "chunk_size_feed_forward", "dtype", "experts_implementation", "gradient_checkpointing",
@@ -67,14 +67,14 @@ constexpr std::array<std::string_view, 99> kHarmless = {
     "attention_probs_dropout_prob", "hidden_dropout_prob", "max_sequence_length",
     "max_window_layers", "model_max_length", "sliding_window_size", "tokenizer_model_max_length",
     "tokenizer_padding_side",
-    // of other heads than that of a language model
+    // heads other than that of a language model
     "_num_labels", "finetuning_task", "id2label", "label2id", "num_labels", "problem_type",
     "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type",
     "summary_use_proj", "task_specific_params",
-    // of a vision transformer without its pooler, and of timm's
+    // a vision transformer without its pooler, and timm's
     "encoder_stride", "label_descriptions", "label_names", "num_features", "pooler_act",
     "pooler_output_size",
-    // of generation by transformers
+    // generation by transformers
     "bad_words_ids", "begin_suppress_tokens", "decoder_start_token_id", "diversity_penalty",
     "do_sample", "early_stopping", "encoder_no_repeat_ngram_size",
     "exponential_decay_length_penalty", "forced_bos_token_id", "forced_eos_token_id",
@@ -84,7 +84,7 @@ constexpr std::array<std::string_view, 99> kHarmless = {
     "temperature", "top_k", "top_p", "typical_p",
     // ids that a language model does not treat apart
     "cls_token_id", "mask_token_id", "pad_token_id", "sep_token_id", "unk_token_id",
-    // of GPT-2: its masks have the length of n_positions; the order of attention's products decides
+    // GPT-2: its masks have the length of n_positions; the order of attention's products decides
     // only rounding
     "n_ctx", "n_special", "predict_special_tokens", "reorder_and_upcast_attn"};
 

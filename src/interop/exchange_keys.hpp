@@ -16,8 +16,8 @@ enum class UnreadKey : std::uint8_t {
   refused,   ///< asks for something that is not done here
   unknown,   ///< in no table
 };
-/// What a key stands for that the import has not read. A null stands for
-/// an absent key. Keys are those of transformers 4.0 to 5.23, and of models derived from Llama.
+/// The kind of a key that the import has not read. A null stands for an absent key. The tables
+/// have the keys of transformers 4.0 to 5.23, and of models derived from Llama.
 [[nodiscard]] UnreadKey check_unread(model::Family family, const std::string& key,
                                      const nlohmann::json& value);
 /// The value that a key must have, as JSON; empty if it must be absent or has no such rule.

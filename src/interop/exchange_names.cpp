@@ -44,7 +44,7 @@ class Table {
     same(theirs + ".weight", ours + ".weight", {width});
     if (bias) same(theirs + ".bias", ours + ".bias", {width});
   }
-  /// Of Gemma, which multiplies by 1 + weight.
+  /// A norm of Gemma, which multiplies by 1 + weight.
   void offset_norm(const std::string& theirs, const std::string& ours, Dim width) {
     norm(theirs, ours, width, false);
     tensors.back().offset = 1;

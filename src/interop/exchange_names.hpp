@@ -16,15 +16,15 @@ struct NamedShape {
   Shape shape;
 };
 
-/// One tensor of another library and those of ours that it holds.
+/// One tensor of another library and our tensors that it holds.
 struct ExchangedTensor {
   std::string name;              ///< "transformer.h.0.attn.c_attn.weight"
   Shape shape;                   ///< as the library has it
   std::vector<NamedShape> ours;  ///< one below the other
   bool transposed = false;       ///< (inputs, outputs): GPT-2's Conv1D
   Dim heads = 1;     ///< ours lie head by head, the first head of each, then the second: GPT-NeoX
-  float offset = 0;  ///< what ours have more: norms of Gemma
-  float scale = 1;   ///< what an export multiplies ours by before: the final norm, by a logit scale
+  float offset = 0;  ///< ours minus theirs: 1 for norms of Gemma
+  float scale = 1;   ///< an export multiplies ours by it first: the final norm, by a logit scale
 
   [[nodiscard]] Dim numel() const { return shape.numel(); }
 };
@@ -34,7 +34,7 @@ struct ExchangedTensor {
 /// model says, or timm.
 [[nodiscard]] std::vector<ExchangedTensor> exchanged_tensors(
     const model::ModelSpec& spec, Library library = Library::transformers);
-/// The same for a folder that is read: its tensors say whether it is timm's or Phi-3's.
+/// The tensors of a folder that is read: their names show if it is timm's or Phi-3's.
 [[nodiscard]] std::vector<ExchangedTensor> tensors_of_folder(const model::ModelSpec& spec,
                                                              const io::SafetensorsReader& folder);
 /// True if Phi3ForCausalLM is the counterpart of a model of Llama's kind: the only one of them that

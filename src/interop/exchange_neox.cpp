@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Defaults of keys that a config.json leaves out are those of transformers' GPTNeoXConfig.
+// Keys that a config.json leaves out have the defaults of transformers' GPTNeoXConfig.
 #include "exchange_neox.hpp"
 
 #include <nlohmann/json.hpp>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// GPTNeoXForCausalLM: layernorm, biases, rope of a part of each head, sublayers beside each other.
+// GPTNeoXForCausalLM: layernorm, biases, rope of a part of each head, parallel sublayers.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

@@ -26,10 +26,10 @@ constexpr const char* kOriginalContext = "original_max_position_embeddings";
 /// Lengths that angles are scaled by.
 struct Contexts {
   Dim longest = 0;                ///< max_position_embeddings
-  std::optional<Dim> outer = {};  ///< kOriginalContext beside the object, which comes first
+  std::optional<Dim> outer = {};  ///< kOriginalContext outside the object, which comes first
 };
 
-/// What transformers requires of a type of scaling. A yarn's factor may be null, and is then the
+/// Reads the factor, which transformers requires. A yarn's factor may be null, and is then the
 /// ratio of both contexts.
 void read_factor(ConfigReader& rope, const std::string& type, const Contexts& contexts,
                  RopeSpec& spec, Complaints& complaints) {
@@ -42,7 +42,7 @@ void read_factor(ConfigReader& rope, const std::string& type, const Contexts& co
   complaints.unless(spec.factor >= 1, fmt::format("factor {} is below 1", spec.factor));
 }
 
-/// What a type of scaling reads; the rest must be absent.
+/// Reads the keys of a type of scaling; all others must be absent.
 void read_scaling(ConfigReader& rope, const std::string& type, const Contexts& contexts,
                   RopeSpec& spec, Complaints& complaints) {
   if (type == "linear") {

@@ -12,12 +12,12 @@
 
 namespace hyperslab::interop {
 
-/// `theta`: where the file gives none; `context`: its max_position_embeddings; `fraction`: the
-/// share of each head that is turned where partial_rotary_factor says none; absent if the class of
+/// `theta`: used if the file gives none; `context`: its max_position_embeddings; `fraction`: the
+/// share of each head that is turned if there is no partial_rotary_factor; absent if the class of
 /// the model turns whole heads.
 [[nodiscard]] model::RopeSpec read_rope(Import& in, double theta, Dim context,
                                         std::optional<double> fraction);
-/// Of one object, whose name in complaints is `key`.
+/// Reads one object, whose name in complaints is `key`.
 [[nodiscard]] model::RopeSpec read_rope_of(Import& in, const std::string& key,
                                            const nlohmann::json& value, double theta, Dim context);
 /// True if a fraction leaves an even number of dimensions, from 2, and is at most 1.

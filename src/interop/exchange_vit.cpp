@@ -22,7 +22,7 @@ using nlohmann::json;
 using nlohmann::ordered_json;
 
 constexpr Dim kMostPixels = 1 << 16;
-constexpr double kTimmNormEps = 1e-6;  // of timm's VisionTransformer
+constexpr double kTimmNormEps = 1e-6;  // the default of timm's VisionTransformer
 
 /// A size in the names of timm's models.
 struct TimmSize {
@@ -37,7 +37,7 @@ constexpr std::array<TimmSize, 5> kTimmSizes = {{{"tiny", 192, 12, 3},
                                                  {"large", 1024, 24, 16},
                                                  {"huge", 1280, 32, 16}}};
 
-/// What follows from the other sizes.
+/// Sets the sizes that follow from the others.
 void complete(ModelSpec& spec) {
   spec.kv_heads = spec.heads;
   spec.vocabulary = spec.image.classes;
@@ -134,7 +134,7 @@ void check_argument(const std::string& key, const json& value, Complaints& compl
                     fmt::format("model_args: {} is {}, which is not done here", key, shown(value)));
 }
 
-/// What model_args sets in place of the architecture's own values.
+/// Reads values of model_args, which replace the architecture's own.
 void read_arguments(Import& in, ModelSpec& spec, const json& arguments) {
   ConfigReader config(arguments, in.file);
   spec.image.size = side(config, "img_size", spec.image.size, in.complaints);
@@ -162,7 +162,7 @@ void read_arguments(Import& in, ModelSpec& spec, const json& arguments) {
   }
 }
 
-/// What timm multiplies the width by and cuts to a whole number.
+/// The ratio by which timm multiplies the width, cutting the product to a whole number.
 double mlp_ratio(const ModelSpec& spec) {
   const auto width = static_cast<double>(spec.width);
   const double ratio = static_cast<double>(spec.ffn_width) / width;

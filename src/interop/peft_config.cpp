@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads an adapter_config.json. Defaults of keys that it leaves out are those of PEFT's LoraConfig.
+// Reads an adapter_config.json. Keys that it leaves out have the defaults of PEFT's LoraConfig.
 #include "peft_config.hpp"
 
 #include <fmt/format.h>

@@ -10,18 +10,18 @@
 
 namespace hyperslab::interop {
 
-/// What an adapter_config.json of LoRA says.
+/// The contents of an adapter_config.json of LoRA.
 struct PeftConfig {
   Dim rank = 8;
   double alpha = 8;
   bool rank_scaled = false;
   double dropout = 0;
-  std::vector<std::string> targets;         ///< empty: a pattern, or all; tensors tell which
-  std::map<std::string, Dim> rank_pattern;  ///< of modules that have another
+  std::vector<std::string> targets;         ///< empty: a pattern, or all; the tensors show which
+  std::map<std::string, Dim> rank_pattern;  ///< modules that have another rank
   std::map<std::string, double> alpha_pattern;
 
   [[nodiscard]] Dim rank_of(const AdaptedModule& module) const;
-  /// What PEFT multiplies B A with.
+  /// The factor by which PEFT multiplies B A.
   [[nodiscard]] double scale_of(const AdaptedModule& module) const;
 };
 

@@ -183,7 +183,7 @@ PeftFolder::PeftFolder(std::string folder, const model::ModelSpec& base)
 
 PeftFolder::~PeftFolder() = default;
 
-/// Layers whose A is zero in all blocks have no adapter: export_peft() leaves their place empty.
+/// Layers whose A is zero in all blocks have no adapter: export_peft() leaves them zero.
 std::vector<bool> PeftFolder::used_layers(const AdaptedModule& module) const {
   std::vector<bool> used(module.layers.size(), true);
   if (!in_blocks_ || !module.is_fused()) return used;

@@ -17,7 +17,7 @@ constexpr std::string_view kOurs = "model/";
 constexpr std::string_view kBlocks = "model/blocks.";
 constexpr std::string_view kWeight = ".weight";
 
-/// A module of Phi-3 and those of Llama that it holds, in the order of its rows.
+/// A module of Phi-3 and the modules of Llama that it holds, in the order of its rows.
 struct Fusion {
   std::string_view name;
   std::array<std::string_view, 3> parts;

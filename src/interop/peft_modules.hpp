@@ -13,7 +13,7 @@ struct AdaptedLayer {
   std::string name;  ///< "blocks.0.attention.query"
   Dim outputs = 0;
 
-  /// Of a checkpoint: "model/blocks.0.attention.query.lora_A.weight".
+  /// A checkpoint's tensors: "model/blocks.0.attention.query.lora_A.weight".
   [[nodiscard]] std::string a() const { return "model/" + name + ".lora_A.weight"; }
   [[nodiscard]] std::string b() const { return "model/" + name + ".lora_B.weight"; }
 };
@@ -30,15 +30,15 @@ struct AdaptedModule {
   /// PEFT's tensors: "base_model.model.transformer.h.0.attn.c_attn.lora_A.weight".
   [[nodiscard]] std::string a() const { return "base_model.model." + name + ".lora_A.weight"; }
   [[nodiscard]] std::string b() const { return "base_model.model." + name + ".lora_B.weight"; }
-  /// What target_modules calls it in all blocks: "c_attn", "mlp.c_proj".
+  /// Its name in target_modules, for all blocks: "c_attn", "mlp.c_proj".
   [[nodiscard]] std::string target() const;
 };
 
 /// All modules of the model that adapters may be added to, in forward order.
 [[nodiscard]] std::vector<AdaptedModule> adapted_modules(const model::ModelSpec& spec);
 
-/// The same modules as Phi-3 has them: query, key and value are `qkv_proj`, gate and up
-/// `gate_up_proj`. Of a model that has them apart, as a Llama has, which a Phi-3 becomes here.
+/// The modules of a Llama as Phi-3 has them: query, key and value are fused to `qkv_proj`, gate
+/// and up to `gate_up_proj`. Here a Phi-3 becomes a Llama, which has them apart.
 [[nodiscard]] std::vector<AdaptedModule> fused_as_phi3(const std::vector<AdaptedModule>& modules);
 /// True if the name of a tensor is of a module that Phi-3 fuses.
 [[nodiscard]] bool is_fused_by_phi3(const std::string& tensor);

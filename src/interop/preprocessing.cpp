@@ -109,7 +109,7 @@ AugmentConfig read_timm(ConfigReader& config, Complaints& complaints) {
   return augment;
 }
 
-/// Images must be resized to those of the model, and not be cropped.
+/// Images must be resized to the size of the model's, and not be cropped.
 void check_resizing(ConfigReader& config, Dim image_size, Complaints& complaints) {
   complaints.unless(config.flag("do_resize", true), "do_resize is false, only true is done here");
   complaints.unless(!config.flag("do_center_crop", false),
@@ -183,7 +183,7 @@ AugmentConfig image_preprocessing(const std::string& folder,
     file = processor;
     const json parsed = read_json(processor);
     ConfigReader reader(parsed, file);
-    constexpr Dim kDefaultSize = 224;  // of ViTConfig
+    constexpr Dim kDefaultSize = 224;  // the default of ViTConfig
     const bool has_size =
         config.contains("image_size") && config["image_size"].is_number_unsigned();
     augment = read_transformers(reader, has_size ? config["image_size"].get<Dim>() : kDefaultSize,
