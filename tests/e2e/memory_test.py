@@ -71,8 +71,7 @@ class Memory(support.Case):
         self.assertEqual(self.held(), [])
 
     def test_a_run_that_was_deleted_does_not_come_back(self):
-        process = self.start("train", "deck.yaml", *support.overrides(*self.settings("deleted", 1)))
-        self.kill_behind("deleted", 4, 1, process)
+        self.start_until_held("deleted", 1)
         held = self.held()
         shutil.rmtree(self.folder / "deleted")
 
@@ -86,8 +85,7 @@ class Memory(support.Case):
         shutil.rmtree(self.folder / "memory")
 
     def test_what_memory_held_before_a_start_without_it_is_left_out(self):
-        process = self.start("train", "deck.yaml", *support.overrides(*self.settings("between", 1)))
-        self.kill_behind("between", 4, 1, process)
+        self.start_until_held("between", 1)
         self.assertTrue((self.folder / "between/checkpoints/run_id").exists())
 
         self.train("between", *SETTINGS, options=("--stop-after", "2"))
@@ -99,8 +97,7 @@ class Memory(support.Case):
         shutil.rmtree(self.folder / "memory")
 
     def test_what_memory_holds_is_private(self):
-        process = self.start("train", "deck.yaml", *support.overrides(*self.settings("private", 1)))
-        self.kill_behind("private", 4, 1, process)
+        self.start_until_held("private", 1)
 
         found = [path for path in (self.folder / "memory").rglob("*")]
         self.assertGreater(len(found), 4)
