@@ -157,7 +157,7 @@ class FileCopies {
   comm::Peers& peers_;
   const Manifest& manifest_;
   const BroughtStep& brought_;
-  std::string folder_;                     // of the step on this host
+  std::string folder_;                     // the step on this host
   std::vector<std::vector<int>> holders_;  // by file
   std::vector<std::size_t> asked_;         // by file: holders that could not copy it
   std::vector<bool> open_;                 // by file: it is not there yet

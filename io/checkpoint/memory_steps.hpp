@@ -31,7 +31,7 @@ struct HeldStep {
     const std::vector<std::string>& texts);
 
 struct BroughtStep {
-  const std::string& folder;       ///< of this rank's host in memory
+  const std::string& folder;       ///< this rank's host in memory
   const std::string& checkpoints;  ///< on the disk, which all ranks see
   const std::vector<HeldStep>& holders;
   std::span<const VocabularyFile> vocabulary;  ///< rank 0: to be kept beside it

@@ -23,7 +23,7 @@ using TensorEntry = CheckpointReader::TensorEntry;
 using Tensors = std::map<std::string, TensorEntry>;
 
 constexpr std::size_t kShownLines = 20;
-constexpr std::size_t kStructureTag = std::numeric_limits<std::size_t>::max();  // of no source
+constexpr std::size_t kStructureTag = std::numeric_limits<std::size_t>::max();  // no source has it
 
 std::string joined(const std::vector<std::string>& lines) {
   const std::size_t shown = std::min(lines.size(), kShownLines);

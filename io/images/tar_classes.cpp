@@ -94,7 +94,7 @@ class TarClasses {
     if (slash == inside->npos) return {};
     return inside->substr(0, slash);
   }
-  /// Whether a folder with this content would count the file.
+  /// True if a folder with this content would count the file.
   [[nodiscard]] bool counts(std::string_view name) const {
     return !name.ends_with('/') && !below(root_, name).value_or(file_of(name)).starts_with('.');
   }

@@ -37,7 +37,7 @@ struct ImageFiles {
   std::span<const ImageRow> rows;    ///< those, or the mapped ones of a file
   std::vector<std::string> classes;  ///< in the order of the labels
   std::string format;                ///< "tar", "packed"
-  std::int64_t other_files = 0;      ///< of tars, that are no images by their names
+  std::int64_t other_files = 0;      ///< in tars: no images by their names
 };
 
 /// Images in memory-mapped tar files.

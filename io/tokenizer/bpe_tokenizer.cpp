@@ -23,7 +23,7 @@ BpeTokenizer::BpeTokenizer(BpeVocabulary vocabulary)
       pattern_(vocabulary_.pattern, vocabulary_.pattern_source),
       bytes_(vocabulary_.byte_ids),
       tables_(vocabulary_, bytes_, vocabulary_.whole_pieces) {
-  for (const bool special : {true, false}) {  // of two with one text the special one counts
+  for (const bool special : {true, false}) {  // the special one of two counts
     for (const AddedToken& token : vocabulary_.added) {
       if (token.special == special) add(token);
     }

@@ -49,7 +49,7 @@ class BpeTokenizer final : public Tokenizer {
   };
   void add(const AddedToken& token);
   [[nodiscard]] bool may_cut(std::string_view text, std::size_t at) const;
-  /// What stands between added tokens that are not normalized.
+  /// Encodes the text between added tokens that are not normalized.
   void append(std::string_view text, Worker& worker, std::vector<std::int32_t>& ids) const;
 
   /// A symbol for each byte.

@@ -81,7 +81,7 @@ void append_composed(std::string_view text, std::string& out) {
   out.append(reinterpret_cast<const char*>(composed), static_cast<std::size_t>(bytes));
 }
 
-/// The same of valid UTF-8 with newer code points in it.
+/// NFC of valid UTF-8 with newer code points in it.
 void append_in_nfc(std::string_view text, std::string& out) {
   std::size_t begin = 0;
   for (std::size_t at = 0; at < text.size();) {

@@ -78,7 +78,7 @@ class Splitter {
   std::size_t match_begin_ = 0;  ///< a match found after text that no match covers
   std::size_t match_end_ = 0;
   std::size_t search_from_ = 0;
-  bool has_match_ = false;  ///< of the stretch one was found, which ends at match_end_
+  bool has_match_ = false;  ///< one was found, which ends at match_end_
 };
 
 }  // namespace hyperslab::io

@@ -18,7 +18,8 @@ inline constexpr std::string_view kNoSpaces =
 /// Oniguruma's \w in a class: Alphabetic, marks, decimal digits and connectors.
 inline constexpr std::string_view kWord =
     R"(\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{24b6}-\x{24e9}\x{1f130}-\x{1f149}\x{1f150}-\x{1f169}\x{1f170}-\x{1f189})";
-/// What \w, \W and \b outside of classes count besides: superscripts and fractions of Latin-1.
+/// Characters that \w, \W and \b count besides outside of classes: superscripts and fractions of
+/// Latin-1.
 inline constexpr std::string_view kMoreWord = R"(\x{b2}\x{b3}\x{b9}\x{bc}-\x{be})";
 inline constexpr std::string_view kHex = "0-9a-fA-F";
 inline constexpr std::string_view kNoHex = R"(\x{0}-\x{2f}:-@G-`g-\x{10ffff})";

@@ -214,7 +214,8 @@ class SplitSyntax {
 
   // Escapes.
 
-  /// What an escape stands for inside a class and outside of one; empty: nothing that is a set.
+  /// The set that an escape stands for inside a class and outside of one; empty: nothing that is a
+  /// set.
   struct Set {
     std::string_view inside;
     std::string outside;
@@ -371,7 +372,7 @@ class SplitSyntax {
   const std::string& where_;
   std::string out_;
   std::size_t at_ = 0;
-  std::size_t atom_ = kNone;  ///< where in out_ begins what a repeat would repeat
+  std::size_t atom_ = kNone;  ///< begin in out_ of the atom to repeat
   bool is_repeated_ = false;  ///< the atom has a repeat
   bool is_literal_ = false;   ///< the atom is a literal without a repeat
   bool begins_group_ = true;  ///< nothing of the group has come

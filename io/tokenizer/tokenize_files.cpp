@@ -114,8 +114,8 @@ class Batch {
 
   const Tokenizer& tokenizer_;
   TokenWriter& writer_;
-  bool may_follow_;            ///< whether a document may come after another
-  bool has_document_ = false;  ///< whether one has begun
+  bool may_follow_;            ///< a document may come after another
+  bool has_document_ = false;  ///< one has begun
   TextTemplate around_;        ///< ids around each document
   std::string text_;
   std::vector<End> ends_;

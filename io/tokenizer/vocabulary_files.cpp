@@ -13,7 +13,7 @@ namespace {
 
 constexpr const char* kConfig = "config.json";
 
-/// Of a model's config.json in the folder the ids that end texts, as JSON; empty: none.
+/// The ids that end texts in a model's config.json in the folder, as JSON; empty: none.
 std::string ends_of_config(const std::filesystem::path& folder) {
   constexpr const char* kKey = "eos_token_id";
   std::error_code ignored;

@@ -22,7 +22,7 @@ struct CoreLimits {
   std::vector<int> cores;        ///< the affinity mask, ascending, not empty
   std::vector<CpuQuota> quotas;  ///< of all control groups that the process is in
   int requested_threads = 0;     ///< OMP_NUM_THREADS; 0: not set
-  double load = 0;               ///< of the machine, in the last minute; 0: not known
+  double load = 0;               ///< machine, last minute; 0: not known
 };
 
 /// The threads of one rank, and the reason. Counts of "here" are of its machine.
@@ -39,7 +39,7 @@ struct ThreadShare {
   int machine_cores = 1;       ///< that are online
   int fewest_threads = 1;      ///< of any rank of the world
   int most_threads = 1;        ///< of any rank of the world
-  double busiest_load = 0;     ///< of the machine with the most load a core
+  double busiest_load = 0;     ///< load of the machine with the most a core
   int busiest_cores = 1;       ///< that are online there
   std::optional<bool> yields;  ///< true if MPI gives up the core while it waits; not known: none
   [[nodiscard]] bool more_ranks_than_cores() const { return ranks_here > open_cores_here; }

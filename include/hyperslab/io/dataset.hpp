@@ -26,10 +26,10 @@ struct TokenFileSummary {
   std::uint64_t fingerprint = 0;  ///< of this file, in the way of TokenSource::fingerprint()
 };
 
-/// What a token file keeps of the vocabulary that made it.
+/// A token file keeps this record of the vocabulary that made it.
 struct VocabularyRecord {
-  std::int64_t ids = 0;           ///< of the vocabulary; 0: the file keeps nothing
-  std::uint64_t fingerprint = 0;  ///< of its tokens
+  std::int64_t ids = 0;           ///< size of the vocabulary; 0: the file keeps nothing
+  std::uint64_t fingerprint = 0;  ///< hash of its tokens
   std::int32_t end = -1;          ///< id after each document; -1: none
 };
 
@@ -190,7 +190,7 @@ class TokenSamples final : public Samples {
     std::int64_t window = 0;   ///< windows that begin in segments before it
   };
   [[nodiscard]] const Segment& segment_of(std::int64_t sample) const;
-  /// Of a segment with `targets` targets.
+  /// The samples of a segment with `targets` targets.
   [[nodiscard]] std::int64_t samples_of(std::int64_t targets) const;
   void add(Segment segment);
   [[nodiscard]] bool ignores_starts() const {
@@ -211,7 +211,7 @@ class TokenSamples final : public Samples {
   std::uint64_t seed_;
   bool shuffle_;
   TargetRules rules_;
-  Dim stride_;                     ///< of samples in file order
+  Dim stride_;                     ///< distance of samples in file order
   std::vector<Segment> segments_;  ///< those that hold samples
   std::int64_t size_ = 0;
   std::int64_t windows_ = 0;  ///< tokens at which a window may begin

@@ -24,7 +24,7 @@ class MemoryCheckpoints {
  public:
   /// The run that they belong to.
   struct Run {
-    std::string id;           ///< of read_run_id(); empty: nothing in memory belongs to it
+    std::string id;           ///< read_run_id(); empty: nothing in memory belongs to it
     std::string checkpoints;  ///< its directory of them on the disk
   };
   /// Collective; `run` is equal on all ranks.
@@ -58,7 +58,7 @@ class MemoryCheckpoints {
   /// has newer checkpoints of; not collective.
   void remove_forgotten() const;
 
-  [[nodiscard]] const std::string& folder() const;  ///< of this host
+  [[nodiscard]] const std::string& folder() const;  ///< this host's
 
  private:
   [[nodiscard]] bool leads() const { return leader_ == rank_; }

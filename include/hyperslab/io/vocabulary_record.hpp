@@ -9,7 +9,7 @@
 
 namespace hyperslab::io {
 
-/// What a file of this vocabulary's tokens keeps of it: `end` follows each document; -1: none.
+/// The record that a file of this vocabulary's tokens keeps: `end` follows each document; -1: none.
 [[nodiscard]] VocabularyRecord record_of(const Tokenizer& tokenizer, std::int32_t end);
 
 /// Throws Error(data) that names a file of `tokens` which was made with another vocabulary than

@@ -38,13 +38,13 @@ enum class ScheduleKind : std::uint8_t { constant, linear, cosine, wsd };
 struct OptimizerConfig {
   OptimizerKind name = OptimizerKind::adamw;
   double lr = 3e-4;
-  std::array<double, 2> betas = {0.9, 0.95};  ///< of two moments
-  double eps = 1e-8;                          ///< of the second moment's root
-  double momentum = 0.9;                      ///< of one
+  std::array<double, 2> betas = {0.9, 0.95};  ///< two moments'
+  double eps = 1e-8;                          ///< added to the second moment's root
+  double momentum = 0.9;                      ///< decay of one moment
   double weight_decay = 0.1;                  ///< of matrices
   bool decay_embeddings = true;               ///< token and position tables, patch matrix
   bool decay_norms_and_biases = false;
-  bool cautious_decay = false;        ///< where traits_of(name).decouples_decay: ops::DecayRule
+  bool cautious_decay = false;        ///< needs traits_of(name).decouples_decay: ops::DecayRule
   StateKind state = StateKind::fp32;  ///< bf16 where traits_of(name).has_bf16_state
   double clip_norm = 1.0;             ///< 0: no clipping
   double ema_decay = 0;               ///< of the exponential moving average of the weights; 0: none

@@ -70,7 +70,7 @@ class WideOperands {
   std::size_t count_ = 0;
 };
 
-/// Whether an op is the update of an optimizer, which knows gradients, values and moments in bf16.
+/// True if an op is the update of an optimizer, which knows gradients, values and moments in bf16.
 template <class Op>
 inline constexpr bool kIsUpdate = false;
 template <class... Operands>
