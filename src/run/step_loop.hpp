@@ -36,7 +36,7 @@ class StepLoop {
   std::int64_t run();
   /// The step of the checkpoint to go on from, if a spike ended the steps of run().
   [[nodiscard]] std::optional<std::int64_t> walk_back() const { return walk_back_; }
-  /// The step under way, 0 before the first.
+  /// The step in progress, 0 before the first.
   [[nodiscard]] std::int64_t step() const { return step_; }
   [[nodiscard]] bool was_stopped() const { return stop_; }
   [[nodiscard]] std::int64_t broken_images() const { return targets_.broken_images(); }
