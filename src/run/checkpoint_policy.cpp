@@ -187,7 +187,7 @@ void CheckpointPolicy::wait_for_save() {
   require_good_saves();
 }
 
-/// Rank 0 tells once that the disk is too slow for the deck.
+/// Rank 0 reports once that the disk is too slow for the deck.
 void CheckpointPolicy::tell_wait(double seconds) {
   constexpr double kWorthTelling = 1;
   const io::CheckpointConfig& config = parts_.start.config.checkpoint;
@@ -237,7 +237,7 @@ void CheckpointPolicy::take(const SaveOutcome& outcome) {
   }
 }
 
-/// Where all ranks have taken the same outcomes.
+/// Called where all ranks have taken the same outcomes.
 void CheckpointPolicy::require_good_saves() const {
   if (finite_.failed_saves() >= FiniteSteps::kMostFailedSaves) throw save_error();
   if (failures_ < parts_.start.config.checkpoint.max_failures) return;

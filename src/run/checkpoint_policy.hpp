@@ -34,11 +34,11 @@ class CheckpointPolicy {
     RunRecords& records;
     const ops::AlgorithmCache& algorithms;    ///< in use, to be kept
     const Spikes& spikes;                     ///< to be kept as they are after a step
-    std::vector<std::int64_t> abandoned;      ///< of rank 0: abandoned_steps()
+    std::vector<std::int64_t> abandoned;      ///< abandoned_steps(), on rank 0
     const io::MemoryCheckpoints* memory;      ///< null if the deck wants none
     std::function<void()> require_directory;  ///< rank 0, before a save: see RunLocks::renew()
   };
-  /// Collective: whether checkpoints are written beside training is one decision of all ranks.
+  /// Collective: all ranks together decide if checkpoints are written during training.
   CheckpointPolicy(Parts parts, std::int64_t first_step);
 
   /// The result of every step in order. Throws Error(numerics), the same on all ranks, after too
@@ -59,7 +59,7 @@ class CheckpointPolicy {
   [[nodiscard]] std::optional<std::int64_t> newest_up_to(std::int64_t step);
   /// Moves a save that is in progress; never blocks.
   void progress() { writer_.progress(); }
-  /// The same, and tells how a save went that ended.
+  /// Calls progress(), and reports the outcome of a save that ended.
   void poll();
   /// Waits for a save that is in progress. Collective.
   void finish_save();
@@ -90,8 +90,8 @@ class CheckpointPolicy {
   std::unique_ptr<train::SnapshotBuffer> buffer_;  ///< null: saves are written at once
   CheckpointWriter writer_;
   bool wait_told_ = false;
-  std::set<std::string> memory_failures_;  ///< told since a save in memory went well
-  SaveOutcome newest_;                     ///< of the newest save to the disk that ended
+  std::set<std::string> memory_failures_;  ///< reported since a save in memory went well
+  SaveOutcome newest_;                     ///< the newest save to the disk that ended
   int failures_ = 0;                       ///< newest saves that storage refused
 };
 

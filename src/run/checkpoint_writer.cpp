@@ -81,7 +81,7 @@ void CheckpointWriter::start_thread() {
   sigset_t all;
   sigset_t before;
   sigfillset(&all);
-  sigdelset(&all, SIGBUS);  // of this thread's own reads
+  sigdelset(&all, SIGBUS);  // this thread's own reads raise it
   pthread_sigmask(SIG_SETMASK, &all, &before);
   thread_ = std::thread([this] {
     outcome_ = attempt(*peers_, *job_);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes checkpoints: beside training from a snapshot, or at once.
+// Writes checkpoints: during training from a snapshot, or at once.
 #pragma once
 
 #include <atomic>
@@ -31,7 +31,7 @@ struct SaveJob {
   io::CheckpointMeta meta;
   std::vector<io::Slab> slabs;
   io::SaveOptions options;
-  io::KeepPolicy keep;  ///< what of earlier steps stays after it
+  io::KeepPolicy keep;  ///< the checkpoints of earlier steps that stay after it
   /// It goes into the memory of the hosts, where it replaces the one before; null: to the disk.
   const io::MemoryCheckpoints* memory = nullptr;
 };
@@ -51,14 +51,18 @@ class CheckpointWriter {
 
   /// Writes it now, on this thread and to the disk, and returns when all ranks have.
   [[nodiscard]] SaveOutcome write(const SaveJob& job);
+<<<<<<< HEAD
   /// Writes it on the thread, once `ready` is complete; no other may be in progress.
+=======
+  /// Writes it on the thread, once `ready` is complete; no other may be running.
+>>>>>>> c2
   void start(SaveJob job, const Event& ready);
   [[nodiscard]] bool is_busy() const { return job_ != nullptr; }
   /// The main thread's work for the threads of all ranks; never blocks.
   void progress();
   /// The outcome once the thread is done; nothing while it is not, or if it has nothing to do.
   [[nodiscard]] std::optional<SaveOutcome> poll();
-  /// The same, after waiting for it.
+  /// Waits for the thread and returns its outcome; nothing if it has nothing to do.
   [[nodiscard]] std::optional<SaveOutcome> finish();
 
  private:
@@ -72,7 +76,7 @@ class CheckpointWriter {
   Event ready_;
   double started_ = 0;
   std::thread thread_;
-  SaveOutcome outcome_;  ///< of the thread, read after is_done_
+  SaveOutcome outcome_;  ///< written by the thread, read after is_done_
   std::atomic<bool> is_done_ = false;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a GPU does in traced steps, as CUPTI tells it.
+// The activity of a GPU in traced steps, as CUPTI reports it.
 #pragma once
 
 #include <cstdint>

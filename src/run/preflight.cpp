@@ -55,7 +55,7 @@ void check_space(const Start& start, std::uint64_t bytes, std::int64_t first_ste
   const io::CheckpointConfig& config = start.config.checkpoint;
   std::error_code error;
   const std::filesystem::space_info disk = std::filesystem::space(start.checkpoints, error);
-  if (error) return;  // a file system that does not tell
+  if (error) return;  // the file system does not report it
   CheckpointSpace space;
   space.directory = start.checkpoints;
   space.free = disk.available;

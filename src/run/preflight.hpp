@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is checked of hosts, disks, links and devices before the first step.
+// Checks of hosts, disks, links and devices before the first step.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace hyperslab::run {
 struct CheckpointSpace {
   std::string directory;
   std::uint64_t free = 0;
-  std::uint64_t bytes = 0;    ///< of one checkpoint
+  std::uint64_t bytes = 0;    ///< the size of one checkpoint
   std::int64_t existing = 0;  ///< complete checkpoints that are there, and make room when they go
   std::int64_t keep = 0;      ///< as checkpoint.keep; 0: all
   std::int64_t planned = 0;   ///< checkpoints that this start will write

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What NVIDIA's driver says of a GPU: clocks that are held back, memory errors.
+// Faults of a GPU that NVIDIA's driver reports: clocks that are held back, memory errors.
 #pragma once
 
 #include <string>
@@ -23,7 +23,7 @@ struct Nvml {
 };
 
 /// The problem of the GPU at this PCI bus id, one line without its end: "its clock is held back by
-/// heat (1200 of 1980 MHz); ...". Empty: nothing, or the driver does not tell.
+/// heat (1200 of 1980 MHz); ...". Empty: nothing, or the driver reports none.
 [[nodiscard]] std::string gpu_problem(const Nvml& nvml, const std::string& bus_id);
 
 /// gpu_problem by the driver's library, if there is one.

@@ -15,11 +15,11 @@ namespace hyperslab::run {
 struct RankTimes {
   std::string host;
   std::string device;
-  double product_seconds = 0;  ///< of a fixed matrix product
+  double product_seconds = 0;  ///< time of a fixed matrix product
   struct Group {
     comm::GroupRole role;
-    int leader = 0;      ///< the world rank of its first member, which tells groups apart
-    double seconds = 0;  ///< of an all_reduce
+    int leader = 0;      ///< the world rank of its first member, which identifies the group
+    double seconds = 0;  ///< time of an all_reduce
   };
   std::vector<Group> groups;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What rank 0 tells the user while a run goes on.
+// The lines that rank 0 prints for the user during a run.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ class Progress {
  private:
   [[nodiscard]] std::string text(const io::MetricsLine& line) const;
   bool enabled_;
-  int columns_;  ///< of the terminal; 0: there is none
+  int columns_;  ///< width of the terminal; 0: there is none
   bool open_ = false;
   std::int64_t total_steps_;
   std::int64_t log_every_;

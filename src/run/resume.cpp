@@ -184,7 +184,7 @@ std::optional<std::int64_t> Resuming::older_than_damaged(std::int64_t step) cons
   return of_first_rank(start_.world, older);
 }
 
-/// Of the base whose adapters the step holds; 0: it is damaged, or holds none.
+/// The step of the base whose adapters the step holds; 0: it is damaged, or holds none.
 std::int64_t Resuming::base_step(std::int64_t step) const {
   if (!start_.config.adapter) return 0;
   std::optional<std::int64_t> found;

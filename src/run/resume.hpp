@@ -14,10 +14,10 @@ namespace hyperslab::run {
 
 /// The point from which a start resumes.
 struct ResumePoint {
-  std::int64_t first_step = 1;     ///< of this start
-  double earlier_seconds = 0;      ///< of training, over all earlier starts
+  std::int64_t first_step = 1;     ///< the first of this start
+  double earlier_seconds = 0;      ///< time of training, over all earlier starts
   std::string spikes;              ///< Spikes::checkpoint_text(); empty: none
-  ops::AlgorithmCache algorithms;  ///< of rank 0: those that the checkpoint holds
+  ops::AlgorithmCache algorithms;  ///< on rank 0: the algorithms that the checkpoint holds
 };
 
 /// Loads the checkpoint that the command line or the deck chooses into the trainer: the newest

@@ -38,7 +38,8 @@ void RunData::open() {
   const std::int64_t ids = tokenizer_ ? tokenizer_->vocabulary() : 0;
   data_ = train::open_data(config, io::DataPart::both, ids);
   if (tokenizer_) train::require_same_vocabulary(data_, *tokenizer_, config);
-  (void)data_.train->fingerprint();  // of what the first step reads, not the first checkpoint
+  (void)data_.train
+      ->fingerprint();  // fingerprints the data of the first step, not of the first checkpoint
   last_step_ = train::total_steps(config, train_samples().size());
   if (config.schedule.warmup_steps > last_step_) {
     throw Error(

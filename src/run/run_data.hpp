@@ -26,14 +26,14 @@ class RunData {
 
   [[nodiscard]] const io::DataSource& train_source() const { return *data_.train; }
   [[nodiscard]] const io::Samples& train_samples() const { return *data_.train_samples; }
-  [[nodiscard]] std::int64_t last_step() const { return last_step_; }  ///< of the run
+  [[nodiscard]] std::int64_t last_step() const { return last_step_; }  ///< the run's last one
   /// Null if the deck names none.
   [[nodiscard]] const io::Samples* validation_samples() const {
     return data_.validation_samples.get();
   }
   [[nodiscard]] std::int64_t validation_count() const;  ///< samples of one validation
   [[nodiscard]] bool has_tokenizer() const { return tokenizer_ != nullptr; }
-  /// Of rank 0, for checkpoints.
+  /// The files of the vocabulary, for checkpoints; on rank 0.
   [[nodiscard]] const std::vector<io::VocabularyFile>& vocabulary_files() const {
     return vocabulary_files_;
   }
@@ -71,7 +71,7 @@ class TargetCheck {
   [[nodiscard]] std::int64_t broken_images() const { return broken_images_; }
 
  private:
-  std::int64_t images_ = 0;  ///< of a batch; 0 of text
+  std::int64_t images_ = 0;  ///< images of a batch; 0 if it is text
   std::int64_t broken_images_ = 0;
   int without_targets_in_a_row_ = 0;
 };

@@ -29,7 +29,7 @@ class RunLocks {
   void lock_checkpoints();
 
   const Start& start_;
-  std::unique_ptr<RunLock> run_;  // of rank 0; released last
+  std::unique_ptr<RunLock> run_;  // held by rank 0; released last
   std::unique_ptr<RunLock> checkpoints_;
 };
 

@@ -66,7 +66,7 @@ std::string RunRecords::open_first_ranks_files(std::int64_t first_step) {
   return folder;
 }
 
-/// Writes the deck of this start beside those of earlier ones.
+/// Writes the deck of this start next to the decks of earlier ones.
 void RunRecords::keep_deck(const std::string& start_folder) const {
   const std::filesystem::path decks = std::filesystem::path(start_.config.run.directory) / "decks";
   std::error_code error;

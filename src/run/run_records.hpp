@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run writes down of its steps: metrics, timings, norms, traces, and lines for the user.
+// Records of a run's steps: metrics, timings, norms, traces, and lines for the user.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ namespace hyperslab::run {
 /// The setting of a run on this rank, for the records of its steps.
 struct RunSetting {
   std::string device;                                ///< "cpu", or the name of the GPU
-  mesh::Coordinates at;                              ///< of this rank
+  mesh::Coordinates at;                              ///< this rank's
   std::map<comm::GroupRole, comm::Traffic> traffic;  ///< planned, of one step, by group
 };
 
@@ -53,9 +53,9 @@ class RunRecords {
   /// Writes out everything.
   void finish();
 
-  [[nodiscard]] double seconds() const { return now_seconds() - started_; }  ///< of this start
+  [[nodiscard]] double seconds() const { return now_seconds() - started_; }  ///< time of this start
   [[nodiscard]] double wall_seconds() const { return earlier_seconds_ + seconds(); }
-  [[nodiscard]] double last_loss() const { return last_loss_; }  ///< of the newest step taken
+  [[nodiscard]] double last_loss() const { return last_loss_; }  ///< the newest step's
   /// Bytes of this rank at the peak, over the steps of this start.
   [[nodiscard]] std::int64_t memory_peak() const { return memory_peak_; }
 
@@ -76,21 +76,21 @@ class RunRecords {
   const RunData& data_;
   train::Trainer& trainer_;
   RunSetting setting_;
-  std::unique_ptr<io::MetricsLog> metrics_;          // of rank 0
-  std::unique_ptr<io::TensorboardLog> tensorboard_;  // of rank 0, if the deck asks for it
-  std::unique_ptr<NormsLog> norms_;                  // of rank 0
+  std::unique_ptr<io::MetricsLog> metrics_;          // rank 0's
+  std::unique_ptr<io::TensorboardLog> tensorboard_;  // rank 0's, if the deck asks for it
+  std::unique_ptr<NormsLog> norms_;                  // rank 0's
   std::unique_ptr<io::TimingWriter> timing_;
   std::unique_ptr<Progress> progress_;
   std::unique_ptr<DeviceTrace> device_trace_;  // on a GPU
   StepClock clock_;
-  comm::ClockOffset clock_offset_;                    // of the newest traced step
-  std::optional<train::TextAmount> validation_text_;  // absent if the vocabulary does not tell
+  comm::ClockOffset clock_offset_;                    // measured in the newest traced step
+  std::optional<train::TextAmount> validation_text_;  // absent if the vocabulary does not show it
   std::optional<io::MetricsLine::Validation> validation_;
-  std::optional<io::TimingRow> row_;  // of the newest step taken, until its checkpoint is written
+  std::optional<io::TimingRow> row_;  // the newest step's, until its checkpoint is written
   double rate_ = 0;                   // FLOP/s of all ranks together
-  double flops_full_ = 0;             // of a step, with all of attention
+  double flops_full_ = 0;             // FLOP of a step, with all of attention
   double started_ = 0;
-  double earlier_seconds_ = 0;  // of earlier starts
+  double earlier_seconds_ = 0;  // time of earlier starts
   double last_loss_ = 0;
   std::int64_t memory_peak_ = 0;
 };

@@ -40,11 +40,11 @@ class RunSamples {
   const Start& start_;
   std::unique_ptr<io::Tokenizer> tokenizer_;  // absent without samples
   io::TextEnds ends_;
-  std::vector<std::string> texts_;             // of all prompts
+  std::vector<std::string> texts_;             // all prompts
   generate::Prompts prompts_;                  // likewise
-  std::unique_ptr<comm::World> tensor_ranks_;  // of this rank's group; absent if it is alone
+  std::unique_ptr<comm::World> tensor_ranks_;  // this rank's group; absent if it is alone
   std::unique_ptr<generate::Generator> generator_;
-  std::unique_ptr<io::LineLog> log_;  // of the first rank
+  std::unique_ptr<io::LineLog> log_;  // the first rank's
 };
 
 }  // namespace hyperslab::run

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run tells at its end: figures, and the commands that go on from there.
+// The summary at the end of a run: figures, and the commands that go on from there.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ struct RunSummary {
   };
   std::int64_t first_step = 1;
   std::int64_t step = 0;       ///< the newest
-  std::int64_t last_step = 0;  ///< of the run
+  std::int64_t last_step = 0;  ///< the run's
   bool on_request = false;     ///< stopped by a signal
   double seconds = 0;          ///< of this start
   double all_seconds = 0;      ///< of all starts

@@ -26,7 +26,7 @@ class RunTasks {
  private:
   const Start& start_;
   tasks::EncodedTasks tasks_;
-  std::unique_ptr<io::LineLog> log_;  // of the first rank
+  std::unique_ptr<io::LineLog> log_;  // the first rank's
 };
 
 }  // namespace hyperslab::run

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether the memory of hosts has room for copies of the state that is saved beside training.
+// Checks that hosts have memory for copies of the state that is saved during training.
 #pragma once
 
 #include <cstdint>
@@ -11,12 +11,12 @@
 
 namespace hyperslab::run {
 
-/// The memory of a host that checkpoints beside training take.
+/// The memory of a host that checkpoints during training take.
 struct SnapshotRoom {
   std::string host;
-  std::int64_t bytes = 0;  ///< of a copy of a rank's state, the most of all ranks
-  int ranks = 1;           ///< of the host
-  int copies = 1;          ///< of each rank's state at once
+  std::int64_t bytes = 0;  ///< size of a copy of a rank's state, the most of all ranks
+  int ranks = 1;           ///< ranks on the host
+  int copies = 1;          ///< copies of each rank's state at once
   std::int64_t free_bytes = 0;
 };
 /// Empty if half of what is free is enough, else what is missing where.
@@ -27,7 +27,7 @@ struct SnapshotRoom {
 /// of its own ranks and, of several hosts, of another host's.
 [[nodiscard]] int copies_in_memory(const io::CheckpointConfig& config, bool has_other_hosts);
 
-/// The buffer of this rank if its run saves on the way beside training; null if the deck does not
+/// The buffer of this rank if its run saves on the way during training; null if the deck does not
 /// want that, or, with a warning, if a host has no room. Collective, alike on all ranks.
 [[nodiscard]] std::unique_ptr<train::SnapshotBuffer> make_snapshot_buffer(const Start& start,
                                                                           train::Trainer& trainer);

@@ -49,7 +49,7 @@ class SpikeDetector {
   explicit SpikeDetector(const train::SpikeConfig& config) : config_(config) {}
   /// z-scores and verdict; changes nothing. Nothing is a spike before the warm-up has ended.
   [[nodiscard]] Verdict look(double loss, double norm) const;
-  /// The same, and takes the step into the statistics or counts the spike.
+  /// Judges as look(), and takes the step into the statistics or counts the spike.
   Verdict judge(double loss, double norm);
   [[nodiscard]] const State& state() const { return state_; }
   void set_state(const State& state) { state_ = state; }
@@ -85,7 +85,7 @@ class Spikes {
   void go_back_for(std::int64_t step);
   [[nodiscard]] std::int64_t walk_backs() const { return walk_backs_; }
   [[nodiscard]] std::int64_t spikes() const { return spikes_; }     ///< so far, of the whole run
-  [[nodiscard]] std::int64_t left_out() const { return skipped_; }  ///< of these
+  [[nodiscard]] std::int64_t left_out() const { return skipped_; }  ///< spikes that updated nothing
 
   /// For checkpoints: all of this after the newest step taken, one line. Empty: policy ignore.
   [[nodiscard]] std::string checkpoint_text() const;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the parts of a run share: the ranks, the deck and the command line of one start.
+// Shared by the parts of a run: the ranks, the deck and the command line of one start.
 #pragma once
 
 #include <cstdint>

@@ -220,8 +220,8 @@ void StepLoop::tell(const Spikes::Spike& spike, const std::string& what) {
   }
 }
 
-/// Where the host knows a step's result at once, and the parameters are still those before it: the
-/// first of the steps in a row that are not finite is computed once more, by every rank for itself.
+/// The first of several steps in a row that are not finite is computed once more, by every rank for
+/// itself, if the host knows its result at once and it has not changed the parameters.
 void StepLoop::name_bad_numbers(const train::Trainer::StepArgs& args) {
   const train::Config& config = parts_.start.config;
   const bool at_once = parts_.trainer.context().device() == Device::cpu ||

@@ -24,7 +24,7 @@
 namespace hyperslab::run {
 namespace {
 
-constexpr double kSlowSaveBytesPerSecond = 200e6;  // of all ranks, until a save has been seen
+constexpr double kSlowSaveBytesPerSecond = 200e6;  // all ranks together, until a save has been seen
 constexpr std::uint64_t kMostLeftOutBytes = 1 << 24;
 
 /// Collective: hosts and placement of the ranks.

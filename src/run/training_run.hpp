@@ -57,11 +57,11 @@ class TrainingRun {
   RunSamples samples_;  // uses the trainer
   RunSetting setting_;
   std::optional<io::MemoryCheckpoints> memory_;
-  std::string run_id_;  // of rank 0; empty without memory_
+  std::string run_id_;  // rank 0's; empty without memory_
   Spikes spikes_;
   ResumePoint point_;
-  ops::AlgorithmCache algorithms_;       // of all ranks, chosen before the first step
-  std::vector<std::int64_t> abandoned_;  // of rank 0
+  ops::AlgorithmCache algorithms_;       // the same on all ranks, chosen before the first step
+  std::vector<std::int64_t> abandoned_;  // rank 0's
   std::unique_ptr<RunRecords> records_;  // absent if nothing is left to do
   std::unique_ptr<CheckpointPolicy> policy_;
   std::unique_ptr<StepLoop> loop_;
