@@ -51,11 +51,7 @@ class CheckpointWriter {
 
   /// Writes it now, on this thread and to the disk, and returns when all ranks have.
   [[nodiscard]] SaveOutcome write(const SaveJob& job);
-<<<<<<< HEAD
-  /// Writes it on the thread, once `ready` is complete; no other may be in progress.
-=======
   /// Writes it on the thread, once `ready` is complete; no other may be running.
->>>>>>> c2
   void start(SaveJob job, const Event& ready);
   [[nodiscard]] bool is_busy() const { return job_ != nullptr; }
   /// The main thread's work for the threads of all ranks; never blocks.
