@@ -125,7 +125,7 @@ TEST(OutOfMemory, NamesTheArenaTheBytesAndWhatIsFree) {
     FAIL() << "nothing was thrown";
   } catch (const OutOfMemory& error) {
     EXPECT_EQ(error.code(), ExitCode::device);
-    EXPECT_THAT(error.facts(), HasSubstr(std::to_string(kTooMuch) + " bytes were asked for"));
+    EXPECT_THAT(error.facts(), HasSubstr("1073741824.00 GiB were asked for"));
     EXPECT_THAT(error.facts(), HasSubstr("(activations)"));
     EXPECT_THAT(error.facts(), HasSubstr(" are free"));
   }

@@ -4,8 +4,11 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
+#include <iomanip>
 #include <map>
+#include <sstream>
 
 #include "hyperslab/core/error.hpp"
 #include "train/closed_forms.hpp"
@@ -207,10 +210,12 @@ TEST(OutOfMemory, OfATrainerSaysWhatWouldHelp) {
     EXPECT_EQ(error.code(), ExitCode::device);
     // Where a control group bounds memory, all that the rank needs is compared before anything is
     // taken.
-    const std::string of_activations =
-        std::to_string(plan.memory.activations) + " bytes were asked for (activations)";
+    std::ostringstream asked;
+    asked << std::fixed << std::setprecision(2)
+          << std::ldexp(static_cast<double>(plan.memory.activations), -30)
+          << " GiB were asked for (activations)";
     EXPECT_THAT(error.what(),
-                AnyOf(HasSubstr(of_activations), HasSubstr("by the limit of control group")));
+                AnyOf(HasSubstr(asked.str()), HasSubstr("by the limit of control group")));
     EXPECT_THAT(error.what(), HasSubstr("are free"));
     EXPECT_THAT(error.what(), HasSubstr("train.microbatch: 32768 (saves "));
     EXPECT_THAT(error.what(), HasSubstr("memory.recompute: full (saves "));

@@ -209,8 +209,8 @@ TEST(Refuses, AllProblemsAtOnceSortedByLine) {
             "deck.yaml:7:3: model.heads: 5 heads do not divide width 48; nearest: 4 or 6\n"
             "deck.yaml:13:10: train.steps: must be a whole number, found '1e1'; write 10\n"
             "--set optimizer.lr=fast: must be a finite number, found 'fast'\n"
-            "--set parallel.data=2: needs 2 ranks (2 x 1 x 1, data x tensor x pipeline), 1 were "
-            "started; start 2 or set parallel.data to 1");
+            "--set parallel.data=2: needs 2 ranks (2 x 1 x 1, data x tensor x pipeline), 1 was "
+            "started; start 2 (mpirun -np 2 hyperslab ...) or set parallel.data to 1");
 }
 
 TEST(Refuses, ShowsFiftyProblemsAtMost) {

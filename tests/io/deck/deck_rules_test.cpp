@@ -360,7 +360,7 @@ TEST(Rules, CpuOnAGpuMachineIsTheCpu) {
 
 TEST(Rules, APlanWasNotStarted) {
   EXPECT_EQ(refusal(kValid, {}, {.ranks = 3, .is_plan = true}),
-            "deck.yaml:1:1: parallel.data: needs 1 ranks (1 x 1 x 1, data x tensor x pipeline), "
+            "deck.yaml:1:1: parallel.data: needs 1 rank (1 x 1 x 1, data x tensor x pipeline), "
             "--ranks is 3; set it to 1 or set parallel.data to 3");
 }
 
