@@ -86,10 +86,12 @@ Arguments checkpoint_arguments() {
       "hyperslab checkpoint prune DIR --keep N [--keep-every N] [--dry-run]\n"
       "hyperslab checkpoint export DIR --output FOLDER [options]\n"
       "hyperslab checkpoint import FOLDER --output DIR\n"
-      "                   [--deck DECK | --dropout P | --base DIR] [--ignore-config-key KEY]...\n"
+      "                   [--deck DECK | --dropout P | --base DIR]\n"
+      "                   [--ignore-config-key KEY]...\n"
       "hyperslab checkpoint merge DIR --output DIR [--base DIR]\n"
       "hyperslab checkpoint quantize DIR --weights int8|int4 --output DIR\n"
-      "                   [--group N] [--activations A] [--calibrate N [--set data.train=[FILE]]]",
+      "                   [--group N] [--activations A]\n"
+      "                   [--calibrate N [--set data.train=[FILE]]]",
       "info shows what checkpoints hold.\n"
       "verify checks every block, and that every tensor is covered exactly once.\n"
       "diff says how two differ (exit code 4 if they do).\n"
