@@ -118,7 +118,7 @@ run_ctest() {
 whole_runs=build/whole_runs
 whole_runs_process=
 start_whole_runs() {
-  ctest --test-dir "$whole_runs" -j $(($(hs_cores) * 3)) --output-on-failure --no-tests=error \
+  ctest --test-dir "$whole_runs" -j $((($(hs_cores) * 3 + 1) / 2)) --output-on-failure --no-tests=error \
     --output-junit "$scratch/whole_runs.xml" -L "e2e|fault" -LE "$left_out|timed" >"$scratch/whole_runs" 2>&1 &
   whole_runs_process=$!
   trap 'kill "$whole_runs_process" 2>/dev/null; rm -rf -- "$scratch"' EXIT
