@@ -24,7 +24,7 @@ class ModelQueue {
     std::function<void()> refuse;  ///< the queue was closed before its turn came
     bool is_alone = false;         ///< it needs the model while nothing else is in progress
   };
-  /// What works in progress share. Nothing throws.
+  /// The calls that drive the texts in progress. Nothing throws.
   struct Model {
     std::function<bool()> has_room;  ///< for work that begins now
     std::function<bool()> step;      ///< goes on with all; false: nothing is in progress
