@@ -115,6 +115,8 @@ class Exchange(support.Case):
     def test_begin_and_end_of_text_come_back(self):
         shutil.copytree(self.folder / "llama_hf", self.folder / "ids_hf")
         self.change_config("ids_hf", bos_token_id=0, eos_token_id=1)
+        # Each file comes back as it was, so both have the ids.
+        (self.folder / "ids_hf/generation_config.json").write_text('{"bos_token_id": 0, "eos_token_id": 1}', encoding="utf-8")
         self.imported("ids_hf", "--output", "ids")
         result = self.run_program("train", "ids/deck.yaml", *support.overrides(
             "data.train=[text.bin]", "train.steps=1", "train.global_batch=12", "train.microbatch=12"))
