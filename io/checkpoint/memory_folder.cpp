@@ -99,7 +99,7 @@ bool is_superseded(const std::string& host, const std::string& id) {
 }  // namespace
 
 MemoryFolder::MemoryFolder(std::string directory, std::string id, std::string host,
-                           std::string checkpoints)
+                           const std::string& checkpoints)
     : directory_(std::move(directory)),
       id_(std::move(id)),
       host_(std::move(host)),

@@ -16,7 +16,8 @@ class MemoryFolder {
  public:
   /// `checkpoints`: the run's directory of them, whose id `id` is; empty: it has none, and nothing
   /// in memory belongs to it.
-  MemoryFolder(std::string directory, std::string id, std::string host, std::string checkpoints);
+  MemoryFolder(std::string directory, std::string id, std::string host,
+               const std::string& checkpoints);
 
   [[nodiscard]] const std::string& path() const { return path_; }
   /// Makes the folders, or takes those that are there, and holds the host's one until remove() or
