@@ -81,7 +81,7 @@ RELATIVE = {"speed_up": "tokens_per_second", "efficiency": "tokens_per_second", 
 
 LOSSES = ("training_loss", "validation_loss", "final_loss", "best_validation_loss", "equal_time_loss")
 RATES = ("tokens_per_second", "tokens_per_second_per_rank", "images_per_second")
-# What is measured on the validation data, alike in training and evaluation; all else is of one command.
+# Columns measured on the validation data, alike in training and evaluation; all others belong to one command.
 QUALITY = (*LOSSES, "perplexity", "token_accuracy", "top1", "best_top1", "top5")
 
 

@@ -24,7 +24,7 @@ struct ApiAccess {
   std::size_t waiting = 64;  ///< requests of each kind that may wait to be read
 };
 
-/// What the paths of the server mean. Requests with a body are read by threads of their own, one
+/// The meaning of the server's paths. Requests with a body are read by threads of their own, one
 /// for completions and one for the others, as texts may take seconds to encode.
 class Api {
  public:

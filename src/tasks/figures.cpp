@@ -41,7 +41,7 @@ double characters(std::string_view text) {
   return static_cast<double>(std::ranges::count_if(text, begins));
 }
 
-/// What the log-probability of an ending is divided by. One without tokens has the
+/// The divisor of the log-probability of an ending. One without tokens has the
 /// log-probability 0, whatever it is divided by.
 double divisor(const std::string& metric, const Choice& choice, const Request& request) {
   if (metric == "acc_norm") return characters(choice.ending);

@@ -10,7 +10,7 @@ import support
 WITHIN = 0.02
 TRAINED = ("train.steps=2", "train.validate_every=0", "data.validation=[]", "checkpoint.every=0", "checkpoint.final=false",
            "schedule.warmup_steps=1", "model.layers=4", "model.width=64", "model.heads=4")
-# Of a base of this shape; whether its parameters are as they are or quantized.
+# A base of this shape, with its parameters as they are or quantized.
 ADAPTED = ("adapter.rank=4", "checkpoint.initial=base/checkpoints")
 # Name -> ranks and settings.
 POINTS = {

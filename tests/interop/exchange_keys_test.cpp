@@ -14,7 +14,7 @@ namespace {
 
 using nlohmann::json;
 
-// What is not known may decide what the model computes: no warning is enough.
+// An unknown key may decide what the model computes: no warning is enough.
 TEST(ExchangeConfig, KeysInNoTableAreRefusedUnlessTheyAreSaidToDecideNothing) {
   const std::string text = with_keys(model::Family::llama, {{"my_key", 1}, {"other", {2}}});
   const auto read = [&](const std::vector<std::string>& ignored) {

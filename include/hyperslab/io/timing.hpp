@@ -104,7 +104,7 @@ struct TimingRow {
 /// pipeline_comm_seconds, pipeline_idle_seconds, wait_seconds, checkpoint_seconds, tokens,
 /// memory_peak_bytes, memory_now_bytes.
 ///
-/// Of gradients: reduce_busy_seconds is the time with at least one of their reductions in progress,
+/// Gradient reductions: reduce_busy_seconds is time with at least one of their reductions in progress,
 /// reduce_exposed_seconds the part of it in which the rank had nothing to do but wait for their
 /// ends, after all members of the group had come to the wait; never more than reduce_busy_seconds.
 /// wait_seconds: for slower ranks, that is in the sum of the step's scalars over all ranks, which
