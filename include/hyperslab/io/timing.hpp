@@ -104,14 +104,15 @@ struct TimingRow {
 /// pipeline_comm_seconds, pipeline_idle_seconds, wait_seconds, checkpoint_seconds, tokens,
 /// memory_peak_bytes, memory_now_bytes.
 ///
-/// Gradient reductions: reduce_busy_seconds is time with at least one of their reductions in progress,
-/// reduce_exposed_seconds the part of it in which the rank had nothing to do but wait for their
-/// ends, after all members of the group had come to the wait; never more than reduce_busy_seconds.
-/// wait_seconds: for slower ranks, that is in the sum of the step's scalars over all ranks, which
-/// moves next to nothing, and on the CPU in gradient reductions before all members had come. A GPU
-/// does not see who is late in a reduction: there such waiting is in reduce_exposed_seconds, and is
-/// what a rank has beyond the least of its data group in the same step (analysis/ splits it so).
-/// Waits for tensor and pipeline partners are in the columns of their own.
+/// Gradient reductions: reduce_busy_seconds is time with at least one of their reductions in
+/// progress, reduce_exposed_seconds the part of it in which the rank had nothing to do but wait for
+/// their ends, after all members of the group had come to the wait; never more than
+/// reduce_busy_seconds. wait_seconds: for slower ranks, that is in the sum of the step's scalars
+/// over all ranks, which moves next to nothing, and on the CPU in gradient reductions before all
+/// members had come. A GPU does not see who is late in a reduction: there such waiting is in
+/// reduce_exposed_seconds, and is what a rank has beyond the least of its data group in the same
+/// step (analysis/ splits it so). Waits for tensor and pipeline partners are in the columns of
+/// their own.
 ///
 /// /groups/<name>, with the attribute `size`, has a row for each row of /steps in
 /// calls, bytes, seconds, exposed_seconds, arrival_seconds, and the world ranks of its members in
