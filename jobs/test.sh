@@ -121,7 +121,8 @@ start_whole_runs() {
   ctest --test-dir "$whole_runs" -j $((($(hs_cores) * 3 + 1) / 2)) --output-on-failure --no-tests=error \
     --output-junit "$scratch/whole_runs.xml" -L "e2e|fault" -LE "$left_out|timed" >"$scratch/whole_runs" 2>&1 &
   whole_runs_process=$!
-  trap 'kill "$whole_runs_process" 2>/dev/null; rm -rf -- "$scratch"' EXIT
+  # Under set -e a trap that fails would be the status of the whole script.
+  trap 'kill "$whole_runs_process" 2>/dev/null || true; rm -rf -- "$scratch"' EXIT
 }
 end_whole_runs() {
   local status=0
