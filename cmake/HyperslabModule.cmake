@@ -4,20 +4,22 @@
 #   which must compile alone (target all_verify_interface_header_sets).
 set(CMAKE_VERIFY_INTERFACE_HEADER_SETS ON)
 
-# hyperslab_unite(target): compiles its sources in batches of eight if HYPERSLAB_UNITY is on.
+# hyperslab_unite(target): compiles its sources in batches of eight if HYPERSLAB_UNITY is on; CUDA's, and those with
+# options of their own, stay alone.
 function(hyperslab_unite target)
+  get_target_property(sources ${target} SOURCES)
+  list(FILTER sources INCLUDE REGEX "\\.cu$")
+  set_source_files_properties(${sources} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${HYPERSLAB_UNITY} UNITY_BUILD_BATCH_SIZE 8)
 endfunction()
 
 function(hyperslab_add_module name)
-  cmake_parse_arguments(ARG "COLD" "" "SOURCES;LINK;PRIVATE" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "SOURCES;LINK;PRIVATE" ${ARGN})
   set(target "hyperslab_${name}")
   file(GLOB headers CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/include/hyperslab/${name}/*.hpp")
   add_library(${target} ${ARG_SOURCES})
   target_sources(${target} PUBLIC FILE_SET HEADERS BASE_DIRS "${PROJECT_SOURCE_DIR}/include"
                                                    FILES ${headers})
-  if(ARG_COLD)
-    hyperslab_unite(${target})
-  endif()
+  hyperslab_unite(${target})
   target_link_libraries(${target} PUBLIC ${ARG_LINK} PRIVATE ${ARG_PRIVATE} hyperslab_flags)
 endfunction()

@@ -61,9 +61,9 @@ class HeaderReader {
     if ((flags_ & 0x10U) != 0) prefix.skip(4);   // when attributes move elsewhere
     const std::uint64_t bytes = prefix.number(std::size_t{1} << (flags_ & 3U));
     const std::uint64_t used = all - prefix.left();
-    constexpr std::uint64_t kChecksum = 4;
+    constexpr std::uint64_t kChecksumBytes = 4;
     if (bytes > source_.size()) prefix.fail(fmt::format("{} bytes of messages", bytes));
-    add_messages(checked(source_, address, used + bytes + kChecksum, what_).subspan(used), 2);
+    add_messages(checked(source_, address, used + bytes + kChecksumBytes, what_).subspan(used), 2);
   }
 
   void add_messages(std::span<const std::byte> bytes, int version) {

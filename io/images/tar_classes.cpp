@@ -18,8 +18,6 @@ std::string_view folder_around(std::string_view path) {
   return slash == path.npos ? std::string_view() : path.substr(0, slash);
 }
 
-std::string_view file_of(std::string_view name) { return name.substr(name.rfind('/') + 1); }
-
 bool is_hidden(std::string_view path) {
   return path.starts_with('.') || path.find("/.") != path.npos;
 }

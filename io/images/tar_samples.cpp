@@ -27,8 +27,6 @@ std::string suffix_of(std::string_view name) {
 
 std::string_view stem_of(std::string_view name) { return name.substr(0, name.rfind('.')); }
 
-std::string_view file_of(std::string_view name) { return name.substr(name.rfind('/') + 1); }
-
 std::int64_t label_in(const ImageFile& tar, const TarMember& member) {
   std::string_view text = text_of(tar.file.bytes().subspan(static_cast<std::size_t>(member.offset),
                                                            static_cast<std::size_t>(member.bytes)));

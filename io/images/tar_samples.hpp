@@ -16,6 +16,11 @@ namespace hyperslab::io {
 /// "._x.jpg" that macOS adds.
 [[nodiscard]] bool has_image_suffix(std::string_view name);
 
+/// The name of a member without its folders.
+[[nodiscard]] inline std::string_view file_of(std::string_view name) {
+  return name.substr(name.rfind('/') + 1);
+}
+
 /// An image of a tar and what the tar says of its class.
 struct TarSample {
   std::string name;

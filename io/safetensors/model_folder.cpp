@@ -19,7 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 
-constexpr std::size_t kBlockElements = 1 << 18;
+constexpr std::size_t kExportBlockElements = 1 << 18;
 constexpr std::size_t kCopyBytes = 1 << 20;
 
 const char* header_name(DType dtype) {
@@ -106,7 +106,7 @@ f16 narrow(float value, f16) { return to_f16(value); }
 template <class T>
 void write_narrowed(storage::File& file, std::uint64_t offset, const SafetensorsSpec& tensor,
                     std::span<const float> values) {
-  std::vector<T> block(std::min(values.size(), kBlockElements));
+  std::vector<T> block(std::min(values.size(), kExportBlockElements));
   while (!values.empty()) {
     const std::size_t some = std::min(values.size(), block.size());
     for (std::size_t i = 0; i < some; ++i) {

@@ -57,8 +57,8 @@ std::vector<std::size_t> parts_of(const std::vector<std::string_view>& lines) {
 
 }  // namespace
 
-bool is_json_lines(const std::string& path, const JsonLines& json) {
-  return json.all || path.ends_with(".jsonl");
+bool is_json_lines(const std::string& path, const JsonLines& format) {
+  return format.all || path.ends_with(".jsonl");
 }
 
 void warn_of_json(const std::string& path) {
@@ -93,8 +93,8 @@ void refuse_other_formats(const std::vector<std::string>& inputs) {
   }
 }
 
-JsonLinesReader::JsonLinesReader(const std::string& path, JsonLines json, std::size_t most)
-    : path_(path), json_(std::move(json)), most_(most), file_(path) {}
+JsonLinesReader::JsonLinesReader(const std::string& path, JsonLines format, std::size_t most)
+    : path_(path), json_(std::move(format)), most_(most), file_(path) {}
 
 /// Whole lines that follow: at least one unless the file has ended.
 std::string_view JsonLinesReader::fill() {

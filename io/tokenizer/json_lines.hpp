@@ -35,7 +35,7 @@ void refuse_other_formats(const std::vector<std::string>& inputs);
 class JsonLinesReader {
  public:
   /// Throws Error(data) if `path` is not a readable file. `most`: bytes that a line may have.
-  JsonLinesReader(const std::string& path, JsonLines json, std::size_t most = kMostJsonLineBytes);
+  JsonLinesReader(const std::string& path, JsonLines format, std::size_t most = kMostJsonLineBytes);
   /// The texts of the next lines, decoded on all threads; false at the end of the file. Throws
   /// Error(data) with file and line for the first line without a text, unless lines are skipped;
   /// at the end if so many were skipped that no text was found.

@@ -102,9 +102,9 @@ void count_file(const std::string& path, const std::vector<std::string>& special
   }
 }
 
-void count_json_lines(const std::string& path, const JsonLines& json,
+void count_json_lines(const std::string& path, const JsonLines& format,
                       const std::vector<std::string>& specials, Counters& counters) {
-  JsonLinesReader reader(path, json);
+  JsonLinesReader reader(path, format);
   std::vector<std::string> texts;
   while (reader.next(texts)) {
     std::vector<std::string_view> parts;
@@ -150,11 +150,11 @@ void PieceCounts::add_all(const PieceCounts& other) {
 }
 
 PieceCounts count_pieces(std::span<const std::string> inputs,
-                         const std::vector<std::string>& specials, const JsonLines& json) {
+                         const std::vector<std::string>& specials, const JsonLines& format) {
   Counters counters;
   for (const std::string& path : inputs) {
-    if (is_json_lines(path, json)) {
-      count_json_lines(path, json, specials, counters);
+    if (is_json_lines(path, format)) {
+      count_json_lines(path, format, specials, counters);
     } else {
       count_file(path, specials, counters);
     }

@@ -44,6 +44,6 @@ class PieceCounts {
 /// read, or for a line without a text.
 [[nodiscard]] PieceCounts count_pieces(std::span<const std::string> inputs,
                                        const std::vector<std::string>& specials,
-                                       const JsonLines& json = {});
+                                       const JsonLines& format = {});
 
 }  // namespace hyperslab::io

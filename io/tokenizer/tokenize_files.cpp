@@ -140,8 +140,8 @@ void append_file(const std::string& path, const DocumentSeparator& separator, Ba
 }
 
 /// The same of JSON lines, each of which is a document.
-void append_json_lines(const std::string& path, const JsonLines& json, Batch& batch) {
-  JsonLinesReader reader(path, json);
+void append_json_lines(const std::string& path, const JsonLines& format, Batch& batch) {
+  JsonLinesReader reader(path, format);
   bool open = true;
   std::vector<std::string> texts;
   const auto add = [&](const std::string& text) {
@@ -162,7 +162,7 @@ void append_json_lines(const std::string& path, const JsonLines& json, Batch& ba
 
 std::int64_t tokenize_files(const Tokenizer& tokenizer, std::span<const std::string> inputs,
                             const std::string& output, const DocumentSeparator& separator,
-                            bool special_tokens, const JsonLines& json,
+                            bool special_tokens, const JsonLines& format,
                             std::optional<std::int32_t> end) {
   if (inputs.empty()) {
     throw Error(ExitCode::usage,
@@ -173,8 +173,8 @@ std::int64_t tokenize_files(const Tokenizer& tokenizer, std::span<const std::str
   TokenWriter writer(output, record_of(tokenizer, end_id));
   Batch batch(tokenizer, writer, special_tokens, end_id, end.has_value());
   for (const std::string& path : without_empty_files(inputs)) {
-    if (is_json_lines(path, json)) {
-      append_json_lines(path, json, batch);
+    if (is_json_lines(path, format)) {
+      append_json_lines(path, format, batch);
     } else {
       warn_of_json(path);
       append_file(path, separator, batch);

@@ -18,7 +18,7 @@ namespace hyperslab::comm {
 namespace {
 
 constexpr double kCallSeconds = 5;
-constexpr double kLookSeconds = 0.05;
+constexpr double kPollSeconds = 0.05;
 constexpr int kMostRefusals = 10;  // a rank may lose its connection to many strangers
 constexpr std::string_view kKeyLabel = "hyperslab watchdog 1";
 
@@ -207,7 +207,7 @@ Session call_monitor(const std::vector<std::string>& addresses, int port, const 
       waiting.push_back(
           {each.failed ? -1 : socket, static_cast<short>(connects ? POLLOUT : POLLIN), 0});
     }
-    (void)::poll(waiting.data(), waiting.size(), static_cast<int>(1e3 * kLookSeconds));
+    (void)::poll(waiting.data(), waiting.size(), static_cast<int>(1e3 * kPollSeconds));
     for (Attempt& each : attempts) {
       if (!each.failed) advance(each);
       if (each.session.is_proven() && each.session.is_open()) return std::move(each.session);

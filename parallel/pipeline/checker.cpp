@@ -12,8 +12,6 @@
 namespace hyperslab::pipeline {
 namespace {
 
-constexpr int kNone = -1;
-
 std::string_view name_of(ActionKind kind) {
   switch (kind) {
     case ActionKind::forward: return "forward";

@@ -12,8 +12,6 @@
 namespace hyperslab::pipeline {
 namespace {
 
-constexpr int kNone = -1;
-
 /// An action of a rank.
 struct ActionIndex {
   int rank = 0;

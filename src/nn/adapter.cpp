@@ -5,6 +5,7 @@
 #include <cmath>
 #include <string>
 
+#include "hyperslab/core/arena.hpp"
 #include "hyperslab/core/round_up.hpp"
 #include "hyperslab/ops/elementwise.hpp"
 #include "hyperslab/ops/low_rank.hpp"
@@ -27,8 +28,6 @@ bool AdapterConfig::applies_to(std::string_view layer) const {
 }
 
 namespace {
-
-constexpr std::size_t kAlignment = 256;  // bytes
 
 /// A begins as PEFT's does, in variance: uniform in +- 1 / sqrt(C_in).
 float init_std_of(Dim input_width) { return 1 / std::sqrt(3.0F * static_cast<float>(input_width)); }
@@ -109,7 +108,8 @@ struct Adapter::Scratch {
 Adapter::Scratch Adapter::take_scratch(Context& ctx, const LinearPass& pass, CView x) const {
   const Shape between = {x.rows(), ranks()};
   const auto padded_bytes = [&](const Shape& shape) {
-    return round_up(static_cast<std::size_t>(shape.numel()) * size_of(x.dtype()), kAlignment);
+    return round_up(static_cast<std::size_t>(shape.numel()) * size_of(x.dtype()),
+                    Arena::kAlignment);
   };
   // On `meta` memory is a null pointer, so sums are done on integers.
   std::size_t bytes = 0;

@@ -5,6 +5,7 @@
 #include <initializer_list>
 #include <string>
 
+#include "hyperslab/core/arena.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/round_up.hpp"
 #include "hyperslab/core/transfer.hpp"
@@ -37,10 +38,8 @@ Rounding rounding_of(Fp8Recipe recipe) {
   return {};
 }
 
-constexpr std::size_t kAlignment = 256;
-
 std::size_t bytes_of(DType dtype, Dim count) {
-  return round_up(static_cast<std::size_t>(count) * size_of(dtype), kAlignment);
+  return round_up(static_cast<std::size_t>(count) * size_of(dtype), Arena::kAlignment);
 }
 
 /// A matrix in 8-bit floats that memory is asked for.

@@ -285,7 +285,7 @@ class Case(unittest.TestCase):
                                 **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options})
 
     @classmethod
-    def run_program(cls, *arguments, ranks=0, timeout=60):
+    def run_program(cls, *arguments, ranks=0, timeout=180):
         """Runs the program to its end."""
         begin = time.monotonic()
         process = cls.start(*arguments, ranks=ranks, env={**os.environ, **QUICK_END})

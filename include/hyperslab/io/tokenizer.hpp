@@ -149,7 +149,7 @@ struct JsonLines {
 };
 
 /// True if the input `path` holds JSON lines.
-[[nodiscard]] bool is_json_lines(const std::string& path, const JsonLines& json);
+[[nodiscard]] bool is_json_lines(const std::string& path, const JsonLines& format);
 
 /// Encodes the files one after the other, in bounded memory; `-` is standard input. The end of a
 /// file ends a document, as does the separator, and in JSON lines each line; the end-of-text id
@@ -166,7 +166,7 @@ struct JsonLines {
 /// output.
 std::int64_t tokenize_files(const Tokenizer& tokenizer, std::span<const std::string> inputs,
                             const std::string& output, const DocumentSeparator& separator = {},
-                            bool special_tokens = true, const JsonLines& json = {},
+                            bool special_tokens = true, const JsonLines& format = {},
                             std::optional<std::int32_t> end = {});
 
 /// The id of the token `name` of the vocabulary at the path `vocabulary`. Throws Error(data) if
