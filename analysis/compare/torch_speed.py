@@ -34,7 +34,7 @@ GROUPS = 3  # of steps that are timed together; the median counts
 
 
 def eight_bits(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Codes and their scale, chosen from the largest magnitude of x."""
+    """Codes and their scale, chosen from the amax of x."""
     largest = torch.finfo(dtype).max
     inverse = largest / x.abs().amax().float().clamp(min=1e-12)
     return (x.float() * inverse).clamp(-largest, largest).to(dtype), 1 / inverse

@@ -12,16 +12,16 @@ namespace hyperslab::sharding {
 namespace {
 
 constexpr ops::Fp8Format kFormat = ops::Fp8Format::e4m3;
-constexpr Dim kSlot = 4;  // between magnitudes and between scales: fp8_matmul reads these
+constexpr Dim kSlot = 4;  // between amaxes and between scales: fp8_matmul reads these
                           // at multiples of 16 bytes
 
 View slot(View numbers, std::size_t index) {
   return numbers.slice(static_cast<Dim>(index) * kSlot, 1);
 }
 
-/// Magnitudes as integers, whose order is that of their bits: NaN stays above all in a maximum.
-View as_integers(View magnitudes) {
-  return {magnitudes.raw(), DType::i32, magnitudes.device(), magnitudes.shape()};
+/// Amaxes as integers, whose order is that of their bits: NaN stays above all in a maximum.
+View as_integers(View amaxes) {
+  return {amaxes.raw(), DType::i32, amaxes.device(), amaxes.shape()};
 }
 
 /// Elements of a multiple of ops::kFp8Multiple as rows that an op rounds.
@@ -59,7 +59,7 @@ CodeGather::CodeGather(param::ParamStore& store, Arena& arena)
     Part& part = parts_[bucket];
     const Dim count = static_cast<Dim>(part.matrices.size()) * kSlot;
     part.codes = arena.take(DType::u8, {group_.buckets()[bucket].size()}, "codes of matrices");
-    part.largest = arena.take(DType::f32, {count}, "magnitudes of matrices");
+    part.amax = arena.take(DType::f32, {count}, "amaxes of matrices");
     part.scales = arena.take(DType::f32, {count}, "scales of matrices");
     find_rest(bucket);
     Dim most = 0;
@@ -72,7 +72,7 @@ CodeGather::CodeGather(param::ParamStore& store, Arena& arena)
       param::GatheredCodes& gathered = *matrices[bucket][i];
       const auto [begin, size] = part.matrices[i];
       gathered.codes = part.codes.slice(begin, size).reshaped(gathered.matrix.value().shape());
-      gathered.largest = slot(part.largest, i);
+      gathered.amax = slot(part.amax, i);
       gathered.scale = slot(part.scales, i);
     }
   }
@@ -108,37 +108,37 @@ void CodeGather::find_rest(std::size_t bucket) {
   }
 }
 
-void CodeGather::find_magnitudes(Context& ctx, comm::Communicator& data, std::size_t bucket) {
+void CodeGather::find_amaxes(Context& ctx, comm::Communicator& data, std::size_t bucket) {
   Part& part = parts_[bucket];
   const Range mine = shard(bucket, group_.ranks().data);
   const View updated = values(bucket);
-  ops::fill(ctx, 0, part.largest);
+  ops::fill(ctx, 0, part.amax);
   for (std::size_t i = 0; i < part.matrices.size(); ++i) {
     const auto [begin, size] = part.matrices[i].within(mine);
-    if (size > 0) ops::fp8_largest(ctx, updated.slice(begin, size), slot(part.largest, i));
+    if (size > 0) ops::fp8_amax(ctx, updated.slice(begin, size), slot(part.amax, i));
   }
   if (data.size() == 1) return;
-  part.magnitudes = data.all_reduce(ctx, as_integers(part.largest), comm::ReduceOp::max);
+  part.amaxes = data.all_reduce(ctx, as_integers(part.amax), comm::ReduceOp::max);
 }
 
 void CodeGather::round_shard(Context& ctx, comm::Communicator& data, std::size_t bucket) {
   Part& part = parts_[bucket];
-  if (part.magnitudes != 0) {
+  if (part.amaxes != 0) {
     std::optional<Scope<Phase>> waiting;  // for late ranks, which the host does on a CPU
     if (ctx.device() == Device::cpu) waiting.emplace(ctx.recorder(), Phase::wait);
-    data.wait(ctx, std::exchange(part.magnitudes, 0));
+    data.wait(ctx, std::exchange(part.amaxes, 0));
   }
-  ops::fp8_scales(ctx, kFormat, part.largest, part.scales);
+  ops::fp8_scales(ctx, kFormat, part.amax, part.scales);
   const Range mine = shard(bucket, group_.ranks().data);
   const View updated = values(bucket);
   for (std::size_t i = 0; i < part.matrices.size(); ++i) {
     const auto [begin, size] = part.matrices[i].within(mine);
     if (size == 0) continue;
     const ops::Fp8Matrix codes = {kFormat, ops::Fp8Scaling::tensor,
-                                  in_rows(part.codes.slice(begin, size)), slot(part.largest, i),
+                                  in_rows(part.codes.slice(begin, size)), slot(part.amax, i),
                                   slot(part.scales, i)};
     ops::fp8_quantize(ctx, in_rows(CView(updated.slice(begin, size))), codes, {},
-                      ops::Fp8Largest::given);
+                      ops::Fp8Amax::given);
   }
 }
 
@@ -153,7 +153,7 @@ void CodeGather::for_rest(std::size_t bucket, int rank, auto&& visit) const {
 }
 
 void CodeGather::start(Context& ctx, comm::Communicator& data, std::size_t bucket) {
-  find_magnitudes(ctx, data, bucket);
+  find_amaxes(ctx, data, bucket);
   // Forward waits for the update alone, as no gather follows.
   if (data.size() == 1) return round_shard(ctx, data, bucket);
   if (unsent_) send(ctx, data, *unsent_);

@@ -67,9 +67,9 @@ Linear::Linear(param::ParamStore& params, const TensorGroup& group,
 void Linear::multiply(Context& ctx, CView x, const LinearPass& pass, View y) const {
   const param::Expansion* expansion = weight_.expansion();
   if (fp8_.takes(rows_of(x))) {
-    return fp8_.forward(
-        ctx, x, weight_.value(), bias_value(),
-        {.largest = pass.largest, .input = pass.input_largest, .weights = pass.fp8_weights}, y);
+    return fp8_.forward(ctx, x, weight_.value(), bias_value(),
+                        {.amax = pass.amax, .input = pass.input_amax, .weights = pass.fp8_weights},
+                        y);
   }
   if (expansion == nullptr || !expansion->multiplies_codes()) {
     return ops::linear_forward(ctx, x, weight_.value(), bias_value(), y);
@@ -216,8 +216,8 @@ LinearPass Linear::backward_input(Context& ctx, CView dy, View dx, LinearPass pa
     if (!weight_.gradient()) pass.rounded_gradient = {};
     fp8_.backward_input(ctx, dy, weight_.value(),
                         {.gradient = pass.rounded_gradient,
-                         .largest = pass.largest,
-                         .output_gradient = pass.gradient_largest,
+                         .amax = pass.amax,
+                         .output_gradient = pass.gradient_amax,
                          .weights = pass.fp8_weights},
                         dx);
     if (adapter_) adapter_.backward_input(ctx, pass, dy, Accumulate::yes, dx);
@@ -254,8 +254,7 @@ void Linear::backward_weight(Context& ctx, CView dy, CView x, Accumulate accumul
   if (dweight && fp8_.takes(rows_of(dy))) {
     const View kept = pass.has_gradient ? pass.rounded_gradient : View();
     fp8_.backward_weight(
-        ctx, dy, x,
-        {.gradient = kept, .largest = pass.largest, .output_gradient = pass.gradient_largest},
+        ctx, dy, x, {.gradient = kept, .amax = pass.amax, .output_gradient = pass.gradient_amax},
         accumulate, dweight);
     dweight = {};
   }

@@ -23,7 +23,7 @@ void require_matrix(const Context& ctx, const BasicFp8Matrix<AnyView>& matrix, D
     throw_shape_error(what, matrix.codes.shape(), "a multiple of 16 rows, of groups of 128", {});
   }
   const Shape scales = fp8_scales_shape(matrix.scaling, matrix.codes.shape());
-  if (!groups) require_operand(ctx, matrix.largest, scales, DType::f32, what + " largest");
+  if (!groups) require_operand(ctx, matrix.amax, scales, DType::f32, what + " amax");
   require_operand(ctx, matrix.scales, scales, DType::f32, what + " scales");
 }
 
@@ -65,11 +65,11 @@ Dim fp8_rows(Fp8Scaling scaling, Dim rows) {
 }
 
 CFp8Matrix as_const(const Fp8Matrix& matrix) {
-  return {matrix.format, matrix.scaling, matrix.codes, matrix.largest, matrix.scales};
+  return {matrix.format, matrix.scaling, matrix.codes, matrix.amax, matrix.scales};
 }
 
 void fp8_quantize(Context& ctx, CView x, const Fp8Matrix& straight, const Fp8Matrix& transposed,
-                  Fp8Largest largest) {
+                  Fp8Amax amax) {
   require_here(ctx, x, "fp8_quantize x");
   const auto [rows, columns] = x.dims<2>("fp8_quantize x");
   require(straight.codes || transposed.codes, "fp8_quantize: no codes are asked for");
@@ -85,34 +85,34 @@ void fp8_quantize(Context& ctx, CView x, const Fp8Matrix& straight, const Fp8Mat
     require_matrix(ctx, transposed, columns, round_up(rows, kFp8Multiple),
                    "fp8_quantize transposed");
   }
-  const bool given = largest == Fp8Largest::given;
+  const bool given = amax == Fp8Amax::given;
   const Fp8Scaling scaling = (straight.codes ? straight : transposed).scaling;
   require(!given || scaling == Fp8Scaling::tensor,
-          "fp8_quantize: magnitudes may be given only with one scale for the tensor");
+          "fp8_quantize: an amax may be given only with one scale for the tensor");
   const double flops = (given ? 2.0 : 3.0) * static_cast<double>(x.numel());
-  // Without groups and blocks magnitudes are found in a pass of their own, which reads x once more.
+  // Without groups and blocks each amax is found in a pass of their own, which reads x once more.
   const CView once_more = given || has_groups(scaling) ? CView() : x;
   if (on_meta(ctx, "fp8_quantize", flops, {x, once_more, straight.codes, transposed.codes})) return;
-  dispatch<cuda::fp8_quantize, cpu::fp8_quantize>(ctx, x, straight, transposed, largest);
+  dispatch<cuda::fp8_quantize, cpu::fp8_quantize>(ctx, x, straight, transposed, amax);
 }
 
-void fp8_largest(Context& ctx, CView x, View largest) {
-  require_here(ctx, x, "fp8_largest x");
-  require_operand(ctx, largest, {1}, DType::f32, "fp8_largest largest");
+void fp8_amax(Context& ctx, CView x, View amax) {
+  require_here(ctx, x, "fp8_amax x");
+  require_operand(ctx, amax, {1}, DType::f32, "fp8_amax amax");
   if (x.numel() % kFp8Multiple != 0) {
-    throw_shape_error("fp8_largest x", x.shape(), "a multiple of 16 elements", {});
+    throw_shape_error("fp8_amax x", x.shape(), "a multiple of 16 elements", {});
   }
-  if (on_meta(ctx, "fp8_largest", static_cast<double>(x.numel()), {x, largest})) return;
-  dispatch<cuda::fp8_largest, cpu::fp8_largest>(ctx, x, largest);
+  if (on_meta(ctx, "fp8_amax", static_cast<double>(x.numel()), {x, amax})) return;
+  dispatch<cuda::fp8_amax, cpu::fp8_amax>(ctx, x, amax);
 }
 
-void fp8_scales(Context& ctx, Fp8Format format, CView largest, View scales) {
-  require_here(ctx, largest, "fp8_scales largest");
-  const Shape count = {largest.numel()};
-  require_operand(ctx, largest, count, DType::f32, "fp8_scales largest");
+void fp8_scales(Context& ctx, Fp8Format format, CView amax, View scales) {
+  require_here(ctx, amax, "fp8_scales amax");
+  const Shape count = {amax.numel()};
+  require_operand(ctx, amax, count, DType::f32, "fp8_scales amax");
   require_operand(ctx, scales, count, DType::f32, "fp8_scales scales");
-  if (on_meta(ctx, "fp8_scales", static_cast<double>(largest.numel()), {largest, scales})) return;
-  dispatch<cuda::fp8_scales, cpu::fp8_scales>(ctx, format, largest, scales);
+  if (on_meta(ctx, "fp8_scales", static_cast<double>(amax.numel()), {amax, scales})) return;
+  dispatch<cuda::fp8_scales, cpu::fp8_scales>(ctx, format, amax, scales);
 }
 
 void fp8_transpose(Context& ctx, CView codes, View transposed) {

@@ -37,9 +37,9 @@ def scaled(x: np.ndarray, height: int) -> tuple[np.ndarray, np.ndarray]:
     whole = np.zeros((padded(rows, height), padded(columns, GROUP)), np.float32)
     whole[:rows, :columns] = x
     parts = whole.reshape(whole.shape[0] // height, height, whole.shape[1] // GROUP, GROUP)
-    largest = np.maximum(np.abs(parts).max(axis=(1, 3), keepdims=True), SMALLEST)
-    rounded = np.clip(parts * (LARGEST / largest), -LARGEST, LARGEST).astype(ml_dtypes.float8_e4m3fn)
-    return rounded.reshape(whole.shape)[:rows, :columns].view(np.uint8), (largest / LARGEST)[:, 0, :, 0]
+    amax = np.maximum(np.abs(parts).max(axis=(1, 3), keepdims=True), SMALLEST)
+    rounded = np.clip(parts * (LARGEST / amax), -LARGEST, LARGEST).astype(ml_dtypes.float8_e4m3fn)
+    return rounded.reshape(whole.shape)[:rows, :columns].view(np.uint8), (amax / LARGEST)[:, 0, :, 0]
 
 
 def fnv1a(data: bytes) -> int:

@@ -37,36 +37,35 @@ struct Arrays {
 
 enum class Ways : std::uint8_t { straight, transposed, both };
 
-/// `given`: first the magnitudes are found of the matrix, then taken for what is asked for.
+/// `given`: first the amaxes are found of the matrix, then taken for what is asked for.
 Arrays quantized(Device device, const Tensor& x, Fp8Format format, Fp8Scaling scaling, Ways ways,
                  bool given = false) {
   Context ctx(device);
   const Dim rows = x.view().shape()[0];
   const Dim columns = x.view().shape()[1];
-  const auto matrix = [&](Tensor& codes, Tensor& scales, Tensor& largest, Dim M, Dim K) {
+  const auto matrix = [&](Tensor& codes, Tensor& scales, Tensor& amax, Dim M, Dim K) {
     const Shape shape = fp8_scales_shape(scaling, {M, K});
     codes = Tensor(device, DType::u8, {M, K});
     scales = Tensor(device, DType::f32, shape);
-    largest = Tensor(device, DType::f32, shape);
-    return Fp8Matrix{format, scaling, codes.view(), largest.view(), scales.view()};
+    amax = Tensor(device, DType::f32, shape);
+    return Fp8Matrix{format, scaling, codes.view(), amax.view(), scales.view()};
   };
   Tensor here(device, x.view().dtype(), x.view().shape());
   copy(ctx, x.view(), here.view());
   Arrays found;
-  Tensor largest;
-  Tensor other_largest;
-  Fp8Matrix straight = matrix(found.codes, found.scales, largest, fp8_rows(scaling, rows), columns);
+  Tensor amax;
+  Tensor other_amax;
+  Fp8Matrix straight = matrix(found.codes, found.scales, amax, fp8_rows(scaling, rows), columns);
   Fp8Matrix transposed =
-      matrix(found.transposed, found.transposed_scales, other_largest, columns, padded(rows));
+      matrix(found.transposed, found.transposed_scales, other_amax, columns, padded(rows));
   const Fp8Matrix whole = straight;
   if (ways == Ways::transposed) straight = {};
   if (ways == Ways::straight) transposed = {};
   if (given) {
     fp8_quantize(ctx, here.view(), whole, {});
-    transposed.largest = whole.largest;
+    transposed.amax = whole.amax;
   }
-  fp8_quantize(ctx, here.view(), straight, transposed,
-               given ? Fp8Largest::given : Fp8Largest::found);
+  fp8_quantize(ctx, here.view(), straight, transposed, given ? Fp8Amax::given : Fp8Amax::found);
   synchronize(ctx);
   const auto to_cpu = [&](Tensor& from) {
     Tensor out(Device::cpu, from.view().dtype(), from.view().shape());
@@ -114,7 +113,7 @@ TEST_F(GpuFp8, CodesHaveTheBitsOfTheCpu) {
   }
 }
 
-TEST_F(GpuFp8, MagnitudesThatAreGivenGiveTheSameBits) {
+TEST_F(GpuFp8, AmaxesThatAreGivenGiveTheSameBits) {
   const Tensor x = random_tensor(DType::bf16, {130, 272}, 7, 0.37);
   for (const Fp8Format format : kFormats) {
     for (const Ways ways : {Ways::both, Ways::straight, Ways::transposed}) {
@@ -138,10 +137,10 @@ TEST_F(GpuFp8, PartsOfQuantizeHaveTheBitsOfTheWhole) {
           quantized(Device::cuda, x, Fp8Format::e4m3, Fp8Scaling::tensor, Ways::both);
       Tensor here(Device::cuda, dtype, shape);
       copy(ctx, x.view(), here.view());
-      Tensor largest(Device::cuda, DType::f32, {1});
+      Tensor amax(Device::cuda, DType::f32, {1});
       Tensor scales(Device::cuda, DType::f32, {1});
-      fp8_largest(ctx, here.view().flat(), largest.view());
-      fp8_scales(ctx, Fp8Format::e4m3, largest.view(), scales.view());
+      fp8_amax(ctx, here.view().flat(), amax.view());
+      fp8_scales(ctx, Fp8Format::e4m3, amax.view(), scales.view());
       Tensor codes(Device::cuda, DType::u8, shape);
       copy(ctx, whole.codes.view(), codes.view());
       Tensor transposed(Device::cuda, DType::u8, whole.transposed.view().shape());

@@ -92,7 +92,7 @@ TEST_F(Fp8, ValuesMoveAtMostHalfAStep) {
   }
 }
 
-TEST_F(Fp8, AScaleTakesTheLargestMagnitudeToTheLargestValue) {
+TEST_F(Fp8, AScaleTakesTheAmaxToTheLargestValue) {
   Tensor x = filled_tensor(DType::f32, {2, 16}, 0.25);
   x.view().data<float>()[3] = -7;
   x.view().data<float>()[20] = 0.5;
@@ -102,7 +102,7 @@ TEST_F(Fp8, AScaleTakesTheLargestMagnitudeToTheLargestValue) {
   StoredFp8 rows = straight(x.view(), Fp8Format::e5m2, Fp8Scaling::row);
   EXPECT_EQ(to_doubles(rows.scales.view()),
             (std::vector<double>{7.0F / 57344.0F, 0.5F / 57344.0F}));
-  EXPECT_EQ(to_doubles(rows.largest.view()), (std::vector<double>{7, 0.5}));
+  EXPECT_EQ(to_doubles(rows.amax.view()), (std::vector<double>{7, 0.5}));
 }
 
 TEST_F(Fp8, ATransposeHasTheCodesOfTheTransposedMatrix) {
@@ -127,20 +127,20 @@ TEST_F(Fp8, ATransposeHasTheCodesOfTheTransposedMatrix) {
   }
 }
 
-TEST_F(Fp8, MagnitudesThatAreGivenAreNotSoughtAgain) {
+TEST_F(Fp8, AmaxesThatAreGivenAreNotSoughtAgain) {
   const Tensor x = random_tensor(DType::f32, {21, 32}, 5);
   StoredFp8 found = straight(x.view(), Fp8Format::e4m3, Fp8Scaling::tensor);
   StoredFp8 turned = transposed(x.view(), Fp8Format::e4m3, Fp8Scaling::tensor);
   StoredFp8 given = stored_fp8(Fp8Format::e4m3, Fp8Scaling::tensor, 32, padded(21));
-  given.largest.view().data<float>()[0] = found.largest.view().data<float>()[0];
-  fp8_quantize(ctx, x.view(), {}, given.matrix(), Fp8Largest::given);
+  given.amax.view().data<float>()[0] = found.amax.view().data<float>()[0];
+  fp8_quantize(ctx, x.view(), {}, given.matrix(), Fp8Amax::given);
   EXPECT_EQ(to_doubles(given.codes.view()), to_doubles(turned.codes.view()));
   EXPECT_EQ(to_doubles(given.scales.view()), to_doubles(turned.scales.view()));
-  given.largest.view().data<float>()[0] *= 4;
-  fp8_quantize(ctx, x.view(), {}, given.matrix(), Fp8Largest::given);
+  given.amax.view().data<float>()[0] *= 4;
+  fp8_quantize(ctx, x.view(), {}, given.matrix(), Fp8Amax::given);
   EXPECT_EQ(given.scales.view().data<float>()[0], 4 * turned.scales.view().data<float>()[0]);
   StoredFp8 rows = stored_fp8(Fp8Format::e4m3, Fp8Scaling::row, 21, 32);
-  EXPECT_THROW(fp8_quantize(ctx, x.view(), rows.matrix(), {}, Fp8Largest::given), Error);
+  EXPECT_THROW(fp8_quantize(ctx, x.view(), rows.matrix(), {}, Fp8Amax::given), Error);
 }
 
 TEST_F(Fp8, ZerosAndTinyValuesHaveFiniteScales) {
@@ -208,9 +208,9 @@ TEST_F(Fp8, PartsOfQuantizeGiveItsBits) {
     StoredFp8 turned = stored_fp8(Fp8Format::e4m3, Fp8Scaling::tensor, 48, padded(37));
     fp8_quantize(ctx, x.view(), whole.matrix(), turned.matrix());
     StoredFp8 parts = stored_fp8(Fp8Format::e4m3, Fp8Scaling::tensor, 37, 48);
-    fp8_largest(ctx, x.view().flat(), parts.largest.view());
-    fp8_scales(ctx, Fp8Format::e4m3, parts.largest.view(), parts.scales.view());
-    EXPECT_EQ(to_doubles(parts.largest.view()), to_doubles(whole.largest.view()));
+    fp8_amax(ctx, x.view().flat(), parts.amax.view());
+    fp8_scales(ctx, Fp8Format::e4m3, parts.amax.view(), parts.scales.view());
+    EXPECT_EQ(to_doubles(parts.amax.view()), to_doubles(whole.amax.view()));
     EXPECT_EQ(to_doubles(parts.scales.view()), to_doubles(whole.scales.view()));
     Tensor transposed = filled_tensor(DType::u8, {48, padded(37)}, 1);
     fp8_transpose(ctx, whole.codes.view(), transposed.view());
@@ -221,12 +221,12 @@ TEST_F(Fp8, PartsOfQuantizeGiveItsBits) {
 TEST_F(Fp8, LargestIsNanIfAnElementIs) {
   Tensor x = filled_tensor(DType::f32, {32}, 3);
   x.view().data<float>()[7] = -std::numeric_limits<float>::quiet_NaN();
-  Tensor largest = filled_tensor(DType::f32, {1}, 9);
-  fp8_largest(ctx, x.view(), largest.view());
+  Tensor amax = filled_tensor(DType::f32, {1}, 9);
+  fp8_amax(ctx, x.view(), amax.view());
   // Above all magnitudes as an integer, too.
-  EXPECT_GT(std::bit_cast<std::int32_t>(largest.view().data<float>()[0]), 0x7F800000);
-  fp8_scales(ctx, Fp8Format::e5m2, largest.view(), largest.view());
-  EXPECT_TRUE(std::isnan(largest.view().data<float>()[0]));
+  EXPECT_GT(std::bit_cast<std::int32_t>(amax.view().data<float>()[0]), 0x7F800000);
+  fp8_scales(ctx, Fp8Format::e5m2, amax.view(), amax.view());
+  EXPECT_TRUE(std::isnan(amax.view().data<float>()[0]));
 }
 
 TEST_F(Fp8, OperandsThatDoNotFitAreRefused) {
@@ -234,8 +234,7 @@ TEST_F(Fp8, OperandsThatDoNotFitAreRefused) {
   StoredFp8 odd = stored_fp8(Fp8Format::e4m3, Fp8Scaling::tensor, 4, 24);
   EXPECT_THROW(fp8_quantize(ctx, x.view(), odd.matrix(), {}), Error);
   EXPECT_THROW(fp8_quantize(ctx, x.view(), {}, {}), Error);
-  EXPECT_THROW(fp8_largest(ctx, filled_tensor(DType::f32, {24}, 1).view(), odd.largest.view()),
-               Error);
+  EXPECT_THROW(fp8_amax(ctx, filled_tensor(DType::f32, {24}, 1).view(), odd.amax.view()), Error);
   Tensor turned = filled_tensor(DType::u8, {24, 16}, 1);
   EXPECT_THROW(fp8_transpose(ctx, odd.codes.view(), turned.view()), Error);
   StoredFp8 a = stored_fp8(Fp8Format::e5m2, Fp8Scaling::tensor, 4, 32);

@@ -112,18 +112,18 @@ class CodedRank {
     const Shape shape = gathered.matrix.value().shape();
     const Tensor alone = values(first.flat_begin, shape, round, bad);
     Tensor codes(Device::cpu, DType::u8, shape);
-    Tensor largest(Device::cpu, DType::f32, {1});
+    Tensor amax(Device::cpu, DType::f32, {1});
     Tensor scale(Device::cpu, DType::f32, {1});
     Context cpu(Device::cpu);
     ops::fp8_quantize(
         cpu, alone.view(),
-        {ops::Fp8Format::e4m3, ops::Fp8Scaling::tensor, codes.view(), largest.view(), scale.view()},
+        {ops::Fp8Format::e4m3, ops::Fp8Scaling::tensor, codes.view(), amax.view(), scale.view()},
         {});
     expect_bits(gathered.codes, codes.view());
     if (bad >= 0) {  // NaN has many
       EXPECT_TRUE(std::isnan(to_doubles(fetch(gathered.scale).view())[0]));
     } else {
-      expect_bits(gathered.largest, largest.view());
+      expect_bits(gathered.amax, amax.view());
       expect_bits(gathered.scale, scale.view());
     }
   }

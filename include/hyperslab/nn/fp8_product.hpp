@@ -33,20 +33,20 @@ class Fp8Product {
     /// kept_bytes(): dy^T in 8-bit floats, which backward_input leaves for backward_weight; or
     /// absent.
     View gradient{};
-    /// (kLargest) f32: the largest magnitudes of x and, unless their codes are kept, of the
+    /// (kAmaxes) f32: the amaxes of x and, unless their codes are kept, of the
     /// weights, which forward leaves for both, and of dy; absent: they are found again.
-    View largest{};
+    View amax{};
     /// Whether those of x and of dy lie there already: whoever wrote the values found them.
-    ops::Fp8Largest input = ops::Fp8Largest::found;
-    ops::Fp8Largest output_gradient = ops::Fp8Largest::found;
+    ops::Fp8Amax input = ops::Fp8Amax::found;
+    ops::Fp8Amax output_gradient = ops::Fp8Amax::found;
     Fp8Weights weights = Fp8Weights::rounded;
   };
-  static constexpr Dim kLargest = 3;
-  /// True if `largest` is of use: with a scale a tensor.
-  [[nodiscard]] bool keeps_largest() const { return is_used_ && recipe_ == Fp8Recipe::tensor; }
-  /// The view into which the writer of x, or of dy, puts its amax; absent if `largest` is.
-  [[nodiscard]] static View largest_of_input(View largest);
-  [[nodiscard]] static View largest_of_gradient(View largest);
+  static constexpr Dim kAmaxes = 3;
+  /// True if `amax` is of use: with a scale a tensor.
+  [[nodiscard]] bool keeps_amax() const { return is_used_ && recipe_ == Fp8Recipe::tensor; }
+  /// The view into which the writer of x, or of dy, puts its amax; absent if `amax` is.
+  [[nodiscard]] static View amax_of_input(View amax);
+  [[nodiscard]] static View amax_of_gradient(View amax);
 
   /// Bytes of the codes and scales of a rank's (M, K) weights and of their transpose.
   [[nodiscard]] static std::size_t weight_bytes(const Fp8Config& config, Dim M, Dim K);

@@ -34,16 +34,16 @@ struct BasicFp8Matrix {
   Fp8Scaling scaling = Fp8Scaling::tensor;
   /// (M, K) u8; K is a multiple of kFp8Multiple, and with groups and blocks M is, too.
   AnyView codes;
-  AnyView largest;  ///< f32, as scales: largest magnitude of the values that share one; absent with
-                    ///< groups and blocks, where it is found on the way
-  AnyView scales;   ///< f32, fp8_scales_shape
+  AnyView amax;    ///< f32, as scales: amax of the values that share one; absent with
+                   ///< groups and blocks, where it is found on the way
+  AnyView scales;  ///< f32, fp8_scales_shape
 };
 using Fp8Matrix = BasicFp8Matrix<View>;
 using CFp8Matrix = BasicFp8Matrix<CView>;
 [[nodiscard]] CFp8Matrix as_const(const Fp8Matrix& matrix);
 
-/// True if the largest magnitudes are found in a pass over x, or lie there already.
-enum class Fp8Largest : bool { found, given };
+/// True if the amaxes are found in a pass over x, or lie there already.
+enum class Fp8Amax : bool { found, given };
 
 /// cuBLASLt asks for sums of a multiple of this length.
 inline constexpr Dim kFp8Multiple = 16;
@@ -62,20 +62,20 @@ inline constexpr Dim kFp8Multiple = 16;
 /// The codes of x (R, C) and of its transpose, in one format and of one scaling; one of the two may
 /// be absent (no codes). straight: (fp8_rows, C), whose last rows are 0; transposed: (C, R rounded
 /// up to kFp8Multiple), whose last columns are 0. With blocks the transpose has the same codes,
-/// with groups those of groups along its own rows. A scale is the largest magnitude that shares it
+/// with groups those of groups along its own rows. A scale is the amax of what shares it
 /// over largest_value; a code is the value times the inverse, rounded to nearest even. Values that
 /// are not finite make all that share their scale NaN. The bits are the same on every device. With
-/// a scale a tensor `largest` may be what an earlier call found of the same x, which is then read
-/// once; of both matrices only straight.largest is then read, or on a GPU written.
+/// a scale a tensor `amax` may be what an earlier call found of the same x, which is then read
+/// once; of both matrices only straight.amax is then read, or on a GPU written.
 void fp8_quantize(Context& ctx, CView x, const Fp8Matrix& straight, const Fp8Matrix& transposed,
-                  Fp8Largest largest = Fp8Largest::found);
+                  Fp8Amax amax = Fp8Amax::found);
 
-/// The largest magnitude of x into `largest`, (1) f32, as fp8_quantize finds it for a tensor: NaN
+/// The amax of x into `amax`, (1) f32, as fp8_quantize finds it for a tensor: NaN
 /// is above all. Elements: a multiple of kFp8Multiple.
-void fp8_largest(Context& ctx, CView x, View largest);
+void fp8_amax(Context& ctx, CView x, View amax);
 
-/// The scales of tensors with these largest magnitudes. largest, scales: (n) f32.
-void fp8_scales(Context& ctx, Fp8Format format, CView largest, View scales);
+/// The scales of tensors with these amaxes. amax, scales: (n) f32.
+void fp8_scales(Context& ctx, Fp8Format format, CView amax, View scales);
 
 /// codes (M, K) u8 -> transposed (K, M rounded up to kFp8Multiple), whose last columns become 0; K
 /// is a multiple of kFp8Multiple.

@@ -68,9 +68,9 @@ class FusedParam {
 /// does in a training run.
 struct GatheredCodes {
   FusedParam matrix;
-  View codes{};    ///< u8, of the shape of the matrix
-  View largest{};  ///< (1) f32: the largest magnitude of the values that the codes stand for
-  View scale{};    ///< (1) f32, of the codes
+  View codes{};  ///< u8, of the shape of the matrix
+  View amax{};   ///< (1) f32: the amax of the values that the codes stand for
+  View scale{};  ///< (1) f32, of the codes
 };
 
 /// A contiguous range of a group's flat space whose gradients are reduced by one call. Its members

@@ -9,8 +9,8 @@
 
 #include "../backend.hpp"
 #include "../fp8_scale.hpp"
+#include "amax.hpp"
 #include "gemm.hpp"
-#include "magnitude.hpp"
 #include "parallel.hpp"
 
 namespace hyperslab::ops::cpu {
@@ -143,15 +143,15 @@ void quantize_groups(Context& ctx, const Source<T>& source, const Fp8Matrix& out
 }
 
 template <class T>
-void quantize_one(Context& ctx, const Source<T>& source, const Fp8Matrix& out, Fp8Largest known) {
+void quantize_one(Context& ctx, const Source<T>& source, const Fp8Matrix& out, Fp8Amax known) {
   if (has_groups(out.scaling)) return quantize_groups(ctx, source, out);
   const auto [M, K] = out.codes.dims<2>("fp8_quantize codes");
   const bool per_row = out.scaling == Fp8Scaling::row;
-  float* const largest = out.largest.data<float>();
+  float* const amax = out.amax.data<float>();
   float* const scales = out.scales.data<float>();
   std::vector<float> of_rows(static_cast<std::size_t>(M));
-  if (known == Fp8Largest::given) {
-    std::ranges::fill(of_rows, largest[0]);
+  if (known == Fp8Amax::given) {
+    std::ranges::fill(of_rows, amax[0]);
   } else {
     parallel_chunks(ctx.threads(), M, K, [&, K = K](int, Dim begin, Dim end) {
       for (Dim m = begin; m < end; ++m) {
@@ -166,8 +166,8 @@ void quantize_one(Context& ctx, const Source<T>& source, const Fp8Matrix& out, F
     std::ranges::fill(of_rows, most);
   }
   for (Dim m = 0; m < (per_row ? M : 1); ++m) {
-    largest[m] = of_rows[static_cast<std::size_t>(m)];
-    scales[m] = fp8_scale(largest[m], largest_value(out.format));
+    amax[m] = of_rows[static_cast<std::size_t>(m)];
+    scales[m] = fp8_scale(amax[m], largest_value(out.format));
   }
   std::uint8_t* const codes = out.codes.data<std::uint8_t>();
   parallel_chunks(ctx.threads(), M, K, [&, K = K](int, Dim begin, Dim end) {
@@ -254,32 +254,32 @@ void sum_tile(const Operand8& a, const Operand8& b, GemmSize tile, Dim m, Dim n,
 }  // namespace
 
 void fp8_quantize(Context& ctx, CView x, const Fp8Matrix& straight, const Fp8Matrix& transposed,
-                  Fp8Largest largest) {
+                  Fp8Amax amax) {
   const auto [rows, columns] = x.dims<2>("fp8_quantize x");
   with_floating(x.dtype(), "fp8_quantize", [&, rows = rows, columns = columns]<class T>(T) {
     if constexpr (std::is_same_v<T, double>) {
       throw Error(ExitCode::internal, "fp8_quantize: not for f64");
     } else {
       if (straight.codes) {
-        quantize_one<T>(ctx, {x.data<T>(), rows, columns, false}, straight, largest);
+        quantize_one<T>(ctx, {x.data<T>(), rows, columns, false}, straight, amax);
       }
       if (transposed.codes) {
         Fp8Matrix turned = transposed;
-        if (largest == Fp8Largest::given && straight.codes) turned.largest = straight.largest;
-        quantize_one<T>(ctx, {x.data<T>(), rows, columns, true}, turned, largest);
+        if (amax == Fp8Amax::given && straight.codes) turned.amax = straight.amax;
+        quantize_one<T>(ctx, {x.data<T>(), rows, columns, true}, turned, amax);
       }
     }
   });
 }
 
-void fp8_largest(Context& ctx, CView x, View largest) {
-  largest.data<float>()[0] = largest_magnitude(ctx.threads(), x);
+void fp8_amax(Context& ctx, CView x, View amax) {
+  amax.data<float>()[0] = amax_of(ctx.threads(), x);
 }
 
-void fp8_scales(Context& /*ctx*/, Fp8Format format, CView largest, View scales) {
-  const auto scale = [&](float magnitude) { return fp8_scale(magnitude, largest_value(format)); };
-  std::transform(largest.data<float>(), largest.data<float>() + largest.numel(),
-                 scales.data<float>(), scale);
+void fp8_scales(Context& /*ctx*/, Fp8Format format, CView amax, View scales) {
+  const auto scale = [&](float of_one) { return fp8_scale(of_one, largest_value(format)); };
+  std::transform(amax.data<float>(), amax.data<float>() + amax.numel(), scales.data<float>(),
+                 scale);
 }
 
 void fp8_transpose(Context& ctx, CView codes, View transposed) {

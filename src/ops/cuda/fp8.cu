@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Codes of a matrix alone, and the largest magnitude of all of it, go through memory from
+// Codes of a matrix alone, and the amax of all of it, go through memory from
 // beginning to end. What has to do with columns goes by tiles (fp8_codes.cuh).
 #include "fp8_codes.cuh"
 
@@ -11,10 +11,10 @@ using namespace fp8;
 constexpr const char* kName = "fp8_quantize";
 constexpr int kAtOnce = 4;  // loads of a thread that are in progress together
 
-/// The largest magnitude of all values; zero before.
+/// The amax of all values; zero before.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    fp8_largest_of_all_kernel(const T* x, Dim vectors, float* largest) {
+    fp8_amax_of_all_kernel(const T* x, Dim vectors, float* amax) {
   overlap();
   wait_for_earlier();
   const Dim stride = static_cast<Dim>(gridDim.x) * kThreads;
@@ -33,13 +33,13 @@ __global__ void __launch_bounds__(kThreads)
       for (int k = 0; k < kSide; ++k) most = max(most, magnitude_bits(to_real(found[i].at[k])));
     }
   }
-  raise_to_most<kThreads>(largest, most);
+  raise_to_most<kThreads>(amax, most);
 }
 
-/// Largest magnitudes of rows and of columns, one of which may be absent. Zero before.
+/// Amaxes of rows and of columns, one of which may be absent. Zero before.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    fp8_largest_kernel(Values<T> values, float* of_rows, float* of_columns) {
+    fp8_amax_kernel(Values<T> values, float* of_rows, float* of_columns) {
   __shared__ unsigned shared[kTile];
   overlap();
   if (threadIdx.x < kTile) shared[threadIdx.x] = 0;
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(kThreads)
 /// Codes that are written; null: none.
 struct Codes {
   std::uint8_t* codes;
-  const float* largest;
+  const float* amax;
   float* scales;
   Dim width;  ///< of a row
   bool per_row;
@@ -88,12 +88,12 @@ struct Codes {
 
 template <Fp8Format kFormat>
 __device__ float inverse(const Codes& codes, Dim row) {
-  return fp8_inverse(codes.largest[codes.per_row ? row : 0], largest_value(kFormat));
+  return fp8_inverse(codes.amax[codes.per_row ? row : 0], largest_value(kFormat));
 }
 
 template <Fp8Format kFormat>
 __device__ void write_scale(const Codes& codes, Dim row) {
-  codes.scales[row] = fp8_scale(codes.largest[row], largest_value(kFormat));
+  codes.scales[row] = fp8_scale(codes.amax[row], largest_value(kFormat));
 }
 
 /// The codes of x alone; a thread takes 16 values at once.
@@ -135,9 +135,9 @@ class Inverses {
     if constexpr (kOwnScales) {
       const bool of_row = thread < kTile;
       const Dim at = static_cast<Dim>(of_row ? blockIdx.y : blockIdx.x) * kTile + thread % kTile;
-      const float* const largest = of_row ? straight.largest : transposed.largest;
-      if (largest != nullptr && at < (of_row ? rows : columns)) {
-        values_[thread] = fp8_inverse(largest[at], largest_value(kFormat));
+      const float* const amax = of_row ? straight.amax : transposed.amax;
+      if (amax != nullptr && at < (of_row ? rows : columns)) {
+        values_[thread] = fp8_inverse(amax[at], largest_value(kFormat));
       }
     } else if (thread == 0) {
       values_[0] = inverse<kFormat>(transposed, 0);
@@ -227,19 +227,19 @@ __global__ void __launch_bounds__(kThreads)
 
 struct ScaleOp {
   static constexpr int kWidth = 1;
-  const float* largest;
+  const float* amax;
   float* scales;
   float largest_value;
   template <int N>
   __device__ void at(Dim i) const {
-    scales[i] = fp8_scale(largest[i], largest_value);
+    scales[i] = fp8_scale(amax[i], largest_value);
   }
 };
 
 Codes codes_of(const Fp8Matrix& matrix) {
   if (!matrix.codes) return {};
-  return {matrix.codes.data<std::uint8_t>(), matrix.largest.data<float>(),
-          matrix.scales.data<float>(), matrix.codes.shape()[1], matrix.scaling == Fp8Scaling::row};
+  return {matrix.codes.data<std::uint8_t>(), matrix.amax.data<float>(), matrix.scales.data<float>(),
+          matrix.codes.shape()[1], matrix.scaling == Fp8Scaling::row};
 }
 
 /// Of kernels whose threads go on to further items.
@@ -250,28 +250,26 @@ unsigned blocks_for(Dim items) {
 
 /// Of all `count` values.
 template <class T>
-void find_largest_of_all(Context& ctx, const char* op, Dim rows, const T* x, Dim count,
-                         View largest) {
-  clear_largest(ctx, op, largest);
+void find_amax_of_all(Context& ctx, const char* op, Dim rows, const T* x, Dim count, View amax) {
+  clear_amax(ctx, op, amax);
   const Dim vectors = count / kSide;
   const Grid grid = {blocks_for(ceil_divide(vectors, kAtOnce)), kThreads};
-  launch_waiting(ctx, op, rows, fp8_largest_of_all_kernel<T>, grid, x, vectors,
-                 largest.data<float>());
+  launch_waiting(ctx, op, rows, fp8_amax_of_all_kernel<T>, grid, x, vectors, amax.data<float>());
 }
 
 template <class T>
-void find_largest(Context& ctx, const Values<T>& values, const Fp8Matrix& straight,
-                  const Fp8Matrix& transposed) {
+void find_amax(Context& ctx, const Values<T>& values, const Fp8Matrix& straight,
+               const Fp8Matrix& transposed) {
   const Fp8Matrix& any = straight.codes ? straight : transposed;
   if (any.scaling == Fp8Scaling::tensor) {
-    return find_largest_of_all(ctx, kName, values.rows, values.x, values.rows * values.columns,
-                               any.largest);
+    return find_amax_of_all(ctx, kName, values.rows, values.x, values.rows * values.columns,
+                            any.amax);
   }
   const Grid grid = {tiles_of(values.rows, values.columns), kThreads};
-  clear_largest(ctx, kName, straight.largest);
-  clear_largest(ctx, kName, transposed.largest);
-  launch_waiting(ctx, kName, values.rows, fp8_largest_kernel<T>, grid, values,
-                 optional_data<float>(straight.largest), optional_data<float>(transposed.largest));
+  clear_amax(ctx, kName, straight.amax);
+  clear_amax(ctx, kName, transposed.amax);
+  launch_waiting(ctx, kName, values.rows, fp8_amax_kernel<T>, grid, values,
+                 optional_data<float>(straight.amax), optional_data<float>(transposed.amax));
 }
 
 template <class T, Fp8Format kFormat>
@@ -291,7 +289,7 @@ void quantize_as(Context& ctx, const Values<T>& values, const Codes& straight,
 }  // namespace
 
 void fp8_quantize(Context& ctx, CView x, const Fp8Matrix& straight, const Fp8Matrix& transposed,
-                  Fp8Largest largest) {
+                  Fp8Amax amax) {
   const auto [rows, columns] = x.dims<2>("fp8_quantize x");
   if (x.numel() == 0) return;
   if (columns % kSide != 0 || !aligned(x.raw())) {
@@ -302,12 +300,12 @@ void fp8_quantize(Context& ctx, CView x, const Fp8Matrix& straight, const Fp8Mat
   }
   const Codes to = codes_of(straight);
   Codes to_transposed = codes_of(transposed);
-  // One magnitude serves both.
+  // One amax serves both.
   const bool is_tensor = (straight.codes ? straight : transposed).scaling == Fp8Scaling::tensor;
-  if (is_tensor && straight.codes) to_transposed.largest = to.largest;
+  if (is_tensor && straight.codes) to_transposed.amax = to.amax;
   with_element(x.dtype(), kName, [&, rows = rows, columns = columns]<class T>(T) {
     const Values<T> values = {x.data<T>(), rows, columns};
-    if (largest == Fp8Largest::found) find_largest<T>(ctx, values, straight, transposed);
+    if (amax == Fp8Amax::found) find_amax<T>(ctx, values, straight, transposed);
     if ((straight.codes ? straight : transposed).format == Fp8Format::e4m3) {
       quantize_as<T, Fp8Format::e4m3>(ctx, values, to, to_transposed);
     } else {
@@ -316,20 +314,19 @@ void fp8_quantize(Context& ctx, CView x, const Fp8Matrix& straight, const Fp8Mat
   });
 }
 
-void fp8_largest(Context& ctx, CView x, View largest) {
-  constexpr const char* kOp = "fp8_largest";
-  if (x.numel() == 0) return clear_largest(ctx, kOp, largest);
+void fp8_amax(Context& ctx, CView x, View amax) {
+  constexpr const char* kOp = "fp8_amax";
+  if (x.numel() == 0) return clear_amax(ctx, kOp, amax);
   if (!aligned(x.raw())) {
-    throw Error(ExitCode::internal, "fp8_largest: values on a GPU begin at multiples of 16 bytes");
+    throw Error(ExitCode::internal, "fp8_amax: values on a GPU begin at multiples of 16 bytes");
   }
-  with_element(x.dtype(), kOp, [&]<class T>(T) {
-    find_largest_of_all(ctx, kOp, 1, x.data<T>(), x.numel(), largest);
-  });
+  with_element(x.dtype(), kOp,
+               [&]<class T>(T) { find_amax_of_all(ctx, kOp, 1, x.data<T>(), x.numel(), amax); });
 }
 
-void fp8_scales(Context& ctx, Fp8Format format, CView largest, View scales) {
-  const ScaleOp op = {largest.data<float>(), scales.data<float>(), largest_value(format)};
-  for_each(ctx, "fp8_scales", kOneBlock, largest.numel(), false, op);
+void fp8_scales(Context& ctx, Fp8Format format, CView amax, View scales) {
+  const ScaleOp op = {amax.data<float>(), scales.data<float>(), largest_value(format)};
+  for_each(ctx, "fp8_scales", kOneBlock, amax.numel(), false, op);
 }
 
 void fp8_transpose(Context& ctx, CView codes, View transposed) {

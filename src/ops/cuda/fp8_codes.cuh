@@ -7,7 +7,7 @@
 #include <cuda_fp8.h>
 
 #include "../fp8_scale.hpp"
-#include "largest.cuh"
+#include "amax.cuh"
 
 namespace hyperslab::ops::cuda::fp8 {
 
