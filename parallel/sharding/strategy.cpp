@@ -45,7 +45,7 @@ void ShardStrategy::allocate(param::ParamStore& store, Arena& parameters, Arena*
   store.take_expansions(parameters, compute, gradients != nullptr);
   if (gradients != nullptr) {
     store.take_reserved(parameters);
-    allocate_codes(store, parameters);
+    allocate_fp8(store, parameters);
   }
   param::ParamGroup& frozen = store.frozen();
   if (frozen.params().empty()) return;

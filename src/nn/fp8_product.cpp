@@ -81,9 +81,9 @@ class Operands {
 
   Fp8Matrix take(const MatrixSpec& spec) {
     const Shape scales = ops::fp8_scales_shape(spec.scaling, spec.shape);
-    const View codes = take(DType::u8, spec.shape);
+    const View values = take(DType::u8, spec.shape);
     const View amax = ops::has_groups(spec.scaling) ? View() : take(DType::f32, scales);
-    return {spec.format, spec.scaling, codes, amax, take(DType::f32, scales)};
+    return {spec.format, spec.scaling, values, amax, take(DType::f32, scales)};
   }
   View take(DType dtype, const Shape& shape) {
     const View view(next_, dtype, device_, shape);
@@ -150,7 +150,7 @@ void multiply_rows(Context& ctx, Operands& memory, const MatrixSpec& whole,
     ops::fp8_quantize(ctx, x, a, transposed, is_there);
     return ops::fp8_matmul(ctx, as_const(a), as_const(b), bias, sums, ops::Accumulate::no, y);
   }
-  if (transposed.codes) ops::fp8_quantize(ctx, x, {}, transposed);
+  if (transposed.values) ops::fp8_quantize(ctx, x, {}, transposed);
   ops::fp8_quantize(ctx, x.slice(0, count), a, {});
   ops::fp8_matmul(ctx, as_const(a), as_const(b), bias, sums, ops::Accumulate::no,
                   y.slice(0, count));
@@ -195,13 +195,13 @@ void Fp8Product::forward(Context& ctx, CView x, CView weight, CView bias, const 
   const MatrixSpec left = along_rows(Fp8Format::e4m3, to.rows, rows);
   const MatrixSpec right = along_rows(Fp8Format::e4m3, to.weights, weight);
   Operands operands = in_workspace(ctx, {left, right}, rest_bytes(left, y.as_matrix()));
-  const WeightCodes codes = kept_weights(weight, kept.weights);
-  Fp8Matrix b = codes.straight;
-  if (!b.codes) {
+  const RoundedWeights rounded = kept_weights(weight, kept.weights);
+  Fp8Matrix b = rounded.straight;
+  if (!b.values) {
     b = with_amax(operands.take(right), kept.amax, Amax::weight);
     ops::fp8_quantize(ctx, weight, b, {});
   } else if (kept.weights == Fp8Weights::renewed) {
-    renew(ctx, weight, codes);
+    renew(ctx, weight, rounded);
   }
   multiply_rows(ctx, operands, left, {},
                 {rows, b, bias, to.forward, y.as_matrix(), amax_of(kept.amax, Amax::input),
@@ -215,15 +215,15 @@ std::size_t Fp8Product::weight_bytes(const Fp8Config& config, Dim M, Dim K) {
   return straight.bytes() + along_columns(Fp8Format::e4m3, to.weights, M, K).bytes();
 }
 
-Fp8Product::WeightCodes Fp8Product::kept_weights(CView weight, Fp8Weights weights) const {
+Fp8Product::RoundedWeights Fp8Product::kept_weights(CView weight, Fp8Weights weights) const {
   if (weights == Fp8Weights::rounded || weight_memory_ == nullptr || !*weight_memory_) return {};
   const auto [M, K] = weight.dims<2>("8-bit product weight");
   const Rounding to = rounding_of(recipe_);
   Operands operands(weight_memory_->device(), weight_memory_->raw());
   if (gathered_ != nullptr) {
-    const auto& [matrix, codes, amax, scale] = *gathered_;
+    const auto& [matrix, values, amax, scale] = *gathered_;
     const Shape transposed = along_columns(Fp8Format::e4m3, to.weights, M, K).shape;
-    return {.straight = {Fp8Format::e4m3, to.weights, codes, amax, scale},
+    return {.straight = {Fp8Format::e4m3, to.weights, values, amax, scale},
             .transposed = {Fp8Format::e4m3, to.weights, operands.take(DType::u8, transposed), amax,
                            scale}};
   }
@@ -236,12 +236,12 @@ std::size_t Fp8Product::transposed_bytes(Dim M, Dim K) {
                   along_columns(Fp8Format::e4m3, Fp8Scaling::tensor, M, K).shape.numel());
 }
 
-/// Gathered codes of the weights are here, and lack the transpose.
-void Fp8Product::renew(Context& ctx, CView weight, const WeightCodes& codes) const {
+/// Gathered FP8 values of the weights are here, and lack the transpose.
+void Fp8Product::renew(Context& ctx, CView weight, const RoundedWeights& rounded) const {
   if (gathered_ != nullptr) {
-    ops::fp8_transpose(ctx, codes.straight.codes, codes.transposed.codes);
+    ops::fp8_transpose(ctx, rounded.straight.values, rounded.transposed.values);
   } else {
-    ops::fp8_quantize(ctx, weight, codes.straight, codes.transposed);
+    ops::fp8_quantize(ctx, weight, rounded.straight, rounded.transposed);
   }
 }
 
@@ -262,7 +262,7 @@ void Fp8Product::backward_input(Context& ctx, CView dy, CView weight, const Kept
   const MatrixSpec right = along_columns(Fp8Format::e4m3, to.weights, M, K);
   Operands operands = in_workspace(ctx, {left, right}, rest_bytes(left, dx.as_matrix()));
   Fp8Matrix b = kept_weights(weight, kept.weights).transposed;
-  if (!b.codes) {
+  if (!b.values) {
     b = with_amax(operands.take(right), kept.amax, Amax::weight);
     ops::fp8_quantize(ctx, weight, {}, b, if_kept(kept.amax));
   }
@@ -284,9 +284,9 @@ void Fp8Product::backward_weight(Context& ctx, CView dy, CView x, const Kept& ke
   const MatrixSpec left = along_columns(to.gradients, to.rows, rows.shape()[0], M);
   const MatrixSpec right = along_columns(Fp8Format::e4m3, to.rows, rows.shape()[0], K);
   Fp8Matrix a = kept_gradient(rows, kept.gradient);
-  Operands operands = a.codes ? in_workspace(ctx, {right}) : in_workspace(ctx, {right, left});
+  Operands operands = a.values ? in_workspace(ctx, {right}) : in_workspace(ctx, {right, left});
   const Fp8Matrix b = with_amax(operands.take(right), kept.amax, Amax::input);
-  if (!a.codes) {
+  if (!a.values) {
     a = with_amax(operands.take(left), kept.amax, Amax::output_gradient);
     ops::fp8_quantize(ctx, rows, {}, a, if_kept(kept.amax, kept.output_gradient));
   }

@@ -54,8 +54,8 @@ Linear::Linear(param::ParamStore& params, const TensorGroup& group,
         params.reserve(weights.front().name + " in 8 bits",
                        Fp8Product::weight_bytes(options.fp8, rank_outputs, rank_inputs)));
   }
-  const param::GatheredCodes* gathered =
-      fp8_ && options.fp8.gathers_codes ? params.request_codes(weight_) : nullptr;
+  const param::GatheredFp8* gathered =
+      fp8_ && options.fp8.gathers_fp8 ? params.request_fp8(weight_) : nullptr;
   if (gathered != nullptr) {
     fp8_.take_weights_from(gathered,
                            params.reserve(weights.front().name + " transposed in 8 bits",

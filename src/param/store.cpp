@@ -171,9 +171,9 @@ void ParamStore::take_reserved(Arena& arena) {
   }
 }
 
-const GatheredCodes* ParamStore::request_codes(const FusedParam& matrix) {
+const GatheredFp8* ParamStore::request_fp8(const FusedParam& matrix) {
   if (!trains_(matrix.members().front()->role)) return nullptr;
-  return &gathered_codes_.emplace_back(matrix);
+  return &gathered_fp8_.emplace_back(matrix);
 }
 
 void ParamStore::share(const FusedParam& shared) {
@@ -207,14 +207,14 @@ std::vector<Bucket> ParamStore::shared_buckets(std::size_t group) const {
   return buckets;
 }
 
-bool ParamStore::has_codes(int unit) const {
-  return std::ranges::any_of(gathered_codes_, [&](const GatheredCodes& gathered) {
+bool ParamStore::has_fp8(int unit) const {
+  return std::ranges::any_of(gathered_fp8_, [&](const GatheredFp8& gathered) {
     return gathered.matrix.members().front()->unit == unit;
   });
 }
 
 /// Buckets close in the order in which backward finishes units: last unit first. One whose matrices
-/// are gathered as codes has no large tables besides.
+/// are gathered as FP8 values has no large tables besides.
 std::vector<Bucket> ParamStore::unit_buckets(std::size_t group, std::size_t bucket_bytes) const {
   std::vector<Dim> unit_size(index(unit_ + 1), 0);
   for (const Fused& fused : fused_) {
@@ -231,7 +231,7 @@ std::vector<Bucket> ParamStore::unit_buckets(std::size_t group, std::size_t buck
     open_size += size;
     if (size > 0) first_filled = unit;
     const bool full = open_size > 0 && (static_cast<std::size_t>(open_size) * 4 >= bucket_bytes ||
-                                        (unit > 0 && has_codes(unit) != has_codes(unit - 1)));
+                                        (unit > 0 && has_fp8(unit) != has_fp8(unit - 1)));
     if (open_size == 0 || (!full && unit > 0)) continue;
     buckets.push_back({first_filled, last, 0, open_size, {}});
     open_size = 0;

@@ -132,7 +132,7 @@ void TrainingRun::make_trainer() {
     setting_.traffic = plan.traffic;
     trainer_->initialize();
   });
-  trainer_->gather_codes();
+  trainer_->gather_fp8();
 }
 
 /// Rank 0. `bytes`: of a checkpoint.

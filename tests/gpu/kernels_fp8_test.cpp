@@ -30,9 +30,9 @@ const char* name_of(Fp8Scaling scaling) {
 
 Dim padded(Dim rows) { return round_up(rows, kFp8Multiple); }
 
-/// What quantization writes, both ways: codes and scales.
+/// What quantization writes, both ways: FP8 values and scales.
 struct Arrays {
-  Tensor codes, scales, transposed, transposed_scales;
+  Tensor values, scales, transposed, transposed_scales;
 };
 
 enum class Ways : std::uint8_t { straight, transposed, both };
@@ -43,19 +43,19 @@ Arrays quantized(Device device, const Tensor& x, Fp8Format format, Fp8Scaling sc
   Context ctx(device);
   const Dim rows = x.view().shape()[0];
   const Dim columns = x.view().shape()[1];
-  const auto matrix = [&](Tensor& codes, Tensor& scales, Tensor& amax, Dim M, Dim K) {
+  const auto matrix = [&](Tensor& values, Tensor& scales, Tensor& amax, Dim M, Dim K) {
     const Shape shape = fp8_scales_shape(scaling, {M, K});
-    codes = Tensor(device, DType::u8, {M, K});
+    values = Tensor(device, DType::u8, {M, K});
     scales = Tensor(device, DType::f32, shape);
     amax = Tensor(device, DType::f32, shape);
-    return Fp8Matrix{format, scaling, codes.view(), amax.view(), scales.view()};
+    return Fp8Matrix{format, scaling, values.view(), amax.view(), scales.view()};
   };
   Tensor here(device, x.view().dtype(), x.view().shape());
   copy(ctx, x.view(), here.view());
   Arrays found;
   Tensor amax;
   Tensor other_amax;
-  Fp8Matrix straight = matrix(found.codes, found.scales, amax, fp8_rows(scaling, rows), columns);
+  Fp8Matrix straight = matrix(found.values, found.scales, amax, fp8_rows(scaling, rows), columns);
   Fp8Matrix transposed =
       matrix(found.transposed, found.transposed_scales, other_amax, columns, padded(rows));
   const Fp8Matrix whole = straight;
@@ -73,7 +73,7 @@ Arrays quantized(Device device, const Tensor& x, Fp8Format format, Fp8Scaling sc
     synchronize(ctx);
     from = std::move(out);
   };
-  for (Tensor* each : {&found.codes, &found.scales, &found.transposed, &found.transposed_scales}) {
+  for (Tensor* each : {&found.values, &found.scales, &found.transposed, &found.transposed_scales}) {
     to_cpu(*each);
   }
   return found;
@@ -99,11 +99,11 @@ TEST_F(GpuFp8, CodesHaveTheBitsOfTheCpu) {
             const Arrays cpu = quantized(Device::cpu, x, format, scaling, ways);
             const Arrays gpu = quantized(Device::cuda, x, format, scaling, ways);
             if (ways != Ways::transposed) {
-              expect_same(gpu.codes, cpu.codes, "codes");
+              expect_same(gpu.values, cpu.values, "values");
               expect_same(gpu.scales, cpu.scales, "scales");
             }
             if (ways != Ways::straight) {
-              expect_same(gpu.transposed, cpu.transposed, "transposed codes");
+              expect_same(gpu.transposed, cpu.transposed, "transposed values");
               expect_same(gpu.transposed_scales, cpu.transposed_scales, "transposed scales");
             }
           }
@@ -119,9 +119,9 @@ TEST_F(GpuFp8, AmaxesThatAreGivenGiveTheSameBits) {
     for (const Ways ways : {Ways::both, Ways::straight, Ways::transposed}) {
       const Arrays found = quantized(Device::cuda, x, format, Fp8Scaling::tensor, ways);
       const Arrays given = quantized(Device::cuda, x, format, Fp8Scaling::tensor, ways, true);
-      if (ways != Ways::transposed) expect_same(given.codes, found.codes, "codes");
+      if (ways != Ways::transposed) expect_same(given.values, found.values, "values");
       if (ways == Ways::straight) continue;
-      expect_same(given.transposed, found.transposed, "transposed codes");
+      expect_same(given.transposed, found.transposed, "transposed values");
       expect_same(given.transposed_scales, found.transposed_scales, "transposed scales");
     }
   }
@@ -141,17 +141,17 @@ TEST_F(GpuFp8, PartsOfQuantizeHaveTheBitsOfTheWhole) {
       Tensor scales(Device::cuda, DType::f32, {1});
       fp8_amax(ctx, here.view().flat(), amax.view());
       fp8_scales(ctx, Fp8Format::e4m3, amax.view(), scales.view());
-      Tensor codes(Device::cuda, DType::u8, shape);
-      copy(ctx, whole.codes.view(), codes.view());
+      Tensor values(Device::cuda, DType::u8, shape);
+      copy(ctx, whole.values.view(), values.view());
       Tensor transposed(Device::cuda, DType::u8, whole.transposed.view().shape());
-      fp8_transpose(ctx, codes.view(), transposed.view());
+      fp8_transpose(ctx, values.view(), transposed.view());
       Tensor found_scales(Device::cpu, DType::f32, {1});
       Tensor found(Device::cpu, DType::u8, transposed.view().shape());
       copy(ctx, scales.view(), found_scales.view());
       copy(ctx, transposed.view(), found.view());
       synchronize(ctx);
       expect_same(found_scales, whole.scales, "scales");
-      expect_same(found, whole.transposed, "transposed codes");
+      expect_same(found, whole.transposed, "transposed values");
     }
   }
 }
@@ -167,7 +167,7 @@ TEST_F(GpuFp8, GroupsOfZerosAndOfManyMagnitudesHaveTheBitsOfTheCpu) {
   for (const Fp8Scaling scaling : {Fp8Scaling::group, Fp8Scaling::block}) {
     const Arrays cpu = quantized(Device::cpu, x, Fp8Format::e4m3, scaling, Ways::both);
     const Arrays gpu = quantized(Device::cuda, x, Fp8Format::e4m3, scaling, Ways::both);
-    expect_same(gpu.codes, cpu.codes, name_of(scaling));
+    expect_same(gpu.values, cpu.values, name_of(scaling));
     expect_same(gpu.scales, cpu.scales, name_of(scaling));
     expect_same(gpu.transposed, cpu.transposed, name_of(scaling));
     expect_same(gpu.transposed_scales, cpu.transposed_scales, name_of(scaling));
@@ -179,13 +179,13 @@ TEST_F(GpuFp8, WhatIsNotFiniteStaysInItsGroup) {
   x.view().data<bf16>()[5] = to_bf16(std::numeric_limits<float>::quiet_NaN());
   for (const Fp8Scaling scaling : {Fp8Scaling::group, Fp8Scaling::block}) {
     const Arrays gpu = quantized(Device::cuda, x, Fp8Format::e4m3, scaling, Ways::both);
-    const auto* const codes = gpu.codes.view().data<std::uint8_t>();
+    const auto* const values = gpu.values.view().data<std::uint8_t>();
     const auto* const turned = gpu.transposed.view().data<std::uint8_t>();
-    for (const Dim inside : {0, 5, 127}) EXPECT_EQ(codes[inside] & 0x7F, 0x7F);
+    for (const Dim inside : {0, 5, 127}) EXPECT_EQ(values[inside] & 0x7F, 0x7F);
     for (const Dim inside : {0, 127}) EXPECT_EQ(turned[5 * 256 + inside] & 0x7F, 0x7F);
-    EXPECT_EQ(codes[256] & 0x7F, scaling == Fp8Scaling::block ? 0x7F : 0x7E);
-    EXPECT_EQ(codes[128], 0x7E);
-    EXPECT_EQ(codes[128 * 256], 0x7E);
+    EXPECT_EQ(values[256] & 0x7F, scaling == Fp8Scaling::block ? 0x7F : 0x7E);
+    EXPECT_EQ(values[128], 0x7E);
+    EXPECT_EQ(values[128 * 256], 0x7E);
     EXPECT_EQ(turned[128], 0x7E);
     EXPECT_EQ(turned[128 * 256], 0x7E);
     EXPECT_TRUE(std::isnan(gpu.scales.view().data<float>()[0]));
@@ -199,8 +199,8 @@ TEST_F(GpuFp8, WhatIsNotFiniteBecomesNan) {
     Tensor x = filled_tensor(DType::bf16, {32, 32}, 1);
     x.view().data<bf16>()[5] = to_bf16(static_cast<float>(value));
     const Arrays gpu = quantized(Device::cuda, x, Fp8Format::e4m3, Fp8Scaling::row, Ways::straight);
-    EXPECT_EQ(gpu.codes.view().data<std::uint8_t>()[5] & 0x7F, 0x7F);
-    EXPECT_EQ(gpu.codes.view().data<std::uint8_t>()[32], 0x7E);
+    EXPECT_EQ(gpu.values.view().data<std::uint8_t>()[5] & 0x7F, 0x7F);
+    EXPECT_EQ(gpu.values.view().data<std::uint8_t>()[32], 0x7E);
   }
 }
 
@@ -239,7 +239,7 @@ TEST_F(GpuFp8, ProductsMatchTheOracle) {
               const Arrays a = quantized(Device::cpu, x, left, a_scaling, Ways::straight);
               const Arrays b =
                   quantized(Device::cpu, w, Fp8Format::e4m3, b_scaling, Ways::straight);
-              const Tensor operands[] = {moved(a.codes), moved(a.scales), moved(b.codes),
+              const Tensor operands[] = {moved(a.values), moved(a.scales), moved(b.values),
                                          moved(b.scales), moved(bias)};
               Tensor c = moved(filled_tensor(out, {M, size.N}, 0.5));
               const auto matrix = [&](Fp8Format format, Fp8Scaling scaling, int at) {

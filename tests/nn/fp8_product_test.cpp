@@ -220,10 +220,10 @@ INSTANTIATE_TEST_SUITE_P(Recipes, Fp8ProductTest,
                          testing::Values(Fp8Recipe::tensor, Fp8Recipe::row, Fp8Recipe::block));
 
 TEST(Fp8Product, AKeptGradientIsItsCodesAndAScaleForEach128) {
-  const Dim codes = 4096 * 8192;
+  const Dim values = 4096 * 8192;
   const Dim kept = Fp8Product::kept_bytes(config_of(Fp8Recipe::block), 4096, 8192);
 
-  EXPECT_EQ(kept, codes + codes / 128 * 4);
+  EXPECT_EQ(kept, values + values / 128 * 4);
 }
 
 TEST(Fp8Product, WidthsOfNoMultipleOf16AreRefused) {

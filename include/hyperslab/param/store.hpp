@@ -63,14 +63,14 @@ class FusedParam {
   const Expansion* expansion_ = nullptr;
 };
 
-/// A trained matrix whose data ranks gather codes of 8 bits in place of values
-/// (sharding::CodeGather). The views are absent until the strategy takes memory for them, which it
+/// A trained matrix whose data ranks gather FP8 values in place of values
+/// (sharding::Fp8Gather). The views are absent until the strategy takes memory for them, which it
 /// does in a training run.
-struct GatheredCodes {
+struct GatheredFp8 {
   FusedParam matrix;
-  View codes{};  ///< u8, of the shape of the matrix
-  View amax{};   ///< (1) f32: the amax of the values that the codes stand for
-  View scale{};  ///< (1) f32, of the codes
+  View values{};  ///< u8, of the shape of the matrix
+  View amax{};    ///< (1) f32: the amax of the values that were rounded
+  View scale{};   ///< (1) f32, of `values`
 };
 
 /// A contiguous range of a group's flat space whose gradients are reduced by one call. Its members
@@ -194,8 +194,8 @@ class ParamStore {
 
   /// Gives every parameter its position. In each group tied tensors, partial and replicated ones
   /// come first, a bucket for each; the others form buckets of at least `bucket_bytes` of f32
-  /// gradients from whole units, last unit first, where units with and without gathered codes stay
-  /// apart. Bucket sizes are multiples of data ranks x 128 bytes.
+  /// gradients from whole units, last unit first, where units with and without gathered FP8 values
+  /// stay apart. Bucket sizes are multiples of data ranks x 128 bytes.
   void lay_out(std::size_t bucket_bytes);
 
   /// Takes memory for quantized matrices and, with `expands`, a ring of two buffers for what they
@@ -206,10 +206,10 @@ class ParamStore {
   /// until take_reserved, and in a forward-only run.
   [[nodiscard]] const View* reserve(const std::string& label, std::size_t bytes);
   void take_reserved(Arena& arena);
-  /// Asks for codes in place of values of a matrix from other data ranks; null if it is frozen.
-  [[nodiscard]] const GatheredCodes* request_codes(const FusedParam& matrix);
-  [[nodiscard]] std::deque<GatheredCodes>& gathered_codes() { return gathered_codes_; }
-  [[nodiscard]] const std::deque<GatheredCodes>& gathered_codes() const { return gathered_codes_; }
+  /// Asks other data ranks for FP8 values of a matrix, not values; null if it is frozen.
+  [[nodiscard]] const GatheredFp8* request_fp8(const FusedParam& matrix);
+  [[nodiscard]] std::deque<GatheredFp8>& gathered_fp8() { return gathered_fp8_; }
+  [[nodiscard]] const std::deque<GatheredFp8>& gathered_fp8() const { return gathered_fp8_; }
   /// True if products of a unit take expanded matrices.
   [[nodiscard]] bool expands(int unit) const;
   /// Enqueues the expansion of a unit's matrices; a buffer is used again two such units later.
@@ -239,7 +239,7 @@ class ParamStore {
   Param& add(const ParamSpec& spec);
   [[nodiscard]] Dim size_of(const Fused& fused) const;
   const Expansion* add_expansion(const std::vector<Param*>& members, bool trained);
-  [[nodiscard]] bool has_codes(int unit) const;
+  [[nodiscard]] bool has_fp8(int unit) const;
   [[nodiscard]] std::vector<Bucket> shared_buckets(std::size_t group) const;
   [[nodiscard]] std::vector<Bucket> unit_buckets(std::size_t group, std::size_t bucket_bytes) const;
   void form_buckets(std::size_t group, std::size_t bucket_bytes);
@@ -256,7 +256,7 @@ class ParamStore {
     View view = {};
   };
   std::deque<Reserved> reserved_;
-  std::deque<GatheredCodes> gathered_codes_;
+  std::deque<GatheredFp8> gathered_fp8_;
   std::vector<Fused> fused_;
   std::vector<ParamGroup> groups_;
   int unit_ = -1;

@@ -64,7 +64,7 @@ struct PrecisionConfig {
   std::int64_t fp8_keep_first = 0;    ///< blocks that do not
   std::int64_t fp8_keep_last = 0;     ///< likewise, from the end
   bool fp8_cache_weights = false;     ///< weights are rounded once a step and kept
-  bool fp8_param_gather = false;      ///< data ranks gather codes of weights, not values
+  bool fp8_param_gather = false;      ///< data ranks gather FP8 values of weights
 
   /// What the model takes of it.
   [[nodiscard]] nn::Fp8Config fp8() const {
@@ -76,7 +76,7 @@ struct PrecisionConfig {
     config.keep_first = static_cast<int>(fp8_keep_first);
     config.keep_last = static_cast<int>(fp8_keep_last);
     config.caches_weights = fp8_cache_weights;
-    config.gathers_codes = fp8_param_gather;
+    config.gathers_fp8 = fp8_param_gather;
     return config;
   }
   friend bool operator==(const PrecisionConfig&, const PrecisionConfig&) = default;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Codes of a matrix alone, and the amax of all of it, go through memory from
-// beginning to end. What has to do with columns goes by tiles (fp8_codes.cuh).
-#include "fp8_codes.cuh"
+// FP8 values of a matrix alone, and the amax of all of it, go through memory from
+// beginning to end. What has to do with columns goes by tiles (fp8_tiles.cuh).
+#include "fp8_tiles.cuh"
 
 namespace hyperslab::ops::cuda {
 namespace {
@@ -77,9 +77,9 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// Codes that are written; null: none.
-struct Codes {
-  std::uint8_t* codes;
+/// FP8 values that are written; null: none.
+struct Fp8Values {
+  std::uint8_t* values;
   const float* amax;
   float* scales;
   Dim width;  ///< of a row
@@ -87,27 +87,27 @@ struct Codes {
 };
 
 template <Fp8Format kFormat>
-__device__ float inverse(const Codes& codes, Dim row) {
-  return fp8_inverse(codes.amax[codes.per_row ? row : 0], largest_value(kFormat));
+__device__ float inverse(const Fp8Values& to, Dim row) {
+  return fp8_inverse(to.amax[to.per_row ? row : 0], largest_value(kFormat));
 }
 
 template <Fp8Format kFormat>
-__device__ void write_scale(const Codes& codes, Dim row) {
-  codes.scales[row] = fp8_scale(codes.amax[row], largest_value(kFormat));
+__device__ void write_scale(const Fp8Values& to, Dim row) {
+  to.scales[row] = fp8_scale(to.amax[row], largest_value(kFormat));
 }
 
-/// The codes of x alone; a thread takes 16 values at once.
+/// The FP8 values of x alone; a thread takes 16 values at once.
 template <class T, Fp8Format kFormat>
 __global__ void __launch_bounds__(kThreads)
-    fp8_quantize_straight_kernel(const T* x, Dim units, Codes codes) {
+    fp8_quantize_straight_kernel(const T* x, Dim units, Fp8Values to) {
   overlap();
   wait_for_earlier();
-  const Dim units_of_row = codes.width / (2 * kSide);
+  const Dim units_of_row = to.width / (2 * kSide);
   const Dim stride = static_cast<Dim>(gridDim.x) * kThreads;
   for (Dim at = static_cast<Dim>(blockIdx.x) * kThreads + threadIdx.x; at < units; at += stride) {
-    const Dim row = codes.per_row ? at / units_of_row : 0;
+    const Dim row = to.per_row ? at / units_of_row : 0;
     const Vec<T, 2 * kSide> found = load_raw<2 * kSide>(x + at * 2 * kSide);
-    const float of_row = inverse<kFormat>(codes, row);
+    const float of_row = inverse<kFormat>(to, row);
     float inverses[kSide];
 #pragma unroll
     for (float& each : inverses) each = of_row;
@@ -119,9 +119,9 @@ __global__ void __launch_bounds__(kThreads)
       for (int k = 0; k < kSide; ++k) reals[k] = to_real(found.at[half * kSide + k]);
       halves[half] = encode<kFormat>(reals, inverses);
     }
-    *reinterpret_cast<uint4*>(codes.codes + at * 2 * kSide) = {halves[0].x, halves[0].y,
-                                                               halves[1].x, halves[1].y};
-    if (codes.per_row ? at % units_of_row == 0 : at == 0) write_scale<kFormat>(codes, row);
+    *reinterpret_cast<uint4*>(to.values + at * 2 * kSide) = {halves[0].x, halves[0].y, halves[1].x,
+                                                             halves[1].y};
+    if (to.per_row ? at % units_of_row == 0 : at == 0) write_scale<kFormat>(to, row);
   }
 }
 
@@ -129,8 +129,9 @@ __global__ void __launch_bounds__(kThreads)
 template <Fp8Format kFormat, bool kOwnScales>
 class Inverses {
  public:
-  /// All threads; a barrier follows. `straight` may have no codes.
-  __device__ void find(const Codes& straight, const Codes& transposed, Dim rows, Dim columns) {
+  /// All threads; a barrier follows. `straight` may have no FP8 values.
+  __device__ void find(const Fp8Values& straight, const Fp8Values& transposed, Dim rows,
+                       Dim columns) {
     const auto thread = static_cast<int>(threadIdx.x);
     if constexpr (kOwnScales) {
       const bool of_row = thread < kTile;
@@ -151,12 +152,13 @@ class Inverses {
   float values_[kOwnScales ? 2 * kTile : 1];
 };
 
-/// The codes of the transpose, and of the matrix unless they are absent. kOwnScales: the transpose
-/// has other scales, so that values are rounded for it apart; else both have the transpose's.
+/// The FP8 values of the transpose, and of the matrix unless they are absent. kOwnScales: the
+/// transpose has other scales, so that values are rounded for it apart; else both have the
+/// transpose's.
 template <class T, Fp8Format kFormat, bool kOwnScales>
 __global__ void __launch_bounds__(kThreads, kOwnScales ? 2 : 3)
-    fp8_quantize_kernel(Values<T> values, Codes straight, Codes transposed) {
-  __shared__ TurnedCodes shared;
+    fp8_quantize_kernel(Values<T> values, Fp8Values straight, Fp8Values transposed) {
+  __shared__ TurnedValues shared;
   __shared__ Inverses<kFormat, kOwnScales> inverses;
   overlap();
   wait_for_earlier();
@@ -165,7 +167,7 @@ __global__ void __launch_bounds__(kThreads, kOwnScales ? 2 : 3)
   const int row_unit = static_cast<int>(threadIdx.x / kUnits);
   const Dim row = values.first_row();
   const Dim column = values.first_column();
-  const bool writes = straight.codes != nullptr;
+  const bool writes = straight.values != nullptr;
   Vec<T, kSide> found[kSide];
   values.all(found);
   inverses.find(straight, transposed, values.rows, values.columns);
@@ -176,7 +178,7 @@ __global__ void __launch_bounds__(kThreads, kOwnScales ? 2 : 3)
     of_columns[k] = kOwnScales ? inverses.of_column(unit * kSide + k) : inverses.of_row(0);
   }
   Eight rows[kSide];
-  std::uint8_t* to_straight = straight.codes + row * straight.width + column;
+  std::uint8_t* to_straight = straight.values + row * straight.width + column;
 #pragma unroll
   for (int i = 0; i < kSide; ++i, to_straight += straight.width) {
     float reals[kSide];
@@ -208,21 +210,21 @@ __global__ void __launch_bounds__(kThreads, kOwnScales ? 2 : 3)
       write_scale<kFormat>(transposed, first);
     }
   }
-  write_transposed(rows, shared, values.columns, transposed.width, transposed.codes);
+  write_transposed(rows, shared, values.columns, transposed.width, transposed.values);
 }
 
-/// The transpose of codes, whose rows it fills up with zeros.
+/// The transpose of FP8 values, whose rows it fills up with zeros.
 __global__ void __launch_bounds__(kThreads)
-    fp8_transpose_kernel(Values<std::uint8_t> codes, Dim width, std::uint8_t* transposed) {
-  __shared__ TurnedCodes shared;
+    fp8_transpose_kernel(Values<std::uint8_t> values, Dim width, std::uint8_t* transposed) {
+  __shared__ TurnedValues shared;
   overlap();
   wait_for_earlier();
   Vec<std::uint8_t, kSide> found[kSide];
-  codes.all(found);
+  values.all(found);
   Eight rows[kSide];
 #pragma unroll
   for (int i = 0; i < kSide; ++i) rows[i] = *reinterpret_cast<const Eight*>(&found[i]);
-  write_transposed(rows, shared, codes.columns, width, transposed);
+  write_transposed(rows, shared, values.columns, width, transposed);
 }
 
 struct ScaleOp {
@@ -236,10 +238,10 @@ struct ScaleOp {
   }
 };
 
-Codes codes_of(const Fp8Matrix& matrix) {
-  if (!matrix.codes) return {};
-  return {matrix.codes.data<std::uint8_t>(), matrix.amax.data<float>(), matrix.scales.data<float>(),
-          matrix.codes.shape()[1], matrix.scaling == Fp8Scaling::row};
+Fp8Values fp8_values_of(const Fp8Matrix& matrix) {
+  if (!matrix.values) return {};
+  return {matrix.values.data<std::uint8_t>(), matrix.amax.data<float>(),
+          matrix.scales.data<float>(), matrix.values.shape()[1], matrix.scaling == Fp8Scaling::row};
 }
 
 /// Of kernels whose threads go on to further items.
@@ -260,7 +262,7 @@ void find_amax_of_all(Context& ctx, const char* op, Dim rows, const T* x, Dim co
 template <class T>
 void find_amax(Context& ctx, const Values<T>& values, const Fp8Matrix& straight,
                const Fp8Matrix& transposed) {
-  const Fp8Matrix& any = straight.codes ? straight : transposed;
+  const Fp8Matrix& any = straight.values ? straight : transposed;
   if (any.scaling == Fp8Scaling::tensor) {
     return find_amax_of_all(ctx, kName, values.rows, values.x, values.rows * values.columns,
                             any.amax);
@@ -273,9 +275,9 @@ void find_amax(Context& ctx, const Values<T>& values, const Fp8Matrix& straight,
 }
 
 template <class T, Fp8Format kFormat>
-void quantize_as(Context& ctx, const Values<T>& values, const Codes& straight,
-                 const Codes& transposed) {
-  if (transposed.codes == nullptr) {
+void quantize_as(Context& ctx, const Values<T>& values, const Fp8Values& straight,
+                 const Fp8Values& transposed) {
+  if (transposed.values == nullptr) {
     const Dim units = values.rows * values.columns / (2 * kSide);
     return launch_waiting(ctx, kName, values.rows, fp8_quantize_straight_kernel<T, kFormat>,
                           {blocks_for(units), kThreads}, values.x, units, straight);
@@ -295,18 +297,18 @@ void fp8_quantize(Context& ctx, CView x, const Fp8Matrix& straight, const Fp8Mat
   if (columns % kSide != 0 || !aligned(x.raw())) {
     throw Error(ExitCode::internal, "fp8_quantize: rows on a GPU begin at multiples of 16 bytes");
   }
-  if (has_groups((straight.codes ? straight : transposed).scaling)) {
+  if (has_groups((straight.values ? straight : transposed).scaling)) {
     return fp8_quantize_groups(ctx, x, straight, transposed);
   }
-  const Codes to = codes_of(straight);
-  Codes to_transposed = codes_of(transposed);
+  const Fp8Values to = fp8_values_of(straight);
+  Fp8Values to_transposed = fp8_values_of(transposed);
   // One amax serves both.
-  const bool is_tensor = (straight.codes ? straight : transposed).scaling == Fp8Scaling::tensor;
-  if (is_tensor && straight.codes) to_transposed.amax = to.amax;
+  const bool is_tensor = (straight.values ? straight : transposed).scaling == Fp8Scaling::tensor;
+  if (is_tensor && straight.values) to_transposed.amax = to.amax;
   with_element(x.dtype(), kName, [&, rows = rows, columns = columns]<class T>(T) {
     const Values<T> values = {x.data<T>(), rows, columns};
     if (amax == Fp8Amax::found) find_amax<T>(ctx, values, straight, transposed);
-    if ((straight.codes ? straight : transposed).format == Fp8Format::e4m3) {
+    if ((straight.values ? straight : transposed).format == Fp8Format::e4m3) {
       quantize_as<T, Fp8Format::e4m3>(ctx, values, to, to_transposed);
     } else {
       quantize_as<T, Fp8Format::e5m2>(ctx, values, to, to_transposed);
@@ -329,13 +331,13 @@ void fp8_scales(Context& ctx, Fp8Format format, CView amax, View scales) {
   for_each(ctx, "fp8_scales", kOneBlock, amax.numel(), false, op);
 }
 
-void fp8_transpose(Context& ctx, CView codes, View transposed) {
-  const auto [rows, columns] = codes.dims<2>("fp8_transpose codes");
-  if (codes.numel() == 0) return;
+void fp8_transpose(Context& ctx, CView values, View transposed) {
+  const auto [rows, columns] = values.dims<2>("fp8_transpose values");
+  if (values.numel() == 0) return;
   const Dim width = transposed.shape()[1];
-  const Values<std::uint8_t> values = {codes.data<std::uint8_t>(), rows, columns};
+  const Values<std::uint8_t> from = {values.data<std::uint8_t>(), rows, columns};
   launch_waiting(ctx, "fp8_transpose", rows, fp8_transpose_kernel,
-                 {tiles_of(width, columns), kThreads}, values, width,
+                 {tiles_of(width, columns), kThreads}, from, width,
                  transposed.data<std::uint8_t>());
 }
 

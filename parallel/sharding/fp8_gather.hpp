@@ -10,15 +10,14 @@
 namespace hyperslab::sharding {
 
 /// Gathers of the matrices that multiply in 8-bit floats with a scale a tensor
-/// (param::GatheredCodes). Data ranks agree on the amax of each, round what they
-/// updated and gather the codes: half the bytes of 16-bit values. What else lies in their buckets,
-/// such as norms and biases, is gathered as values: each rank's as many bytes as the rank that has
-/// most of it. The bits are those of gathering all values and
-/// rounding them then.
-class CodeGather {
+/// (param::GatheredFp8). Data ranks agree on the amax of each, round what they
+/// updated and gather the FP8 values: half the bytes of 16-bit values. What else lies in their
+/// buckets, such as norms and biases, is gathered as values: each rank's as many bytes as the rank
+/// that has most of it. The bits are those of gathering all values and rounding them then.
+class Fp8Gather {
  public:
-  /// Setup, once `store` is bound: takes memory for the codes of all matrices that ask for it.
-  CodeGather(param::ParamStore& store, Arena& arena);
+  /// Setup, once `store` is bound: takes memory for the FP8 values of all matrices that ask for it.
+  Fp8Gather(param::ParamStore& store, Arena& arena);
 
   /// True if the bucket has such matrices.
   [[nodiscard]] bool covers(std::size_t bucket) const { return !parts_[bucket].matrices.empty(); }
@@ -43,12 +42,12 @@ class CodeGather {
   /// The parts of a bucket.
   struct Part {
     std::vector<Range> matrices;
-    View codes;                            ///< (elements) u8
+    View values;                           ///< (elements) u8
     View amax, scales;                     ///< f32, a number of each matrix
     std::vector<std::vector<Range>> rest;  ///< by rank: its shard without the matrices
     View packed;                           ///< (ranks, elements): the values of each rank's rest
     comm::Ticket amaxes = 0;               ///< of their sum; 0: none in progress
-    comm::Ticket codes_gather = 0;         ///< likewise
+    comm::Ticket fp8_gather = 0;           ///< likewise
     comm::Ticket rest_gather = 0;          ///< likewise
     bool lacks_values = false;             ///< of the matrices, in shards of other ranks
   };
