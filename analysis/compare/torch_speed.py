@@ -34,7 +34,7 @@ GROUPS = 3  # of steps that are timed together; the median counts
 
 
 def eight_bits(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Codes and their scale, chosen from the largest magnitude of x."""
+    """FP8 values and their scale, chosen from the amax of x."""
     largest = torch.finfo(dtype).max
     inverse = largest / x.abs().amax().float().clamp(min=1e-12)
     return (x.float() * inverse).clamp(-largest, largest).to(dtype), 1 / inverse
@@ -45,19 +45,19 @@ class Fp8Product(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
-        codes, scale = eight_bits(x, torch.float8_e4m3fn)
+        values, scale = eight_bits(x, torch.float8_e4m3fn)
         weights, weight_scale = eight_bits(weight, torch.float8_e4m3fn)
-        ctx.save_for_backward(codes, scale, weights, weight_scale)
-        return torch._scaled_mm(codes, weights.t(), scale_a=scale, scale_b=weight_scale, out_dtype=x.dtype,
+        ctx.save_for_backward(values, scale, weights, weight_scale)
+        return torch._scaled_mm(values, weights.t(), scale_a=scale, scale_b=weight_scale, out_dtype=x.dtype,
                                 use_fast_accum=True)
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor]:
-        codes, scale, weights, weight_scale = ctx.saved_tensors
+        values, scale, weights, weight_scale = ctx.saved_tensors
         gradient, its_scale = eight_bits(dy, torch.float8_e5m2)
         dx = torch._scaled_mm(gradient, weights.t().contiguous().t(), scale_a=its_scale, scale_b=weight_scale,
                               out_dtype=dy.dtype)
-        dweight = torch._scaled_mm(gradient.t().contiguous(), codes.t().contiguous().t(), scale_a=its_scale,
+        dweight = torch._scaled_mm(gradient.t().contiguous(), values.t().contiguous().t(), scale_a=its_scale,
                                    scale_b=scale, out_dtype=dy.dtype)
         return dx, dweight
 

@@ -136,21 +136,21 @@ constexpr std::array kPrecisionRules = {
          },
          [](const Config& c, const Surroundings&) {
            return fmt::format(
-               "with {} no codes serve both a matrix and its transpose: set precision.gemm to "
+               "with {} no FP8 values serve both a matrix and its transpose: set precision.gemm to "
                "fp8_tensor, or precision.fp8_param_gather to false",
                name_of(c.precision.gemm));
          }},
-    Rule{
-        "precision.fp8_param_gather", "precision.compute", "false unless precision.compute is bf16",
-        [](const Config& c, const Surroundings&) {
-          return !c.precision.fp8_param_gather || c.precision.compute == Precision::bf16;
-        },
-        [](const Config& c, const Surroundings&) {
-          return fmt::format(
-              "codes take the place of 16-bit values, and precision.compute is {}: set it to bf16, "
-              "or precision.fp8_param_gather to false",
-              name_of(c.precision.compute));
-        }},
+    Rule{"precision.fp8_param_gather", "precision.compute",
+         "false unless precision.compute is bf16",
+         [](const Config& c, const Surroundings&) {
+           return !c.precision.fp8_param_gather || c.precision.compute == Precision::bf16;
+         },
+         [](const Config& c, const Surroundings&) {
+           return fmt::format(
+               "FP8 values take the place of 16-bit values, and precision.compute is {}: set it to "
+               "bf16, or precision.fp8_param_gather to false",
+               name_of(c.precision.compute));
+         }},
     Rule{"precision.fp8_param_gather", "parallel.zero", "false unless parallel.zero is 1 or 2",
          [](const Config& c, const Surroundings&) {
            return !c.precision.fp8_param_gather || c.parallel.zero > 0;
@@ -174,7 +174,7 @@ constexpr std::array kPrecisionRules = {
            return !c.precision.fp8_param_gather || !c.precision.fp8_cache_weights;
          },
          [](const Config&, const Surroundings&) -> std::string {
-           return "codes that are gathered serve the whole step already: leave "
+           return "FP8 values that are gathered serve the whole step already: leave "
                   "precision.fp8_cache_weights out";
          }},
 };

@@ -21,23 +21,23 @@ std::vector<param::ElementRange> ShardedState::find_ranges() const {
 }
 
 void ShardedState::after_update(Context& ctx, std::size_t index) {
-  if (codes_ && codes_->covers(index)) return codes_->start(ctx, data(), index);
+  if (fp8_ && fp8_->covers(index)) return fp8_->start(ctx, data(), index);
   if (data().size() == 1) return;
   const Bucket& mine = bucket(index);
   const View values = group().value().data.slice(mine.begin, mine.size());
   state(index).gather = data().all_gather(ctx, group().value().at(group().shard(mine)), values);
 }
 
-void ShardedState::allocate_codes(param::ParamStore& store, Arena& parameters) {
-  if (!store.gathered_codes().empty()) codes_.emplace(store, parameters);
+void ShardedState::allocate_fp8(param::ParamStore& store, Arena& parameters) {
+  if (!store.gathered_fp8().empty()) fp8_.emplace(store, parameters);
 }
 
 void ShardedState::gather_values(Context& ctx) {
-  if (codes_) codes_->gather_values(ctx, data());
+  if (fp8_) fp8_->gather_values(ctx, data());
 }
 
 void ShardedState::await_gather(Context& ctx, std::size_t index) {
-  if (codes_) codes_->await(ctx, data(), index);
+  if (fp8_) fp8_->await(ctx, data(), index);
   if (state(index).gather == 0) return;
   data().wait(ctx, state(index).gather);
   state(index).gather = 0;
@@ -45,7 +45,7 @@ void ShardedState::await_gather(Context& ctx, std::size_t index) {
 
 void ShardedState::masters_changed(Context& ctx) {
   if (!group().has_own_values()) {
-    require(!codes_, "codes are gathered of values that are the masters");
+    require(!fp8_, "FP8 values are gathered of values that are the masters");
     return;
   }
   const std::vector<param::ElementRange>& ranges = updated_ranges();

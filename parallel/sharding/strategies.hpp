@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "code_gather.hpp"
+#include "fp8_gather.hpp"
 #include "hyperslab/sharding/strategy.hpp"
 
 namespace hyperslab::sharding {
@@ -22,8 +22,8 @@ class Replicated final : public ShardStrategy {
 };
 
 /// zero 1: gradients are reduce-scattered in place, every rank updates its shard of each
-/// bucket, and updated values, or codes of matrices, are all-gathered while the next forward pass
-/// already runs.
+/// bucket, and updated values, or FP8 values of matrices, are all-gathered while the next forward
+/// pass already runs.
 class ShardedState : public ShardStrategy {
  public:
   [[nodiscard]] bool gathers() const override { return data().size() > 1; }
@@ -40,8 +40,8 @@ class ShardedState : public ShardStrategy {
  private:
   void await_gather(Context& ctx, std::size_t index) override;
   void gather_values(Context& ctx) override;
-  void allocate_codes(param::ParamStore& store, Arena& parameters) override;
-  std::optional<CodeGather> codes_;  ///< if matrices ask for it
+  void allocate_fp8(param::ParamStore& store, Arena& parameters) override;
+  std::optional<Fp8Gather> fp8_;  ///< if matrices ask for it
 };
 
 /// zero 2: backward writes the gradients of a bucket into one of two buffers; every microbatch they

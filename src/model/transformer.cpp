@@ -38,8 +38,8 @@ nn::EmbeddingConfig embedding_config(const ModelSpec& spec, const StageOptions& 
   return config;
 }
 
-/// Products of few rows multiply by values, of which data ranks that gather codes have old ones.
-void require_rows_for_codes(const StageOptions& options) {
+/// Products of few rows multiply by values, which are old on data ranks that gather FP8 values.
+void require_rows_for_fp8(const StageOptions& options) {
   const Dim rows = options.B * options.T;
   if (rows >= nn::Fp8Product::kFewestRows) return;
   throw Error(ExitCode::usage,
@@ -90,7 +90,7 @@ nn::BlockConfig block_config(const ModelSpec& spec, const StageOptions& options,
   config.split_backward = options.split_backward;
   config.adapter = options.adapter;
   config.fp8 = options.fp8;
-  if (options.training && config.fp8.gathers_codes) require_rows_for_codes(options);
+  if (options.training && config.fp8.gathers_fp8) require_rows_for_fp8(options);
   return config;
 }
 

@@ -88,7 +88,7 @@ Adapter::Adapter(param::ParamStore& params, const TensorGroup& group,
 
 LinearPass LinearPass::rows(CView x, Dim begin, Dim count) const {
   LinearPass part = *this;
-  part.largest = {};  // backward needs the magnitude of all rows, and this is a part
+  part.amax = {};  // backward needs the amax of all rows, and this is a part
   if (reduced) part.reduced = reduced.as_matrix().slice(begin, count);
   if (dropout.active()) {
     part.dropout.elements_per_sample =

@@ -71,9 +71,8 @@ Attention::Slot Attention::plan(Arena& activations, const ActivationSpec& spec,
   }
   slot.qkv_reduced = take_reduced(activations, spec, qkv_, label + ".qkv adapters");
   slot.output_reduced = take_reduced(activations, spec, output_, label + ".output adapters");
-  slot.qkv_largest = take_largest(activations, config_.group, qkv_, label + ".qkv largest");
-  slot.output_largest =
-      take_largest(activations, config_.group, output_, label + ".output largest");
+  slot.qkv_amax = take_amax(activations, config_.group, qkv_, label + ".qkv amax");
+  slot.output_amax = take_amax(activations, config_.group, output_, label + ".output amax");
   if (config_.split_backward) {
     slot.dy =
         activations.take(compute, config_.group.stream_shape(B, T, config_.width), label + ".dy");
@@ -91,8 +90,8 @@ Attention::Slot Attention::Slot::for_tokens(const TokenCount& count) const {
           .d_qkv = {},
           .qkv_reduced = {},
           .output_reduced = {},
-          .qkv_largest = {},
-          .output_largest = {},
+          .qkv_amax = {},
+          .output_amax = {},
           .qk_norm = qk_norm.for_tokens(count),
           .sink_weights = {}};
 }
@@ -111,7 +110,7 @@ LinearPass Attention::linear_pass(AdaptedLinear linear, const BatchInfo& batch,
           .reduced = linear == AdaptedLinear::qkv ? slot.qkv_reduced : slot.output_reduced,
           .reduced_gradient = scratch.adapter_gradient,
           .rounded_gradient = scratch.rounded_gradient,
-          .largest = linear == AdaptedLinear::qkv ? slot.qkv_largest : slot.output_largest};
+          .amax = linear == AdaptedLinear::qkv ? slot.qkv_amax : slot.output_amax};
 }
 
 ops::AttentionScores Attention::scores(const BatchInfo& batch, View sink_weights) const {

@@ -101,10 +101,10 @@ View take_reduced(Arena& activations, const ActivationSpec& spec, const Linear& 
   return ranks == 0 ? View() : activations.take(spec.compute, {spec.B, spec.T, ranks}, label);
 }
 
-View take_largest(Arena& activations, const TensorGroup& group, const Linear& linear,
-                  const std::string& label) {
-  const bool keeps = linear.keeps_largest() && group.is_alone();
-  return keeps ? activations.take(DType::f32, {Fp8Product::kLargest}, label) : View();
+View take_amax(Arena& activations, const TensorGroup& group, const Linear& linear,
+               const std::string& label) {
+  const bool keeps = linear.keeps_amax() && group.is_alone();
+  return keeps ? activations.take(DType::f32, {Fp8Product::kAmaxes}, label) : View();
 }
 
 Block::Block(param::ParamStore& params, const std::string& name, const BlockConfig& config,

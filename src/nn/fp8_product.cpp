@@ -80,9 +80,9 @@ class Operands {
 
   Fp8Matrix take(const MatrixSpec& spec) {
     const Shape scales = ops::fp8_scales_shape(spec.scaling, spec.shape);
-    const View codes = take(DType::u8, spec.shape);
-    const View largest = ops::has_groups(spec.scaling) ? View() : take(DType::f32, scales);
-    return {spec.format, spec.scaling, codes, largest, take(DType::f32, scales)};
+    const View values = take(DType::u8, spec.shape);
+    const View amax = ops::has_groups(spec.scaling) ? View() : take(DType::f32, scales);
+    return {spec.format, spec.scaling, values, amax, take(DType::f32, scales)};
   }
   View take(DType dtype, const Shape& shape) {
     const View view(next_, dtype, device_, shape);
@@ -103,21 +103,21 @@ Operands in_workspace(Context& ctx, std::initializer_list<MatrixSpec> matrices,
   return {ctx.device(), ctx.workspace("8-bit operands", bytes)};
 }
 
-/// Which of Kept::largest.
-enum class Magnitude : std::uint8_t { input = 0, weight = 1, output_gradient = 2 };
+/// Which of Kept::amax.
+enum class Amax : std::uint8_t { input = 0, weight = 1, output_gradient = 2 };
 
-View magnitude(View kept, Magnitude which) {
+View amax_of(View kept, Amax which) {
   return kept ? kept.slice(static_cast<Dim>(which), 1) : View();
 }
 
-/// The matrix with its largest magnitude in `kept`, unless that is absent.
-Fp8Matrix with_largest(Fp8Matrix matrix, View kept, Magnitude which) {
-  if (kept) matrix.largest = magnitude(kept, which);
+/// The matrix with its amax in `kept`, unless that is absent.
+Fp8Matrix with_amax(Fp8Matrix matrix, View kept, Amax which) {
+  if (kept) matrix.amax = amax_of(kept, which);
   return matrix;
 }
 
-ops::Fp8Largest if_kept(View largest, ops::Fp8Largest where_kept = ops::Fp8Largest::given) {
-  return largest ? where_kept : ops::Fp8Largest::found;
+ops::Fp8Amax if_kept(View amax, ops::Fp8Amax where_kept = ops::Fp8Amax::given) {
+  return amax ? where_kept : ops::Fp8Amax::found;
 }
 
 /// Bytes for rows that are left. Asked for even if none are, so that fewer rows never take more.
@@ -133,23 +133,23 @@ struct RowProduct {
   CView bias;
   Fp8Sums sums;
   View y;
-  View largest{};  ///< (1) for the magnitude of x, or absent
-  ops::Fp8Largest is_there = ops::Fp8Largest::found;
+  View amax{};  ///< (1) for the amax of x, or absent
+  ops::Fp8Amax is_there = ops::Fp8Amax::found;
 };
 
 /// Rounds x, and its transpose unless that is absent, and multiplies.
 void multiply_rows(Context& ctx, Operands& memory, const MatrixSpec& whole,
                    const Fp8Matrix& transposed, const RowProduct& product) {
-  const auto& [x, b, bias, sums, y, largest, is_there] = product;
+  const auto& [x, b, bias, sums, y, amax, is_there] = product;
   const Dim count = whole.shape[0];
   const Dim rest = x.shape()[0] - count;
   Fp8Matrix a = memory.take(whole);
-  if (largest) a.largest = largest;
+  if (amax) a.amax = amax;
   if (rest == 0) {
     ops::fp8_quantize(ctx, x, a, transposed, is_there);
     return ops::fp8_matmul(ctx, as_const(a), as_const(b), bias, sums, ops::Accumulate::no, y);
   }
-  if (transposed.codes) ops::fp8_quantize(ctx, x, {}, transposed);
+  if (transposed.values) ops::fp8_quantize(ctx, x, {}, transposed);
   ops::fp8_quantize(ctx, x.slice(0, count), a, {});
   ops::fp8_matmul(ctx, as_const(a), as_const(b), bias, sums, ops::Accumulate::no,
                   y.slice(0, count));
@@ -178,10 +178,8 @@ Fp8Product::Fp8Product(const Fp8Config& config, Dim outputs, Dim inputs, Dim ran
   recipe_ = *config.recipe;
 }
 
-View Fp8Product::largest_of_input(View largest) { return magnitude(largest, Magnitude::input); }
-View Fp8Product::largest_of_gradient(View largest) {
-  return magnitude(largest, Magnitude::output_gradient);
-}
+View Fp8Product::amax_of_input(View amax) { return amax_of(amax, Amax::input); }
+View Fp8Product::amax_of_gradient(View amax) { return amax_of(amax, Amax::output_gradient); }
 
 Dim Fp8Product::kept_bytes(const Fp8Config& config, Dim outputs, Dim rows) {
   if (!config.recipe) return 0;
@@ -196,17 +194,17 @@ void Fp8Product::forward(Context& ctx, CView x, CView weight, CView bias, const 
   const MatrixSpec left = along_rows(Fp8Format::e4m3, to.rows, rows);
   const MatrixSpec right = along_rows(Fp8Format::e4m3, to.weights, weight);
   Operands operands = in_workspace(ctx, {left, right}, rest_bytes(left, y.as_matrix()));
-  const WeightCodes codes = kept_weights(weight, kept.weights);
-  Fp8Matrix b = codes.straight;
-  if (!b.codes) {
-    b = with_largest(operands.take(right), kept.largest, Magnitude::weight);
+  const RoundedWeights rounded = kept_weights(weight, kept.weights);
+  Fp8Matrix b = rounded.straight;
+  if (!b.values) {
+    b = with_amax(operands.take(right), kept.amax, Amax::weight);
     ops::fp8_quantize(ctx, weight, b, {});
   } else if (kept.weights == Fp8Weights::renewed) {
-    renew(ctx, weight, codes);
+    renew(ctx, weight, rounded);
   }
   multiply_rows(ctx, operands, left, {},
-                {rows, b, bias, to.forward, y.as_matrix(),
-                 magnitude(kept.largest, Magnitude::input), if_kept(kept.largest, kept.input)});
+                {rows, b, bias, to.forward, y.as_matrix(), amax_of(kept.amax, Amax::input),
+                 if_kept(kept.amax, kept.input)});
 }
 
 std::size_t Fp8Product::weight_bytes(const Fp8Config& config, Dim M, Dim K) {
@@ -216,17 +214,17 @@ std::size_t Fp8Product::weight_bytes(const Fp8Config& config, Dim M, Dim K) {
   return straight.bytes() + along_columns(Fp8Format::e4m3, to.weights, M, K).bytes();
 }
 
-Fp8Product::WeightCodes Fp8Product::kept_weights(CView weight, Fp8Weights weights) const {
+Fp8Product::RoundedWeights Fp8Product::kept_weights(CView weight, Fp8Weights weights) const {
   if (weights == Fp8Weights::rounded || weight_memory_ == nullptr || !*weight_memory_) return {};
   const auto [M, K] = weight.dims<2>("8-bit product weight");
   const Rounding to = rounding_of(recipe_);
   Operands operands(weight_memory_->device(), weight_memory_->raw());
   if (gathered_ != nullptr) {
-    const auto& [matrix, codes, largest, scale] = *gathered_;
+    const auto& [matrix, values, amax, scale] = *gathered_;
     const Shape transposed = along_columns(Fp8Format::e4m3, to.weights, M, K).shape;
-    return {.straight = {Fp8Format::e4m3, to.weights, codes, largest, scale},
-            .transposed = {Fp8Format::e4m3, to.weights, operands.take(DType::u8, transposed),
-                           largest, scale}};
+    return {.straight = {Fp8Format::e4m3, to.weights, values, amax, scale},
+            .transposed = {Fp8Format::e4m3, to.weights, operands.take(DType::u8, transposed), amax,
+                           scale}};
   }
   return {.straight = operands.take({Fp8Format::e4m3, to.weights, {M, K}}),
           .transposed = operands.take(along_columns(Fp8Format::e4m3, to.weights, M, K))};
@@ -237,12 +235,12 @@ std::size_t Fp8Product::transposed_bytes(Dim M, Dim K) {
                   along_columns(Fp8Format::e4m3, Fp8Scaling::tensor, M, K).shape.numel());
 }
 
-/// Gathered codes of the weights are here, and lack the transpose.
-void Fp8Product::renew(Context& ctx, CView weight, const WeightCodes& codes) const {
+/// Gathered FP8 values of the weights are here, and lack the transpose.
+void Fp8Product::renew(Context& ctx, CView weight, const RoundedWeights& rounded) const {
   if (gathered_ != nullptr) {
-    ops::fp8_transpose(ctx, codes.straight.codes, codes.transposed.codes);
+    ops::fp8_transpose(ctx, rounded.straight.values, rounded.transposed.values);
   } else {
-    ops::fp8_quantize(ctx, weight, codes.straight, codes.transposed);
+    ops::fp8_quantize(ctx, weight, rounded.straight, rounded.transposed);
   }
 }
 
@@ -263,9 +261,9 @@ void Fp8Product::backward_input(Context& ctx, CView dy, CView weight, const Kept
   const MatrixSpec right = along_columns(Fp8Format::e4m3, to.weights, M, K);
   Operands operands = in_workspace(ctx, {left, right}, rest_bytes(left, dx.as_matrix()));
   Fp8Matrix b = kept_weights(weight, kept.weights).transposed;
-  if (!b.codes) {
-    b = with_largest(operands.take(right), kept.largest, Magnitude::weight);
-    ops::fp8_quantize(ctx, weight, {}, b, if_kept(kept.largest));
+  if (!b.values) {
+    b = with_amax(operands.take(right), kept.amax, Amax::weight);
+    ops::fp8_quantize(ctx, weight, {}, b, if_kept(kept.amax));
   }
   multiply_rows(ctx, operands, left, kept_gradient(rows, kept.gradient),
                 {rows,
@@ -273,8 +271,8 @@ void Fp8Product::backward_input(Context& ctx, CView dy, CView weight, const Kept
                  {},
                  Fp8Sums::exact,
                  dx.as_matrix(),
-                 magnitude(kept.largest, Magnitude::output_gradient),
-                 if_kept(kept.largest, kept.output_gradient)});
+                 amax_of(kept.amax, Amax::output_gradient),
+                 if_kept(kept.amax, kept.output_gradient)});
 }
 
 void Fp8Product::backward_weight(Context& ctx, CView dy, CView x, const Kept& kept,
@@ -285,13 +283,13 @@ void Fp8Product::backward_weight(Context& ctx, CView dy, CView x, const Kept& ke
   const MatrixSpec left = along_columns(to.gradients, to.rows, rows.shape()[0], M);
   const MatrixSpec right = along_columns(Fp8Format::e4m3, to.rows, rows.shape()[0], K);
   Fp8Matrix a = kept_gradient(rows, kept.gradient);
-  Operands operands = a.codes ? in_workspace(ctx, {right}) : in_workspace(ctx, {right, left});
-  const Fp8Matrix b = with_largest(operands.take(right), kept.largest, Magnitude::input);
-  if (!a.codes) {
-    a = with_largest(operands.take(left), kept.largest, Magnitude::output_gradient);
-    ops::fp8_quantize(ctx, rows, {}, a, if_kept(kept.largest, kept.output_gradient));
+  Operands operands = a.values ? in_workspace(ctx, {right}) : in_workspace(ctx, {right, left});
+  const Fp8Matrix b = with_amax(operands.take(right), kept.amax, Amax::input);
+  if (!a.values) {
+    a = with_amax(operands.take(left), kept.amax, Amax::output_gradient);
+    ops::fp8_quantize(ctx, rows, {}, a, if_kept(kept.amax, kept.output_gradient));
   }
-  ops::fp8_quantize(ctx, x.as_matrix(), {}, b, if_kept(kept.largest));
+  ops::fp8_quantize(ctx, x.as_matrix(), {}, b, if_kept(kept.amax));
   ops::fp8_matmul(ctx, as_const(a), as_const(b), {}, Fp8Sums::exact, accumulate, dweight);
 }
 

@@ -31,8 +31,8 @@ Mlp::Slot Mlp::plan(Arena& activations, const Scratch& scratch, const Activation
                                      : activations.take(compute, {B, T, F}, label + ".activated");
   slot.up_reduced = take_reduced(activations, spec, up_, label + ".up adapters");
   slot.down_reduced = take_reduced(activations, spec, down_, label + ".down adapters");
-  slot.up_largest = take_largest(activations, config_.group, up_, label + ".up largest");
-  slot.down_largest = take_largest(activations, config_.group, down_, label + ".down largest");
+  slot.up_amax = take_amax(activations, config_.group, up_, label + ".up amax");
+  slot.down_amax = take_amax(activations, config_.group, down_, label + ".down amax");
   if (config_.split_backward) {
     slot.dy =
         activations.take(compute, config_.group.stream_shape(B, T, config_.width), label + ".dy");
@@ -46,14 +46,14 @@ Mlp::Slot Mlp::Slot::for_tokens(const TokenCount& count) const {
           .dy = {},
           .up_reduced = {},
           .down_reduced = {},
-          .up_largest = {},
-          .down_largest = {}};
+          .up_amax = {},
+          .down_amax = {}};
 }
 
 void Mlp::activate(Context& ctx, const Slot& slot) const {
   if (ops::is_gated(config_.activation)) {
     ops::gated_forward(ctx, config_.activation, slot.pre, slot.activated,
-                       Fp8Product::largest_of_input(slot.down_largest));
+                       Fp8Product::amax_of_input(slot.down_amax));
   } else {
     ops::activation_forward(ctx, config_.activation, slot.pre, slot.activated);
   }
@@ -65,12 +65,12 @@ LinearPass Mlp::linear_pass(AdaptedLinear linear, const BatchInfo& batch, const 
           .reduced = linear == AdaptedLinear::up ? slot.up_reduced : slot.down_reduced,
           .reduced_gradient = scratch.adapter_gradient,
           .rounded_gradient = scratch.rounded_gradient,
-          .largest = linear == AdaptedLinear::up ? slot.up_largest : slot.down_largest};
+          .amax = linear == AdaptedLinear::up ? slot.up_amax : slot.down_amax};
 }
 
 /// The amax of values that a gated activation wrote, which leaves it behind.
-ops::Fp8Largest Mlp::activated_largest() const {
-  return ops::is_gated(config_.activation) ? ops::Fp8Largest::given : ops::Fp8Largest::found;
+ops::Fp8Amax Mlp::activated_amax() const {
+  return ops::is_gated(config_.activation) ? ops::Fp8Amax::given : ops::Fp8Amax::found;
 }
 
 void Mlp::forward(Context& ctx, CView x, const ForwardPass& pass, const Slot& slot, View y) const {
@@ -91,7 +91,7 @@ void Mlp::forward(Context& ctx, CView x, const ForwardPass& pass, const Slot& sl
   }
   LinearPass of_down =
       pass.with_fp8_weights(linear_pass(AdaptedLinear::down, pass.batch, pass.scratch, slot));
-  if (!pass.cache) of_down.input_largest = activated_largest();
+  if (!pass.cache) of_down.input_amax = activated_amax();
   down_.forward_summed(ctx, group, slot.activated, group.term(y, pass.scratch.partial), y, of_down);
 }
 
@@ -146,7 +146,7 @@ void Mlp::backward_activation(Context& ctx, CView dy, const BackwardPass& pass, 
   }
   if (ops::is_gated(config_.activation)) {
     ops::gated_backward(ctx, config_.activation, slot.pre, d_activated, gradients.dpre,
-                        Fp8Product::largest_of_gradient(slot.up_largest));
+                        Fp8Product::amax_of_gradient(slot.up_amax));
   } else {
     ops::activation_backward(ctx, config_.activation, slot.pre, d_activated, gradients.dpre);
   }
@@ -167,7 +167,7 @@ void Mlp::backward(Context& ctx, CView dy, CView x, const BackwardPass& pass, co
   if (pass.part == BackwardPart::both) rows = group.start_gather(ctx, x, gathered);
   const View term = group.term(dx, pass.scratch.partial);
   LinearPass before = linear_pass(AdaptedLinear::up, pass.batch, pass.scratch, slot);
-  before.gradient_largest = activated_largest();
+  before.gradient_amax = activated_amax();
   auto [of_up, sums] =
       up_.backward_input_summed(ctx, group, d_pre, term, dx, pass.before_weights(before));
   of_up.skips_bias = static_cast<bool>(up_bias);

@@ -13,8 +13,8 @@ constexpr double kBackwardFlops = 15;
 
 double count(CView view) { return static_cast<double>(view.numel()); }
 
-void require_largest(Context& ctx, CView largest, const char* what) {
-  if (largest) require_operand(ctx, largest, {1}, DType::f32, what);
+void require_amax(Context& ctx, CView amax, const char* what) {
+  if (amax) require_operand(ctx, amax, {1}, DType::f32, what);
 }
 
 }  // namespace
@@ -36,29 +36,28 @@ void activation_backward(Context& ctx, Activation activation, CView x, CView dy,
   dispatch<cuda::activation_backward, cpu::activation_backward>(ctx, activation, x, dy, dx);
 }
 
-void gated_forward(Context& ctx, Activation activation, CView gate_up, View y, View largest) {
+void gated_forward(Context& ctx, Activation activation, CView gate_up, View y, View amax) {
   require(is_gated(activation), "gated_forward: only for gated activations");
   require_here(ctx, y, "gated_forward y");
   const Dim F = last(y, "gated_forward y");
   require_rows(ctx, gate_up, leading(y.shape()), 2 * F, y.dtype(), "gated_forward gate_up");
-  require_largest(ctx, largest, "gated_forward largest");
+  require_amax(ctx, amax, "gated_forward amax");
   if (on_meta(ctx, "gated_forward", (kForwardFlops + 1) * count(y), {gate_up, y})) return;
-  dispatch<cuda::gated_forward, cpu::gated_forward>(ctx, activation, gate_up, y, largest);
+  dispatch<cuda::gated_forward, cpu::gated_forward>(ctx, activation, gate_up, y, amax);
 }
 
 void gated_backward(Context& ctx, Activation activation, CView gate_up, CView dy, View dgate_up,
-                    View largest) {
+                    View amax) {
   require(is_gated(activation), "gated_backward: only for gated activations");
   require_here(ctx, dy, "gated_backward dy");
   const Dim F = last(dy, "gated_backward dy");
   const Dim rows = leading(dy.shape());
   require_rows(ctx, gate_up, rows, 2 * F, dy.dtype(), "gated_backward gate_up");
   require_rows(ctx, dgate_up, rows, 2 * F, dy.dtype(), "gated_backward dgate_up");
-  require_largest(ctx, largest, "gated_backward largest");
+  require_amax(ctx, amax, "gated_backward amax");
   const double flops = (kBackwardFlops + 3) * count(dy);
   if (on_meta(ctx, "gated_backward", flops, {gate_up, dy, dgate_up})) return;
-  dispatch<cuda::gated_backward, cpu::gated_backward>(ctx, activation, gate_up, dy, dgate_up,
-                                                      largest);
+  dispatch<cuda::gated_backward, cpu::gated_backward>(ctx, activation, gate_up, dy, dgate_up, amax);
 }
 
 }  // namespace hyperslab::ops

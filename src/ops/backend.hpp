@@ -126,7 +126,7 @@ decltype(ops::add_norm_squared) add_norm_squared;
 decltype(ops::begin_step) begin_step;
 decltype(ops::finalize_step) finalize_step;
 decltype(ops::fp8_quantize) fp8_quantize;
-decltype(ops::fp8_largest) fp8_largest;
+decltype(ops::fp8_amax) fp8_amax;
 decltype(ops::fp8_scales) fp8_scales;
 decltype(ops::fp8_transpose) fp8_transpose;
 decltype(ops::fp8_matmul) fp8_matmul;
@@ -155,7 +155,7 @@ inline constexpr bool kTakesBf16<gated_backward> = true;
 template <>
 inline constexpr bool kTakesBf16<fp8_quantize> = true;
 template <>
-inline constexpr bool kTakesBf16<fp8_largest> = true;
+inline constexpr bool kTakesBf16<fp8_amax> = true;
 template <>
 inline constexpr bool kTakesBf16<fp8_matmul> = true;
 template <>
@@ -281,7 +281,7 @@ decltype(ops::finish_sums) finish_sums;
 decltype(ops::begin_step) begin_step;
 decltype(ops::finalize_step) finalize_step;
 decltype(ops::fp8_quantize) fp8_quantize;
-decltype(ops::fp8_largest) fp8_largest;
+decltype(ops::fp8_amax) fp8_amax;
 decltype(ops::fp8_scales) fp8_scales;
 decltype(ops::fp8_transpose) fp8_transpose;
 decltype(ops::fp8_matmul) fp8_matmul;

@@ -35,7 +35,7 @@ constexpr std::array kPatterns = {
     Pattern{"begin_step_kernel", KernelClass::optimizer},
     Pattern{"finalize_step_kernel", KernelClass::optimizer},
     Pattern{"each_kernel", KernelClass::elementwise},
-    Pattern{"each_largest_kernel", KernelClass::elementwise},
+    Pattern{"each_amax_kernel", KernelClass::elementwise},
     Pattern{"softmax", KernelClass::softmax},
     Pattern{"loss_kernel", KernelClass::softmax},
     Pattern{"statistics_kernel", KernelClass::softmax},
@@ -73,7 +73,7 @@ constexpr std::array kPatterns = {
     Pattern{"round_kernel", KernelClass::elementwise},
     Pattern{"round_normal_kernel", KernelClass::elementwise},
     Pattern{"widen_kernel", KernelClass::elementwise},
-    Pattern{"fp8_largest", KernelClass::elementwise},
+    Pattern{"fp8_amax", KernelClass::elementwise},
     Pattern{"fp8_quantize", KernelClass::elementwise},
     Pattern{"fp8_transpose", KernelClass::elementwise},
 };

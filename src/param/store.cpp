@@ -52,7 +52,7 @@ Dim Param::stored_numel() const {
 }
 
 CView FusedParam::value() const {
-  return expansion_ != nullptr ? CView(expansion_->expanded)
+  return quantized_ != nullptr ? CView(quantized_->dequantized)
                                : joined<CView>(members_, members_.front()->value);
 }
 View FusedParam::gradient() const { return joined<View>(members_, members_.front()->gradient); }
@@ -135,30 +135,30 @@ FusedParam ParamStore::declare(std::span<const ParamSpec> specs) {
     if (!quantized) groups_[group].params_.push_back(members.back());
   }
   if (!quantized && !rounded) return FusedParam(std::move(members));
-  const Expansion* expansion = add_expansion(members, trained);
-  return FusedParam(std::move(members), expansion);
+  const QuantizedWeight* quantized = add_quantized(members, trained);
+  return FusedParam(std::move(members), quantized);
 }
 
-const Expansion* ParamStore::add_expansion(const std::vector<Param*>& members, bool trained) {
+const QuantizedWeight* ParamStore::add_quantized(const std::vector<Param*>& members, bool trained) {
   const std::optional<QuantizationSpec>& spec = trained ? storage_.trained : storage_.frozen;
-  if (!spec) throw Error(ExitCode::internal, "a matrix is expanded whose storage is not known");
-  Expansion& expansion = expansions_.emplace_back();
-  expansion.members = members;
-  expansion.unit = unit_;
-  expansion.frozen = !trained;
-  expansion.spec = *spec;
+  if (!spec) throw Error(ExitCode::internal, "a matrix is dequantized whose storage is not known");
+  QuantizedWeight& quantized = quantized_weights_.emplace_back();
+  quantized.members = members;
+  quantized.unit = unit_;
+  quantized.frozen = !trained;
+  quantized.spec = *spec;
   Dim rows = 0;
   for (const Param* member : members) rows += member->stored_rows;
   const Param& first = *members.front();
-  expansion.shape = {rows, first.part.count[1]};
+  quantized.shape = {rows, first.part.count[1]};
   // What is not a block's takes its input as it is.
-  if (first.role != Role::matrix) expansion.spec.activations = ops::ActivationFormat::none;
+  if (first.role != Role::matrix) quantized.spec.activations = ops::ActivationFormat::none;
   const bool cuts_rows = first.part.count[1] != first.global_shape[1];
-  if (cuts_rows && expansion.spec.format == ops::WeightFormat::int8) {
+  if (cuts_rows && quantized.spec.format == ops::WeightFormat::int8) {
     require(storage_.row_ranks != nullptr, "who holds the other parts of rows is not known");
-    expansion.row_ranks = storage_.row_ranks;
+    quantized.row_ranks = storage_.row_ranks;
   }
-  return &expansion;
+  return &quantized;
 }
 
 const View* ParamStore::reserve(const std::string& label, std::size_t bytes) {
@@ -171,9 +171,9 @@ void ParamStore::take_reserved(Arena& arena) {
   }
 }
 
-const GatheredCodes* ParamStore::request_codes(const FusedParam& matrix) {
+const GatheredFp8* ParamStore::request_fp8(const FusedParam& matrix) {
   if (!trains_(matrix.members().front()->role)) return nullptr;
-  return &gathered_codes_.emplace_back(matrix);
+  return &gathered_fp8_.emplace_back(matrix);
 }
 
 void ParamStore::share(const FusedParam& shared) {
@@ -207,14 +207,14 @@ std::vector<Bucket> ParamStore::shared_buckets(std::size_t group) const {
   return buckets;
 }
 
-bool ParamStore::has_codes(int unit) const {
-  return std::ranges::any_of(gathered_codes_, [&](const GatheredCodes& gathered) {
+bool ParamStore::has_fp8(int unit) const {
+  return std::ranges::any_of(gathered_fp8_, [&](const GatheredFp8& gathered) {
     return gathered.matrix.members().front()->unit == unit;
   });
 }
 
 /// Buckets close in the order in which backward finishes units: last unit first. One whose matrices
-/// are gathered as codes has no large tables besides.
+/// are gathered as FP8 values has no large tables besides.
 std::vector<Bucket> ParamStore::unit_buckets(std::size_t group, std::size_t bucket_bytes) const {
   std::vector<Dim> unit_size(index(unit_ + 1), 0);
   for (const Fused& fused : fused_) {
@@ -231,7 +231,7 @@ std::vector<Bucket> ParamStore::unit_buckets(std::size_t group, std::size_t buck
     open_size += size;
     if (size > 0) first_filled = unit;
     const bool full = open_size > 0 && (static_cast<std::size_t>(open_size) * 4 >= bucket_bytes ||
-                                        (unit > 0 && has_codes(unit) != has_codes(unit - 1)));
+                                        (unit > 0 && has_fp8(unit) != has_fp8(unit - 1)));
     if (open_size == 0 || (!full && unit > 0)) continue;
     buckets.push_back({first_filled, last, 0, open_size, {}});
     open_size = 0;

@@ -196,8 +196,8 @@ void Trainer::exchange_averages() {
   strategy_->wait_all(*ctx_);
 }
 
-void Trainer::gather_codes() {
-  if (!stage_.params().gathered_codes().empty()) share_values();
+void Trainer::gather_fp8() {
+  if (!stage_.params().gathered_fp8().empty()) share_values();
 }
 
 void Trainer::share_values() {

@@ -82,20 +82,20 @@ std::uint64_t Trainer::replica_sum() {
     });
   };
   // Of these, values of other ranks' shards are old.
-  const auto has_codes = [&](const param::Param* param) {
-    return std::ranges::any_of(stage_.params().gathered_codes(), [&](const auto& gathered) {
-      return gathered.codes &&
+  const auto has_fp8 = [&](const param::Param* param) {
+    return std::ranges::any_of(stage_.params().gathered_fp8(), [&](const auto& gathered) {
+      return gathered.values &&
              std::ranges::find(gathered.matrix.members(), param) != gathered.matrix.members().end();
     });
   };
-  for (const param::GatheredCodes& gathered : stage_.params().gathered_codes()) {
+  for (const param::GatheredFp8& gathered : stage_.params().gathered_fp8()) {
     const std::string& name = gathered.matrix.members().front()->name;
-    add("codes/" + name, gathered.codes);
+    add("fp8/" + name, gathered.values);
     add("scale/" + name, gathered.scale);
   }
   for (const auto* group : {&stage_.params().trained(), &stage_.params().frozen()}) {
     for (const param::Param* param : group->params()) {
-      if (!has_codes(param)) add(param->name, param->value);
+      if (!has_fp8(param)) add(param->name, param->value);
       if (param->master && param->master.raw() != param->value.raw()) {
         add("master/" + param->name, param->master);
       }

@@ -44,8 +44,8 @@ void inject_parameter_fault(Context& ctx, sharding::ShardStrategy& strategy,
                             const param::ParamStore& params) {
   if (ctx.device() == Device::meta || !fault::corrupts("step.parameters")) return;
   strategy.wait_all(ctx);
-  for (const param::GatheredCodes& gathered : params.gathered_codes()) {
-    if (gathered.codes) flip_middle(ctx, gathered.codes.flat());
+  for (const param::GatheredFp8& gathered : params.gathered_fp8()) {
+    if (gathered.values) flip_middle(ctx, gathered.values.flat());
   }
   const param::ParamGroup& trained = params.trained();
   flip_middle(ctx, trained.value().data);

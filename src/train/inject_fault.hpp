@@ -11,7 +11,7 @@ namespace hyperslab::train {
 /// Makes some of this rank's reduced gradients NaN if step.gradients asks for it.
 void inject_gradient_fault(Context& ctx, const sharding::ShardStrategy& strategy);
 /// Flips the highest bit of the fraction of one trained value, of its master if that is another
-/// number, and of a code of every matrix that is gathered as codes, if step.parameters asks for it.
+/// number, and of an FP8 value of every matrix that is gathered so, if step.parameters asks for it.
 /// Waits for the device.
 void inject_parameter_fault(Context& ctx, sharding::ShardStrategy& strategy,
                             const param::ParamStore& params);

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Codes of 8-bit floats by ml_dtypes, for tests/ops/fp8_test.cpp: make_fp8_codes.py > fp8_codes.txt
+"""FP8 values by ml_dtypes, for tests/ops/fp8_test.cpp: make_fp8_codes.py > fp8_codes.txt
 
-A line is the bits of a float, its e4m3 code and its e5m2 code, in hexadecimal. Values beyond a format's largest one are
+A line is the bits of a float, its e4m3 value and its e5m2 value, in hexadecimal. Values beyond a format's largest one are
 cut to it before they are rounded, as our ops do. Needs numpy and ml_dtypes.
 """
 import ml_dtypes
 import numpy as np
 
 
-def codes(values: np.ndarray, kind: type, largest: float) -> np.ndarray:
-    """(N) codes of (N) f32 values."""
+def rounded(values: np.ndarray, kind: type, largest: float) -> np.ndarray:
+    """(N) FP8 values of (N) f32 values."""
     return np.clip(values, np.float32(-largest), np.float32(largest)).astype(kind).view(np.uint8)
 
 
@@ -30,8 +30,8 @@ def values() -> np.ndarray:
 def main() -> None:
     """Writes the lines."""
     numbers = values()
-    columns = zip(numbers.view(np.uint32), codes(numbers, ml_dtypes.float8_e4m3fn, 448),
-                  codes(numbers, ml_dtypes.float8_e5m2, 57344), strict=True)
+    columns = zip(numbers.view(np.uint32), rounded(numbers, ml_dtypes.float8_e4m3fn, 448),
+                  rounded(numbers, ml_dtypes.float8_e5m2, 57344), strict=True)
     for bits, e4m3, e5m2 in columns:
         print(f"{bits:08x} {e4m3:02x} {e5m2:02x}")
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Codes and scales of 1 x 128 and 128 x 128 values by ml_dtypes, for tests/ops/fp8_groups_test.cpp:
+"""FP8 values and scales of 1 x 128 and 128 x 128 values by ml_dtypes, for tests/ops/fp8_groups_test.cpp:
 make_fp8_groups.py > fp8_groups.txt
 
 A line is the rows and columns of a matrix, "group" or "block", "straight" or "transposed", and hashes (FNV-1a, 64 bits) of the
-bytes of its e4m3 codes and of its f32 scales, laid out as include/hyperslab/ops/fp8.hpp says. Needs numpy and ml_dtypes.
+bytes of its e4m3 values and of its f32 scales, laid out as include/hyperslab/ops/fp8.hpp says. Needs numpy and ml_dtypes.
 """
 import ml_dtypes
 import numpy as np
@@ -32,14 +32,14 @@ def values(rows: int, columns: int) -> np.ndarray:
 
 
 def scaled(x: np.ndarray, height: int) -> tuple[np.ndarray, np.ndarray]:
-    """(M, K) e4m3 codes and (M / height, K / 128) scales of x, height x 128 of which share one."""
+    """(M, K) e4m3 values and (M / height, K / 128) scales of x, height x 128 of which share one."""
     rows, columns = x.shape
     whole = np.zeros((padded(rows, height), padded(columns, GROUP)), np.float32)
     whole[:rows, :columns] = x
     parts = whole.reshape(whole.shape[0] // height, height, whole.shape[1] // GROUP, GROUP)
-    largest = np.maximum(np.abs(parts).max(axis=(1, 3), keepdims=True), SMALLEST)
-    rounded = np.clip(parts * (LARGEST / largest), -LARGEST, LARGEST).astype(ml_dtypes.float8_e4m3fn)
-    return rounded.reshape(whole.shape)[:rows, :columns].view(np.uint8), (largest / LARGEST)[:, 0, :, 0]
+    amax = np.maximum(np.abs(parts).max(axis=(1, 3), keepdims=True), SMALLEST)
+    rounded = np.clip(parts * (LARGEST / amax), -LARGEST, LARGEST).astype(ml_dtypes.float8_e4m3fn)
+    return rounded.reshape(whole.shape)[:rows, :columns].view(np.uint8), (amax / LARGEST)[:, 0, :, 0]
 
 
 def fnv1a(data: bytes) -> int:

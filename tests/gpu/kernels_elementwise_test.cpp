@@ -184,7 +184,7 @@ double most_of(CView stored) {
 }
 
 /// Beside the values that the GPU stored, as those of the CPU differ from them in the last bits.
-TEST_F(GpuElementwise, GatedOnesTellTheLargestMagnitudeThatTheyStore) {
+TEST_F(GpuElementwise, GatedOnesTellTheAmaxThatTheyStore) {
   Context gpu(Device::cuda);
   for (const DType dtype : kGpuTypes) {
     for (const auto& [rows, F] :
@@ -194,14 +194,14 @@ TEST_F(GpuElementwise, GatedOnesTellTheLargestMagnitudeThatTheyStore) {
       const Tensor dy = copied_to(Device::cuda, random_tensor(dtype, {rows, F}, 2).view());
       Tensor y(Device::cuda, dtype, {rows, F});
       Tensor d(Device::cuda, dtype, {rows, 2 * F});
-      Tensor largest = copied_to(Device::cuda, filled_tensor(DType::f32, {2}, 1e30).view());
+      Tensor amax = copied_to(Device::cuda, filled_tensor(DType::f32, {2}, 1e30).view());
 
-      gated_forward(gpu, Activation::swiglu, gate_up.view(), y.view(), largest.view().slice(0, 1));
+      gated_forward(gpu, Activation::swiglu, gate_up.view(), y.view(), amax.view().slice(0, 1));
       gated_backward(gpu, Activation::swiglu, gate_up.view(), dy.view(), d.view(),
-                     largest.view().slice(1, 1));
+                     amax.view().slice(1, 1));
       synchronize(gpu);
 
-      const Tensor found = copied_to(Device::cpu, largest.view());
+      const Tensor found = copied_to(Device::cpu, amax.view());
       EXPECT_EQ(found.view().data<float>()[0], most_of(y.view())) << rows << " x " << F;
       EXPECT_EQ(found.view().data<float>()[1], most_of(d.view())) << rows << " x " << F;
     }

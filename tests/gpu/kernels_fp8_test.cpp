@@ -30,43 +30,42 @@ const char* name_of(Fp8Scaling scaling) {
 
 Dim padded(Dim rows) { return round_up(rows, kFp8Multiple); }
 
-/// What quantization writes, both ways: codes and scales.
+/// What quantization writes, both ways: FP8 values and scales.
 struct Arrays {
-  Tensor codes, scales, transposed, transposed_scales;
+  Tensor values, scales, transposed, transposed_scales;
 };
 
 enum class Ways : std::uint8_t { straight, transposed, both };
 
-/// `given`: first the magnitudes are found of the matrix, then taken for what is asked for.
+/// `given`: first the amaxes are found of the matrix, then taken for what is asked for.
 Arrays quantized(Device device, const Tensor& x, Fp8Format format, Fp8Scaling scaling, Ways ways,
                  bool given = false) {
   Context ctx(device);
   const Dim rows = x.view().shape()[0];
   const Dim columns = x.view().shape()[1];
-  const auto matrix = [&](Tensor& codes, Tensor& scales, Tensor& largest, Dim M, Dim K) {
+  const auto matrix = [&](Tensor& values, Tensor& scales, Tensor& amax, Dim M, Dim K) {
     const Shape shape = fp8_scales_shape(scaling, {M, K});
-    codes = Tensor(device, DType::u8, {M, K});
+    values = Tensor(device, DType::u8, {M, K});
     scales = Tensor(device, DType::f32, shape);
-    largest = Tensor(device, DType::f32, shape);
-    return Fp8Matrix{format, scaling, codes.view(), largest.view(), scales.view()};
+    amax = Tensor(device, DType::f32, shape);
+    return Fp8Matrix{format, scaling, values.view(), amax.view(), scales.view()};
   };
   Tensor here(device, x.view().dtype(), x.view().shape());
   copy(ctx, x.view(), here.view());
   Arrays found;
-  Tensor largest;
-  Tensor other_largest;
-  Fp8Matrix straight = matrix(found.codes, found.scales, largest, fp8_rows(scaling, rows), columns);
+  Tensor amax;
+  Tensor other_amax;
+  Fp8Matrix straight = matrix(found.values, found.scales, amax, fp8_rows(scaling, rows), columns);
   Fp8Matrix transposed =
-      matrix(found.transposed, found.transposed_scales, other_largest, columns, padded(rows));
+      matrix(found.transposed, found.transposed_scales, other_amax, columns, padded(rows));
   const Fp8Matrix whole = straight;
   if (ways == Ways::transposed) straight = {};
   if (ways == Ways::straight) transposed = {};
   if (given) {
     fp8_quantize(ctx, here.view(), whole, {});
-    transposed.largest = whole.largest;
+    transposed.amax = whole.amax;
   }
-  fp8_quantize(ctx, here.view(), straight, transposed,
-               given ? Fp8Largest::given : Fp8Largest::found);
+  fp8_quantize(ctx, here.view(), straight, transposed, given ? Fp8Amax::given : Fp8Amax::found);
   synchronize(ctx);
   const auto to_cpu = [&](Tensor& from) {
     Tensor out(Device::cpu, from.view().dtype(), from.view().shape());
@@ -74,7 +73,7 @@ Arrays quantized(Device device, const Tensor& x, Fp8Format format, Fp8Scaling sc
     synchronize(ctx);
     from = std::move(out);
   };
-  for (Tensor* each : {&found.codes, &found.scales, &found.transposed, &found.transposed_scales}) {
+  for (Tensor* each : {&found.values, &found.scales, &found.transposed, &found.transposed_scales}) {
     to_cpu(*each);
   }
   return found;
@@ -100,11 +99,11 @@ TEST_F(GpuFp8, CodesHaveTheBitsOfTheCpu) {
             const Arrays cpu = quantized(Device::cpu, x, format, scaling, ways);
             const Arrays gpu = quantized(Device::cuda, x, format, scaling, ways);
             if (ways != Ways::transposed) {
-              expect_same(gpu.codes, cpu.codes, "codes");
+              expect_same(gpu.values, cpu.values, "values");
               expect_same(gpu.scales, cpu.scales, "scales");
             }
             if (ways != Ways::straight) {
-              expect_same(gpu.transposed, cpu.transposed, "transposed codes");
+              expect_same(gpu.transposed, cpu.transposed, "transposed values");
               expect_same(gpu.transposed_scales, cpu.transposed_scales, "transposed scales");
             }
           }
@@ -114,15 +113,15 @@ TEST_F(GpuFp8, CodesHaveTheBitsOfTheCpu) {
   }
 }
 
-TEST_F(GpuFp8, MagnitudesThatAreGivenGiveTheSameBits) {
+TEST_F(GpuFp8, AmaxesThatAreGivenGiveTheSameBits) {
   const Tensor x = random_tensor(DType::bf16, {130, 272}, 7, 0.37);
   for (const Fp8Format format : kFormats) {
     for (const Ways ways : {Ways::both, Ways::straight, Ways::transposed}) {
       const Arrays found = quantized(Device::cuda, x, format, Fp8Scaling::tensor, ways);
       const Arrays given = quantized(Device::cuda, x, format, Fp8Scaling::tensor, ways, true);
-      if (ways != Ways::transposed) expect_same(given.codes, found.codes, "codes");
+      if (ways != Ways::transposed) expect_same(given.values, found.values, "values");
       if (ways == Ways::straight) continue;
-      expect_same(given.transposed, found.transposed, "transposed codes");
+      expect_same(given.transposed, found.transposed, "transposed values");
       expect_same(given.transposed_scales, found.transposed_scales, "transposed scales");
     }
   }
@@ -138,21 +137,21 @@ TEST_F(GpuFp8, PartsOfQuantizeHaveTheBitsOfTheWhole) {
           quantized(Device::cuda, x, Fp8Format::e4m3, Fp8Scaling::tensor, Ways::both);
       Tensor here(Device::cuda, dtype, shape);
       copy(ctx, x.view(), here.view());
-      Tensor largest(Device::cuda, DType::f32, {1});
+      Tensor amax(Device::cuda, DType::f32, {1});
       Tensor scales(Device::cuda, DType::f32, {1});
-      fp8_largest(ctx, here.view().flat(), largest.view());
-      fp8_scales(ctx, Fp8Format::e4m3, largest.view(), scales.view());
-      Tensor codes(Device::cuda, DType::u8, shape);
-      copy(ctx, whole.codes.view(), codes.view());
+      fp8_amax(ctx, here.view().flat(), amax.view());
+      fp8_scales(ctx, Fp8Format::e4m3, amax.view(), scales.view());
+      Tensor values(Device::cuda, DType::u8, shape);
+      copy(ctx, whole.values.view(), values.view());
       Tensor transposed(Device::cuda, DType::u8, whole.transposed.view().shape());
-      fp8_transpose(ctx, codes.view(), transposed.view());
+      fp8_transpose(ctx, values.view(), transposed.view());
       Tensor found_scales(Device::cpu, DType::f32, {1});
       Tensor found(Device::cpu, DType::u8, transposed.view().shape());
       copy(ctx, scales.view(), found_scales.view());
       copy(ctx, transposed.view(), found.view());
       synchronize(ctx);
       expect_same(found_scales, whole.scales, "scales");
-      expect_same(found, whole.transposed, "transposed codes");
+      expect_same(found, whole.transposed, "transposed values");
     }
   }
 }
@@ -168,7 +167,7 @@ TEST_F(GpuFp8, GroupsOfZerosAndOfManyMagnitudesHaveTheBitsOfTheCpu) {
   for (const Fp8Scaling scaling : {Fp8Scaling::group, Fp8Scaling::block}) {
     const Arrays cpu = quantized(Device::cpu, x, Fp8Format::e4m3, scaling, Ways::both);
     const Arrays gpu = quantized(Device::cuda, x, Fp8Format::e4m3, scaling, Ways::both);
-    expect_same(gpu.codes, cpu.codes, name_of(scaling));
+    expect_same(gpu.values, cpu.values, name_of(scaling));
     expect_same(gpu.scales, cpu.scales, name_of(scaling));
     expect_same(gpu.transposed, cpu.transposed, name_of(scaling));
     expect_same(gpu.transposed_scales, cpu.transposed_scales, name_of(scaling));
@@ -180,13 +179,13 @@ TEST_F(GpuFp8, WhatIsNotFiniteStaysInItsGroup) {
   x.view().data<bf16>()[5] = to_bf16(std::numeric_limits<float>::quiet_NaN());
   for (const Fp8Scaling scaling : {Fp8Scaling::group, Fp8Scaling::block}) {
     const Arrays gpu = quantized(Device::cuda, x, Fp8Format::e4m3, scaling, Ways::both);
-    const auto* const codes = gpu.codes.view().data<std::uint8_t>();
+    const auto* const values = gpu.values.view().data<std::uint8_t>();
     const auto* const turned = gpu.transposed.view().data<std::uint8_t>();
-    for (const Dim inside : {0, 5, 127}) EXPECT_EQ(codes[inside] & 0x7F, 0x7F);
+    for (const Dim inside : {0, 5, 127}) EXPECT_EQ(values[inside] & 0x7F, 0x7F);
     for (const Dim inside : {0, 127}) EXPECT_EQ(turned[5 * 256 + inside] & 0x7F, 0x7F);
-    EXPECT_EQ(codes[256] & 0x7F, scaling == Fp8Scaling::block ? 0x7F : 0x7E);
-    EXPECT_EQ(codes[128], 0x7E);
-    EXPECT_EQ(codes[128 * 256], 0x7E);
+    EXPECT_EQ(values[256] & 0x7F, scaling == Fp8Scaling::block ? 0x7F : 0x7E);
+    EXPECT_EQ(values[128], 0x7E);
+    EXPECT_EQ(values[128 * 256], 0x7E);
     EXPECT_EQ(turned[128], 0x7E);
     EXPECT_EQ(turned[128 * 256], 0x7E);
     EXPECT_TRUE(std::isnan(gpu.scales.view().data<float>()[0]));
@@ -200,8 +199,8 @@ TEST_F(GpuFp8, WhatIsNotFiniteBecomesNan) {
     Tensor x = filled_tensor(DType::bf16, {32, 32}, 1);
     x.view().data<bf16>()[5] = to_bf16(static_cast<float>(value));
     const Arrays gpu = quantized(Device::cuda, x, Fp8Format::e4m3, Fp8Scaling::row, Ways::straight);
-    EXPECT_EQ(gpu.codes.view().data<std::uint8_t>()[5] & 0x7F, 0x7F);
-    EXPECT_EQ(gpu.codes.view().data<std::uint8_t>()[32], 0x7E);
+    EXPECT_EQ(gpu.values.view().data<std::uint8_t>()[5] & 0x7F, 0x7F);
+    EXPECT_EQ(gpu.values.view().data<std::uint8_t>()[32], 0x7E);
   }
 }
 
@@ -240,7 +239,7 @@ TEST_F(GpuFp8, ProductsMatchTheOracle) {
               const Arrays a = quantized(Device::cpu, x, left, a_scaling, Ways::straight);
               const Arrays b =
                   quantized(Device::cpu, w, Fp8Format::e4m3, b_scaling, Ways::straight);
-              const Tensor operands[] = {moved(a.codes), moved(a.scales), moved(b.codes),
+              const Tensor operands[] = {moved(a.values), moved(a.scales), moved(b.values),
                                          moved(b.scales), moved(bias)};
               Tensor c = moved(filled_tensor(out, {M, size.N}, 0.5));
               const auto matrix = [&](Fp8Format format, Fp8Scaling scaling, int at) {

@@ -90,7 +90,8 @@ TEST_P(GpuFp8Model, WeightsThatAreKeptForAStepHaveTheSameBits) {
   EXPECT_EQ(kept.gradients, rounded.gradients);
 }
 
-/// The same with codes that an update leaves (precision.fp8_param_gather), here of one data rank.
+/// The same with FP8 values that an update leaves (precision.fp8_param_gather), here of one data
+/// rank.
 TEST_P(GpuFp8Model, WeightsThatAreGatheredHaveTheSameBits) {
   using test::operator+;
   if (GetParam().name != std::string("fp8_tensor")) GTEST_SKIP() << "wants one scale a tensor";

@@ -116,29 +116,29 @@ TEST_P(Fp8ProductTest, AKeptGradientHasTheSameBits) {
   EXPECT_TRUE(same_bits(dweight.view(), backward_weight(dy, x).view()));
 }
 
-TEST_P(Fp8ProductTest, KeptMagnitudesGiveTheSameBits) {
-  EXPECT_EQ(product_.keeps_largest(), GetParam() == Fp8Recipe::tensor);
-  if (!product_.keeps_largest()) return;
+TEST_P(Fp8ProductTest, KeptAmaxesGiveTheSameBits) {
+  EXPECT_EQ(product_.keeps_amax(), GetParam() == Fp8Recipe::tensor);
+  if (!product_.keeps_amax()) return;
   const Tensor x = random_tensor(DType::f32, {71, kInputs}, 2);
   const Tensor dy = random_tensor(DType::f32, {71, kOutputs}, 3);
-  Tensor largest = filled_tensor(DType::f32, {Fp8Product::kLargest}, -1);
+  Tensor amax = filled_tensor(DType::f32, {Fp8Product::kAmaxes}, -1);
 
-  const Tensor y = forward_with(x, {.largest = largest.view()});
+  const Tensor y = forward_with(x, {.amax = amax.view()});
 
   EXPECT_TRUE(same_bits(y.view(), forward(x).view()));
-  const Fp8Product::Kept kept = {.largest = largest.view()};
+  const Fp8Product::Kept kept = {.amax = amax.view()};
   EXPECT_TRUE(same_bits(backward_input(dy, kept).view(), backward_input(dy).view()));
   EXPECT_TRUE(same_bits(backward_weight(dy, x, kept).view(), backward_weight(dy, x).view()));
   Fp8Product::Kept given = kept;  // that of dy was found by backward_input
-  given.input = given.output_gradient = ops::Fp8Largest::given;
+  given.input = given.output_gradient = ops::Fp8Amax::given;
   EXPECT_TRUE(same_bits(forward_with(x, given).view(), y.view()));
   EXPECT_TRUE(same_bits(backward_input(dy, given).view(), backward_input(dy).view()));
   EXPECT_TRUE(same_bits(backward_weight(dy, x, given).view(), backward_weight(dy, x).view()));
 
-  const Tensor right = largest.clone();
+  const Tensor right = amax.clone();
   const auto wrong = [&](const Fp8Product::Kept& which) {  // calls write what they find
-    for (Dim i = 0; i < Fp8Product::kLargest; ++i) {
-      largest.view().data<float>()[i] = 48 * right.view().data<float>()[i];
+    for (Dim i = 0; i < Fp8Product::kAmaxes; ++i) {
+      amax.view().data<float>()[i] = 48 * right.view().data<float>()[i];
     }
     return which;
   };
@@ -220,10 +220,10 @@ INSTANTIATE_TEST_SUITE_P(Recipes, Fp8ProductTest,
                          testing::Values(Fp8Recipe::tensor, Fp8Recipe::row, Fp8Recipe::block));
 
 TEST(Fp8Product, AKeptGradientIsItsCodesAndAScaleForEach128) {
-  const Dim codes = 4096 * 8192;
+  const Dim values = 4096 * 8192;
   const Dim kept = Fp8Product::kept_bytes(config_of(Fp8Recipe::block), 4096, 8192);
 
-  EXPECT_EQ(kept, codes + codes / 128 * 4);
+  EXPECT_EQ(kept, values + values / 128 * 4);
 }
 
 TEST(Fp8Product, WidthsOfNoMultipleOf16AreRefused) {

@@ -196,7 +196,7 @@ TEST_F(ActivationOps, GatedFloatMatchesTheOracle) {
   }
 }
 
-/// The largest of all magnitudes, found one by one.
+/// The amax of all values, found one by one.
 float most_of(CView view) {
   const Tensor wide = converted(view, DType::f64);
   double most = 0;
@@ -204,7 +204,7 @@ float most_of(CView view) {
   return static_cast<float>(most);
 }
 
-TEST_F(ActivationOps, GatedOnesTellTheLargestMagnitudeThatTheyStore) {
+TEST_F(ActivationOps, GatedOnesTellTheAmaxThatTheyStore) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     const Tensor gate_up = random_tensor(dtype, {29, 2 * 37}, 1, 2.0);
     const Tensor dy = random_tensor(dtype, {29, 37}, 2);
@@ -224,15 +224,15 @@ TEST_F(ActivationOps, GatedOnesTellTheLargestMagnitudeThatTheyStore) {
   }
 }
 
-TEST_F(ActivationOps, ANanIsTheLargestMagnitude) {
+TEST_F(ActivationOps, ANanIsTheAmax) {
   Tensor gate_up = random_tensor(DType::f32, {3, 26}, 1);
   gate_up.view().data<float>()[15] = std::numeric_limits<float>::quiet_NaN();
   Tensor y = poisoned(DType::f32, {3, 13});
-  Tensor largest = filled_tensor(DType::f32, {1}, 0);
+  Tensor amax = filled_tensor(DType::f32, {1}, 0);
 
-  gated_forward(ctx, Activation::swiglu, gate_up.view(), y.view(), largest.view());
+  gated_forward(ctx, Activation::swiglu, gate_up.view(), y.view(), amax.view());
 
-  EXPECT_TRUE(std::isnan(largest.view().data<float>()[0]));
+  EXPECT_TRUE(std::isnan(amax.view().data<float>()[0]));
 }
 
 TEST_F(ActivationOps, EmptyIsLegalAndWrongOperandsAreNamed) {
@@ -251,7 +251,7 @@ TEST_F(ActivationOps, EmptyIsLegalAndWrongOperandsAreNamed) {
   });
   expect_error_naming("gated_forward gate_up",
                       [&] { gated_forward(ctx, Activation::swiglu, y.view(), y.view()); });
-  expect_error_naming("gated_forward largest", [&] {
+  expect_error_naming("gated_forward amax", [&] {
     gated_forward(ctx, Activation::swiglu, x.view(), y.view(), y.view());
   });
   expect_error_naming("gated_backward dgate_up", [&] {

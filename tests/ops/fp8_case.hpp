@@ -11,10 +11,10 @@ namespace hyperslab::test {
 struct StoredFp8 {
   ops::Fp8Format format;
   ops::Fp8Scaling scaling;
-  Tensor codes, largest, scales;
+  Tensor values, amax, scales;
 
   [[nodiscard]] ops::Fp8Matrix matrix() {
-    return {format, scaling, codes.view(), largest.view(), scales.view()};
+    return {format, scaling, values.view(), amax.view(), scales.view()};
   }
 };
 

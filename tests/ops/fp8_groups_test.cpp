@@ -39,7 +39,8 @@ class Fp8Groups : public OpsTest {
     return out;
   }
   [[nodiscard]] std::string refusal(StoredFp8& a, StoredFp8& b, Fp8Sums sums = Fp8Sums::exact) {
-    Tensor c = filled_tensor(DType::f32, {a.codes.view().shape()[0], b.codes.view().shape()[0]}, 0);
+    Tensor c =
+        filled_tensor(DType::f32, {a.values.view().shape()[0], b.values.view().shape()[0]}, 0);
     try {
       fp8_matmul(ctx, as_const(a.matrix()), as_const(b.matrix()), {}, sums, Accumulate::no,
                  c.view());
@@ -74,16 +75,16 @@ TEST_F(Fp8Groups, CodesAndScalesAreThoseOfMlDtypes) {
   Dim columns = 0;
   std::string kind;
   std::string way;
-  std::uint64_t codes = 0;
+  std::uint64_t values = 0;
   std::uint64_t scales = 0;
   int cases = 0;
-  while (file >> std::dec >> rows >> columns >> kind >> way >> std::hex >> codes >> scales) {
+  while (file >> std::dec >> rows >> columns >> kind >> way >> std::hex >> values >> scales) {
     SCOPED_TRACE(std::to_string(rows) + " x " + std::to_string(columns) + " " + kind + " " + way);
     const Tensor x = golden_values(rows, columns);
     const Fp8Scaling scaling = kind == "group" ? Fp8Scaling::group : Fp8Scaling::block;
     const StoredFp8 found =
         way == "straight" ? straight(x.view(), scaling) : transposed(x.view(), scaling);
-    EXPECT_EQ(hash_of(found.codes.view()), codes);
+    EXPECT_EQ(hash_of(found.values.view()), values);
     EXPECT_EQ(hash_of(found.scales.view()), scales);
     ++cases;
   }
@@ -99,23 +100,23 @@ TEST_F(Fp8Groups, OneCallGivesTheCodesOfTwo) {
       fp8_quantize(ctx, x.view(), a.matrix(), b.matrix());
       const StoredFp8 alone = straight(x.view(), scaling);
       const StoredFp8 turned = transposed(x.view(), scaling);
-      EXPECT_EQ(hash_of(a.codes.view()), hash_of(alone.codes.view()));
+      EXPECT_EQ(hash_of(a.values.view()), hash_of(alone.values.view()));
       EXPECT_EQ(hash_of(a.scales.view()), hash_of(alone.scales.view()));
-      EXPECT_EQ(hash_of(b.codes.view()), hash_of(turned.codes.view()));
+      EXPECT_EQ(hash_of(b.values.view()), hash_of(turned.values.view()));
       EXPECT_EQ(hash_of(b.scales.view()), hash_of(turned.scales.view()));
     }
   }
 }
 
-/// Whether every code of the transpose is the one of the matrix.
-bool has_the_same_codes(const StoredFp8& a, const StoredFp8& b) {
-  const auto* const codes = a.codes.view().data<std::uint8_t>();
-  const auto* const turned = b.codes.view().data<std::uint8_t>();
-  const Dim M = a.codes.view().shape()[0];
-  const Dim K = a.codes.view().shape()[1];
+/// Whether every value of the transpose is the one of the matrix.
+bool has_the_same_values(const StoredFp8& a, const StoredFp8& b) {
+  const auto* const values = a.values.view().data<std::uint8_t>();
+  const auto* const turned = b.values.view().data<std::uint8_t>();
+  const Dim M = a.values.view().shape()[0];
+  const Dim K = a.values.view().shape()[1];
   for (Dim m = 0; m < M; ++m) {
     for (Dim k = 0; k < K; ++k) {
-      if (codes[m * K + k] != turned[k * M + m]) return false;
+      if (values[m * K + k] != turned[k * M + m]) return false;
     }
   }
   return true;
@@ -123,10 +124,10 @@ bool has_the_same_codes(const StoredFp8& a, const StoredFp8& b) {
 
 TEST_F(Fp8Groups, ATransposeOfBlocksIsRoundedOnceAndOneOfGroupsAnew) {
   const Tensor x = random_tensor(DType::f32, {300, 144}, 6);
-  EXPECT_TRUE(has_the_same_codes(straight(x.view(), Fp8Scaling::block),
-                                 transposed(x.view(), Fp8Scaling::block)));
-  EXPECT_FALSE(has_the_same_codes(straight(x.view(), Fp8Scaling::group),
-                                  transposed(x.view(), Fp8Scaling::group)));
+  EXPECT_TRUE(has_the_same_values(straight(x.view(), Fp8Scaling::block),
+                                  transposed(x.view(), Fp8Scaling::block)));
+  EXPECT_FALSE(has_the_same_values(straight(x.view(), Fp8Scaling::group),
+                                   transposed(x.view(), Fp8Scaling::group)));
 }
 
 TEST_F(Fp8Groups, WhatIsNotFiniteReachesItsGroupAlone) {
@@ -147,32 +148,32 @@ TEST_F(Fp8Groups, WhatIsNotFiniteReachesItsGroupAlone) {
       EXPECT_TRUE(std::isnan(sums[beside * 16]));
       EXPECT_NEAR(sums[(beside + 1) * 16], 256, 1e-3);
       // The other group of the row is as it was.
-      EXPECT_EQ(left.codes.view().data<std::uint8_t>()[5 * 256], 0x7E);
+      EXPECT_EQ(left.values.view().data<std::uint8_t>()[5 * 256], 0x7E);
     }
   }
 }
 
-double e4m3(std::uint8_t code) {
-  const int exponent = code >> 3 & 15;
-  const double fraction = (code & 7) / 8.0;
+double e4m3(std::uint8_t bits) {
+  const int exponent = bits >> 3 & 15;
+  const double fraction = (bits & 7) / 8.0;
   const double magnitude =
       exponent == 0 ? std::ldexp(fraction, -6) : std::ldexp(1 + fraction, exponent - 7);
-  return (code & 0x80) != 0 ? -magnitude : magnitude;
+  return (bits & 0x80) != 0 ? -magnitude : magnitude;
 }
 
-double e5m2(std::uint8_t code) {
-  const int exponent = code >> 2 & 31;
-  const double fraction = (code & 3) / 4.0;
+double e5m2(std::uint8_t bits) {
+  const int exponent = bits >> 2 & 31;
+  const double fraction = (bits & 3) / 4.0;
   const double magnitude =
       exponent == 0 ? std::ldexp(fraction, -14) : std::ldexp(1 + fraction, exponent - 15);
-  return (code & 0x80) != 0 ? -magnitude : magnitude;
+  return (bits & 0x80) != 0 ? -magnitude : magnitude;
 }
 
-/// The elements that codes and scales stand for, by the definitions in fp8.hpp.
+/// The elements that FP8 values and scales stand for, by the definitions in fp8.hpp.
 std::vector<double> elements(const StoredFp8& stored) {
-  const Dim M = stored.codes.view().shape()[0];
-  const Dim K = stored.codes.view().shape()[1];
-  const auto* const codes = stored.codes.view().data<std::uint8_t>();
+  const Dim M = stored.values.view().shape()[0];
+  const Dim K = stored.values.view().shape()[1];
+  const auto* const values = stored.values.view().data<std::uint8_t>();
   const auto* const scales = stored.scales.view().data<float>();
   std::vector<double> out;
   for (Dim m = 0; m < M; ++m) {
@@ -180,8 +181,8 @@ std::vector<double> elements(const StoredFp8& stored) {
       const Dim at = stored.scaling == Fp8Scaling::group
                          ? k / 128 * M + m
                          : m / 128 * stored.scales.view().shape()[1] + k / 128;
-      const std::uint8_t code = codes[m * K + k];
-      out.push_back((stored.format == Fp8Format::e4m3 ? e4m3(code) : e5m2(code)) * scales[at]);
+      const std::uint8_t bits = values[m * K + k];
+      out.push_back((stored.format == Fp8Format::e4m3 ? e4m3(bits) : e5m2(bits)) * scales[at]);
     }
   }
   return out;
@@ -262,7 +263,7 @@ TEST_F(Fp8Groups, ShapesThatDoNotFitAreRefusedByName) {
                 testing::HasSubstr("sums of a multiple of 16 products"));
     StoredFp8 odd_rows = stored(scaling, 127, 128);
     EXPECT_THAT(refused({127, 128}, odd_rows.matrix(), {}),
-                testing::HasSubstr("fp8_quantize straight codes"));
+                testing::HasSubstr("fp8_quantize straight values"));
     StoredFp8 odd_outputs = stored(scaling, 24, 32);
     EXPECT_THAT(refused({32, 24}, {}, odd_outputs.matrix()),
                 testing::HasSubstr("a multiple of 16 rows, of groups of 128"));

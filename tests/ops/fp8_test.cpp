@@ -27,13 +27,13 @@ class Fp8 : public OpsTest {
     fp8_quantize(ctx, x, {}, out.matrix());
     return out;
   }
-  /// The codes' values, without scales: products with the identity.
+  /// The FP8 values as floats, without scales: products with the identity.
   std::vector<double> values(StoredFp8& stored) {
-    const Dim K = stored.codes.view().shape()[1];
+    const Dim K = stored.values.view().shape()[1];
     Tensor identity = filled_tensor(DType::f32, {K, K}, 0);
     for (Dim i = 0; i < K; ++i) identity.view().data<float>()[i * K + i] = 448;
     StoredFp8 one = straight(identity.view(), Fp8Format::e4m3, stored.scaling);
-    Tensor product = filled_tensor(DType::f32, {stored.codes.view().shape()[0], K}, 0);
+    Tensor product = filled_tensor(DType::f32, {stored.values.view().shape()[0], K}, 0);
     fp8_matmul(ctx, as_const(stored.matrix()), as_const(one.matrix()), {}, Fp8Sums::exact,
                Accumulate::no, product.view());
     std::vector<double> out = to_doubles(product.view());
@@ -45,7 +45,7 @@ class Fp8 : public OpsTest {
 const std::vector<Fp8Format> kFormats = {Fp8Format::e4m3, Fp8Format::e5m2};
 const std::vector<Fp8Scaling> kScalings = {Fp8Scaling::tensor, Fp8Scaling::row};
 
-TEST_F(Fp8, CodesAreThoseOfMlDtypes) {
+TEST_F(Fp8, ValuesAreThoseOfMlDtypes) {
   std::ifstream file(HYPERSLAB_GOLDEN "/fp8_codes.txt");
   std::uint32_t bits = 0;
   std::vector<std::uint32_t> e4m3;
@@ -66,7 +66,7 @@ TEST_F(Fp8, CodesAreThoseOfMlDtypes) {
       x.view().data<float>()[1] = std::clamp(numbers[i], -most, most);
       const StoredFp8 stored = straight(x.view(), format, Fp8Scaling::row);
       ASSERT_EQ(stored.scales.view().data<float>()[0], 1);
-      ASSERT_EQ(stored.codes.view().data<std::uint8_t>()[1],
+      ASSERT_EQ(stored.values.view().data<std::uint8_t>()[1],
                 format == Fp8Format::e4m3 ? e4m3[i] : e5m2[i])
           << numbers[i];
     }
@@ -92,20 +92,20 @@ TEST_F(Fp8, ValuesMoveAtMostHalfAStep) {
   }
 }
 
-TEST_F(Fp8, AScaleTakesTheLargestMagnitudeToTheLargestValue) {
+TEST_F(Fp8, AScaleTakesTheAmaxToTheLargestValue) {
   Tensor x = filled_tensor(DType::f32, {2, 16}, 0.25);
   x.view().data<float>()[3] = -7;
   x.view().data<float>()[20] = 0.5;
   StoredFp8 tensor = straight(x.view(), Fp8Format::e4m3, Fp8Scaling::tensor);
   EXPECT_EQ(to_doubles(tensor.scales.view()), std::vector<double>{7.0F / 448.0F});
-  EXPECT_EQ(tensor.codes.view().data<std::uint8_t>()[3], 0xFE);
+  EXPECT_EQ(tensor.values.view().data<std::uint8_t>()[3], 0xFE);
   StoredFp8 rows = straight(x.view(), Fp8Format::e5m2, Fp8Scaling::row);
   EXPECT_EQ(to_doubles(rows.scales.view()),
             (std::vector<double>{7.0F / 57344.0F, 0.5F / 57344.0F}));
-  EXPECT_EQ(to_doubles(rows.largest.view()), (std::vector<double>{7, 0.5}));
+  EXPECT_EQ(to_doubles(rows.amax.view()), (std::vector<double>{7, 0.5}));
 }
 
-TEST_F(Fp8, ATransposeHasTheCodesOfTheTransposedMatrix) {
+TEST_F(Fp8, ATransposeHasTheValuesOfTheTransposedMatrix) {
   const Dim rows = 21;
   const Dim columns = 32;
   const Tensor x = random_tensor(DType::f32, {rows, columns}, 5);
@@ -118,29 +118,29 @@ TEST_F(Fp8, ATransposeHasTheCodesOfTheTransposedMatrix) {
   for (const Fp8Scaling scaling : kScalings) {
     StoredFp8 found = transposed(x.view(), Fp8Format::e4m3, scaling);
     StoredFp8 expected = straight(turned.view(), Fp8Format::e4m3, scaling);
-    EXPECT_EQ(to_doubles(found.codes.view()), to_doubles(expected.codes.view()));
+    EXPECT_EQ(to_doubles(found.values.view()), to_doubles(expected.values.view()));
     EXPECT_EQ(to_doubles(found.scales.view()), to_doubles(expected.scales.view()));
     StoredFp8 both = stored_fp8(Fp8Format::e4m3, scaling, rows, columns);
     StoredFp8 again = stored_fp8(Fp8Format::e4m3, scaling, columns, padded(rows));
     fp8_quantize(ctx, x.view(), both.matrix(), again.matrix());
-    EXPECT_EQ(to_doubles(again.codes.view()), to_doubles(expected.codes.view()));
+    EXPECT_EQ(to_doubles(again.values.view()), to_doubles(expected.values.view()));
   }
 }
 
-TEST_F(Fp8, MagnitudesThatAreGivenAreNotSoughtAgain) {
+TEST_F(Fp8, AmaxesThatAreGivenAreNotSoughtAgain) {
   const Tensor x = random_tensor(DType::f32, {21, 32}, 5);
   StoredFp8 found = straight(x.view(), Fp8Format::e4m3, Fp8Scaling::tensor);
   StoredFp8 turned = transposed(x.view(), Fp8Format::e4m3, Fp8Scaling::tensor);
   StoredFp8 given = stored_fp8(Fp8Format::e4m3, Fp8Scaling::tensor, 32, padded(21));
-  given.largest.view().data<float>()[0] = found.largest.view().data<float>()[0];
-  fp8_quantize(ctx, x.view(), {}, given.matrix(), Fp8Largest::given);
-  EXPECT_EQ(to_doubles(given.codes.view()), to_doubles(turned.codes.view()));
+  given.amax.view().data<float>()[0] = found.amax.view().data<float>()[0];
+  fp8_quantize(ctx, x.view(), {}, given.matrix(), Fp8Amax::given);
+  EXPECT_EQ(to_doubles(given.values.view()), to_doubles(turned.values.view()));
   EXPECT_EQ(to_doubles(given.scales.view()), to_doubles(turned.scales.view()));
-  given.largest.view().data<float>()[0] *= 4;
-  fp8_quantize(ctx, x.view(), {}, given.matrix(), Fp8Largest::given);
+  given.amax.view().data<float>()[0] *= 4;
+  fp8_quantize(ctx, x.view(), {}, given.matrix(), Fp8Amax::given);
   EXPECT_EQ(given.scales.view().data<float>()[0], 4 * turned.scales.view().data<float>()[0]);
   StoredFp8 rows = stored_fp8(Fp8Format::e4m3, Fp8Scaling::row, 21, 32);
-  EXPECT_THROW(fp8_quantize(ctx, x.view(), rows.matrix(), {}, Fp8Largest::given), Error);
+  EXPECT_THROW(fp8_quantize(ctx, x.view(), rows.matrix(), {}, Fp8Amax::given), Error);
 }
 
 TEST_F(Fp8, ZerosAndTinyValuesHaveFiniteScales) {
@@ -208,25 +208,25 @@ TEST_F(Fp8, PartsOfQuantizeGiveItsBits) {
     StoredFp8 turned = stored_fp8(Fp8Format::e4m3, Fp8Scaling::tensor, 48, padded(37));
     fp8_quantize(ctx, x.view(), whole.matrix(), turned.matrix());
     StoredFp8 parts = stored_fp8(Fp8Format::e4m3, Fp8Scaling::tensor, 37, 48);
-    fp8_largest(ctx, x.view().flat(), parts.largest.view());
-    fp8_scales(ctx, Fp8Format::e4m3, parts.largest.view(), parts.scales.view());
-    EXPECT_EQ(to_doubles(parts.largest.view()), to_doubles(whole.largest.view()));
+    fp8_amax(ctx, x.view().flat(), parts.amax.view());
+    fp8_scales(ctx, Fp8Format::e4m3, parts.amax.view(), parts.scales.view());
+    EXPECT_EQ(to_doubles(parts.amax.view()), to_doubles(whole.amax.view()));
     EXPECT_EQ(to_doubles(parts.scales.view()), to_doubles(whole.scales.view()));
     Tensor transposed = filled_tensor(DType::u8, {48, padded(37)}, 1);
-    fp8_transpose(ctx, whole.codes.view(), transposed.view());
-    EXPECT_EQ(to_doubles(transposed.view()), to_doubles(turned.codes.view()));
+    fp8_transpose(ctx, whole.values.view(), transposed.view());
+    EXPECT_EQ(to_doubles(transposed.view()), to_doubles(turned.values.view()));
   }
 }
 
 TEST_F(Fp8, LargestIsNanIfAnElementIs) {
   Tensor x = filled_tensor(DType::f32, {32}, 3);
   x.view().data<float>()[7] = -std::numeric_limits<float>::quiet_NaN();
-  Tensor largest = filled_tensor(DType::f32, {1}, 9);
-  fp8_largest(ctx, x.view(), largest.view());
+  Tensor amax = filled_tensor(DType::f32, {1}, 9);
+  fp8_amax(ctx, x.view(), amax.view());
   // Above all magnitudes as an integer, too.
-  EXPECT_GT(std::bit_cast<std::int32_t>(largest.view().data<float>()[0]), 0x7F800000);
-  fp8_scales(ctx, Fp8Format::e5m2, largest.view(), largest.view());
-  EXPECT_TRUE(std::isnan(largest.view().data<float>()[0]));
+  EXPECT_GT(std::bit_cast<std::int32_t>(amax.view().data<float>()[0]), 0x7F800000);
+  fp8_scales(ctx, Fp8Format::e5m2, amax.view(), amax.view());
+  EXPECT_TRUE(std::isnan(amax.view().data<float>()[0]));
 }
 
 TEST_F(Fp8, OperandsThatDoNotFitAreRefused) {
@@ -234,10 +234,9 @@ TEST_F(Fp8, OperandsThatDoNotFitAreRefused) {
   StoredFp8 odd = stored_fp8(Fp8Format::e4m3, Fp8Scaling::tensor, 4, 24);
   EXPECT_THROW(fp8_quantize(ctx, x.view(), odd.matrix(), {}), Error);
   EXPECT_THROW(fp8_quantize(ctx, x.view(), {}, {}), Error);
-  EXPECT_THROW(fp8_largest(ctx, filled_tensor(DType::f32, {24}, 1).view(), odd.largest.view()),
-               Error);
+  EXPECT_THROW(fp8_amax(ctx, filled_tensor(DType::f32, {24}, 1).view(), odd.amax.view()), Error);
   Tensor turned = filled_tensor(DType::u8, {24, 16}, 1);
-  EXPECT_THROW(fp8_transpose(ctx, odd.codes.view(), turned.view()), Error);
+  EXPECT_THROW(fp8_transpose(ctx, odd.values.view(), turned.view()), Error);
   StoredFp8 a = stored_fp8(Fp8Format::e5m2, Fp8Scaling::tensor, 4, 32);
   StoredFp8 b = stored_fp8(Fp8Format::e5m2, Fp8Scaling::tensor, 8, 32);
   Tensor c = filled_tensor(DType::f32, {4, 8}, 0);

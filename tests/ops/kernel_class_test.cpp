@@ -25,7 +25,7 @@ TEST(KernelClass, GoesByTheName) {
       {"ncclDevKernel_AllReduce_Sum_f32_RING_LL", KernelClass::communication},
       {"peer_sum_kernel<float>", KernelClass::communication},
       {"peer_add_kernel<float>", KernelClass::communication},
-      {"each_largest_kernel<8, Gated<Silu, __nv_bfloat16>>", KernelClass::elementwise},
+      {"each_amax_kernel<8, Gated<Silu, __nv_bfloat16>>", KernelClass::elementwise},
       {"masked_softmax_backward_kernel<8, true>", KernelClass::softmax},
       {"loss_kernel<float>", KernelClass::softmax},
       {"vocabulary_loss_kernel<__nv_bfloat16>", KernelClass::softmax},

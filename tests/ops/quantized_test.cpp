@@ -41,11 +41,11 @@ double half_step(WeightFormat format) {
   }
   return widest / 2;
 }
-double scale_rounding(WeightFormat format, double largest, double block_largest) {
+double scale_rounding(WeightFormat format, double amax, double block_amax) {
   switch (format) {
-    case WeightFormat::int8: return 1e-6 * largest;
-    case WeightFormat::int4: return 0x1p-11 * largest + 7 * 0x1p-25;
-    case WeightFormat::nf4: return block_largest / 255 / 2;
+    case WeightFormat::int8: return 1e-6 * amax;
+    case WeightFormat::int4: return 0x1p-11 * amax + 7 * 0x1p-25;
+    case WeightFormat::nf4: return block_amax / 255 / 2;
   }
   return 0;
 }
@@ -60,12 +60,12 @@ TEST_F(Quantized, ValuesMoveAtMostHalfAStep) {
       const StoredMatrix stored = quantized(format, weight);
       const auto before = to_doubles(weight.view());
       const auto after = to_doubles(widened(stored).view());
-      const double largest = std::abs(*std::ranges::max_element(
+      const double amax = std::abs(*std::ranges::max_element(
           before, [](double a, double b) { return std::abs(a) < std::abs(b); }));
       const auto group = static_cast<std::size_t>(stored.matrix.group);
       for (std::size_t i = 0; i < before.size(); ++i) {
         const double bound = half_step(format.format) * stored.scale(i / group) * (1 + 1e-6) +
-                             scale_rounding(format.format, std::abs(before[i]), largest);
+                             scale_rounding(format.format, std::abs(before[i]), amax);
         ASSERT_LE(std::abs(after[i] - before[i]), bound) << i << ": " << before[i];
       }
     }

@@ -9,7 +9,7 @@
 
 namespace hyperslab::test {
 
-/// The one table of tolerances: relative to the largest magnitude of the reference tensor.
+/// The one table of tolerances: relative to the amax of the reference tensor.
 [[nodiscard]] double tolerance(DType dtype);
 
 /// Standard normals on the CPU, a function of the seed alone.

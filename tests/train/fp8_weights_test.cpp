@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weights whose codes in 8-bit floats are kept for a step (precision.fp8_cache_weights) or gathered
+// Weights whose FP8 values are kept for a step (precision.fp8_cache_weights) or gathered
 // (precision.fp8_param_gather): nothing may differ from a run that rounds values for every product.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ struct Trace {
   std::int64_t parameter_bytes = 0;
 };
 
-/// `more`: a key that keeps codes; or nothing.
+/// `more`: a key that keeps FP8 values; or nothing.
 Trace trace_of(const Overrides& overrides, const Overrides& more) {
   Overrides all = kRounds;
   all.insert(all.end(), overrides.begin(), overrides.end());
@@ -93,7 +93,7 @@ TEST_P(GatheredFp8Weights, HaveTheSameBits) {
 }
 
 /// Such products multiply by values.
-TEST(GatheredFp8Codes, AreRefusedForProductsOfFewRows) {
+TEST(GatheredFp8Values, AreRefusedForProductsOfFewRows) {
   Overrides all = kRounds;
   all.insert(all.end(), {"precision.gemm=fp8_tensor", "precision.compute=bf16", "parallel.zero=1",
                          "precision.fp8_param_gather=true", "train.microbatch=1"});

@@ -22,10 +22,10 @@ struct LinearPass {
   View reduced_gradient = {};  ///< (..., ranks): s dy B, likewise of backward_input; or absent
   View rounded_gradient = {};  ///< Fp8Product::kept_bytes: dy^T as backward_input rounded it for
                                ///< backward_weight; absent: rounded again
-  View largest = {};           ///< Fp8Product::Kept::largest of the layer, or absent
-  /// `given` if the amax of x and of dy lie in `largest` before forward and backward_input.
-  ops::Fp8Largest input_largest = ops::Fp8Largest::found;
-  ops::Fp8Largest gradient_largest = ops::Fp8Largest::found;
+  View amax = {};              ///< Fp8Product::Kept::amax of the layer, or absent
+  /// `given` if the amax of x and of dy lie in `amax` before forward and backward_input.
+  ops::Fp8Amax input_amax = ops::Fp8Amax::found;
+  ops::Fp8Amax gradient_amax = ops::Fp8Amax::found;
   Fp8Weights fp8_weights = Fp8Weights::rounded;
   /// The accumulation of backward_weight if it follows backward_input, which then also computes
   /// what one reading of dy gives both. Absent: it does not follow.

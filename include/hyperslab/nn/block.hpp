@@ -145,10 +145,10 @@ enum class AdaptedLinear : std::uint8_t { qkv = 0, output = 1, up = 2, down = 3 
 /// Memory for what lies between the adapters of a layer; absent without adapters.
 [[nodiscard]] View take_reduced(Arena& activations, const ActivationSpec& spec,
                                 const Linear& linear, const std::string& label);
-/// Memory for LinearPass::largest; absent where it is of no use, and in a tensor group, which may
+/// Memory for LinearPass::amax; absent where it is of no use, and in a tensor group, which may
 /// multiply rows in pieces.
-[[nodiscard]] View take_largest(Arena& activations, const TensorGroup& group, const Linear& linear,
-                                const std::string& label);
+[[nodiscard]] View take_amax(Arena& activations, const TensorGroup& group, const Linear& linear,
+                             const std::string& label);
 
 /// Self-attention with packed queries, keys and values. The heads are distributed over the tensor
 /// group; if there are fewer key-value heads than ranks, several ranks hold the same one.
@@ -163,8 +163,8 @@ class Attention {
     View d_qkv;          ///< (B, T, packed); with a split backward only
     View qkv_reduced;    ///< (B, T, ranks) of the adapters; absent without them
     View output_reduced;
-    View qkv_largest;  ///< LinearPass::largest
-    View output_largest;
+    View qkv_amax;  ///< LinearPass::amax
+    View output_amax;
     QueryKeyNorm::Slot qk_norm;
     View sink_weights;  ///< (B, H, T); absent without sinks
     /// The slot of generation of so many tokens, without the views that only backward reads.
@@ -219,8 +219,8 @@ class Mlp {
     View dy;         ///< stream; with a split backward only
     View up_reduced;  ///< (B, T, ranks) of the adapters; absent without them
     View down_reduced;
-    View up_largest;  ///< LinearPass::largest
-    View down_largest;
+    View up_amax;  ///< LinearPass::amax
+    View down_amax;
     /// As Attention::Slot::for_tokens.
     [[nodiscard]] Slot for_tokens(const TokenCount& count) const;
   };
@@ -245,7 +245,7 @@ class Mlp {
   void backward_activation(Context& ctx, CView dy, const BackwardPass& pass, const Slot& slot,
                            const ops::ActivationGradients& gradients) const;
   void activate(Context& ctx, const Slot& slot) const;
-  [[nodiscard]] ops::Fp8Largest activated_largest() const;
+  [[nodiscard]] ops::Fp8Amax activated_amax() const;
   [[nodiscard]] View gradient_of_pre(BackwardPart part, const Slot& slot) const;
   BlockConfig config_;
   int layer_ = 0;

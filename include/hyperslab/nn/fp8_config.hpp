@@ -27,11 +27,11 @@ struct Fp8Config {
   int keep_first = 0;    ///< blocks that do not, at the begin of the model
   int keep_last = 0;     ///< and at its end
   /// Training rounds weights once a step, in forward, for all products of its microbatches, and
-  /// keeps the codes of each matrix and of its transpose: two bytes a weight.
+  /// keeps the FP8 values of each matrix and of its transpose: two bytes a weight.
   bool caches_weights = false;
-  /// Data ranks gather codes of weights in place of values, which serve a step: two bytes a weight,
-  /// with that of the transpose. With a scale a tensor.
-  bool gathers_codes = false;
+  /// Data ranks gather FP8 values of weights in place of values, which serve a step: two bytes a
+  /// weight, with that of the transpose. With a scale a tensor.
+  bool gathers_fp8 = false;
   friend bool operator==(const Fp8Config&, const Fp8Config&) = default;
 
   explicit operator bool() const { return recipe.has_value(); }

@@ -10,10 +10,10 @@ namespace hyperslab::nn {
 
 /// The three products of a linear layer in 8-bit floats: inputs and weights in e4m3, gradients of
 /// outputs in e5m2 with a scale a tensor and in e4m3 otherwise, sums in f32. With a scale a block
-/// weights have the same codes forward and backward, while inputs and gradients are rounded again
-/// for the gradient of the weight, whose sums go along their rows. Operands are rounded into the
-/// context's workspace for each product, so that activations take no more memory than without; only
-/// a gradient is rounded for both products that it takes part in.
+/// weights have the same FP8 values forward and backward, while inputs and gradients are rounded
+/// again for the gradient of the weight, whose sums go along their rows. Operands are rounded into
+/// the context's workspace for each product, so that activations take no more memory than without;
+/// only a gradient is rounded for both products that it takes part in.
 class Fp8Product {
  public:
   Fp8Product() = default;
@@ -33,31 +33,31 @@ class Fp8Product {
     /// kept_bytes(): dy^T in 8-bit floats, which backward_input leaves for backward_weight; or
     /// absent.
     View gradient{};
-    /// (kLargest) f32: the largest magnitudes of x and, unless their codes are kept, of the
+    /// (kAmaxes) f32: the amaxes of x and, unless their FP8 values are kept, of the
     /// weights, which forward leaves for both, and of dy; absent: they are found again.
-    View largest{};
+    View amax{};
     /// Whether those of x and of dy lie there already: whoever wrote the values found them.
-    ops::Fp8Largest input = ops::Fp8Largest::found;
-    ops::Fp8Largest output_gradient = ops::Fp8Largest::found;
+    ops::Fp8Amax input = ops::Fp8Amax::found;
+    ops::Fp8Amax output_gradient = ops::Fp8Amax::found;
     Fp8Weights weights = Fp8Weights::rounded;
   };
-  static constexpr Dim kLargest = 3;
-  /// True if `largest` is of use: with a scale a tensor.
-  [[nodiscard]] bool keeps_largest() const { return is_used_ && recipe_ == Fp8Recipe::tensor; }
-  /// The view into which the writer of x, or of dy, puts its amax; absent if `largest` is.
-  [[nodiscard]] static View largest_of_input(View largest);
-  [[nodiscard]] static View largest_of_gradient(View largest);
+  static constexpr Dim kAmaxes = 3;
+  /// True if `amax` is of use: with a scale a tensor.
+  [[nodiscard]] bool keeps_amax() const { return is_used_ && recipe_ == Fp8Recipe::tensor; }
+  /// The view into which the writer of x, or of dy, puts its amax; absent if `amax` is.
+  [[nodiscard]] static View amax_of_input(View amax);
+  [[nodiscard]] static View amax_of_gradient(View amax);
 
-  /// Bytes of the codes and scales of a rank's (M, K) weights and of their transpose.
+  /// Bytes of the FP8 values and scales of a rank's (M, K) weights and of their transpose.
   [[nodiscard]] static std::size_t weight_bytes(const Fp8Config& config, Dim M, Dim K);
   /// Sets the memory that keeps the weights from forward to forward in a training run; it must
   /// outlive the product.
   void keep_weights_in(const View* memory) { weight_memory_ = memory; }
-  /// Bytes of the codes of the transpose alone.
+  /// Bytes of the FP8 values of the transpose alone.
   [[nodiscard]] static std::size_t transposed_bytes(Dim M, Dim K);
-  /// Their codes come from a gather, with a scale a tensor; those of the transpose lie in `memory`.
-  /// Both must outlive the product.
-  void take_weights_from(const param::GatheredCodes* gathered, const View* memory) {
+  /// Their FP8 values come from a gather, with a scale a tensor; those of the transpose lie in
+  /// `memory`. Both must outlive the product.
+  void take_weights_from(const param::GatheredFp8* gathered, const View* memory) {
     gathered_ = gathered;
     weight_memory_ = memory;
   }
@@ -75,16 +75,16 @@ class Fp8Product {
  private:
   /// (M, rows) in Kept::gradient; absent if that is.
   [[nodiscard]] ops::Fp8Matrix kept_gradient(CView rows, View kept) const;
-  /// The weights and their transpose where they are kept; absent codes if they are not.
-  struct WeightCodes {
+  /// The weights and their transpose where they are kept; absent FP8 values if they are not.
+  struct RoundedWeights {
     ops::Fp8Matrix straight, transposed;
   };
-  [[nodiscard]] WeightCodes kept_weights(CView weight, Fp8Weights weights) const;
-  void renew(Context& ctx, CView weight, const WeightCodes& codes) const;
+  [[nodiscard]] RoundedWeights kept_weights(CView weight, Fp8Weights weights) const;
+  void renew(Context& ctx, CView weight, const RoundedWeights& rounded) const;
   bool is_used_ = false;
   Fp8Recipe recipe_ = Fp8Recipe::tensor;
   const View* weight_memory_ = nullptr;
-  const param::GatheredCodes* gathered_ = nullptr;
+  const param::GatheredFp8* gathered_ = nullptr;
 };
 
 }  // namespace hyperslab::nn

@@ -67,8 +67,8 @@ class Linear {
   [[nodiscard]] std::optional<ops::BlockWeights> product() const;
   /// Columns of LinearPass::reduced; 0: no adapters.
   [[nodiscard]] Dim adapter_ranks() const { return adapter_.ranks(); }
-  /// True if LinearPass::largest is of use.
-  [[nodiscard]] bool keeps_largest() const { return fp8_.keeps_largest(); }
+  /// True if LinearPass::amax is of use.
+  [[nodiscard]] bool keeps_amax() const { return fp8_.keeps_amax(); }
 
  private:
   /// y = x W^T + b without adapters.

@@ -27,13 +27,13 @@ void activation_forward(Context& ctx, Activation activation, CView x, View y);
 /// dx = dy * act'(x), any equal shapes; dx may alias dy or x.
 void activation_backward(Context& ctx, Activation activation, CView x, CView dy, View dx);
 
-/// y = act(gate) * up. gate_up: (..., 2F), the gate in the first F columns; y: (..., F). largest:
-/// (1) f32, or absent: becomes the largest magnitude of y as it is stored, as fp8_quantize finds
+/// y = act(gate) * up. gate_up: (..., 2F), the gate in the first F columns; y: (..., F). amax:
+/// (1) f32, or absent: becomes the amax of y as it is stored, as fp8_quantize finds
 /// it.
-void gated_forward(Context& ctx, Activation activation, CView gate_up, View y, View largest = {});
+void gated_forward(Context& ctx, Activation activation, CView gate_up, View y, View amax = {});
 
-/// dy: (..., F); gate_up, dgate_up: (..., 2F), which may alias. largest: likewise of dgate_up.
+/// dy: (..., F); gate_up, dgate_up: (..., 2F), which may alias. amax: likewise of dgate_up.
 void gated_backward(Context& ctx, Activation activation, CView gate_up, CView dy, View dgate_up,
-                    View largest = {});
+                    View amax = {});
 
 }  // namespace hyperslab::ops

@@ -26,24 +26,24 @@ inline constexpr Dim kFp8Group = 128;
   return format == Fp8Format::e4m3 ? 448.0F : 57344.0F;
 }
 
-/// A matrix of M rows, each the factors of one element's sum: element (m, k) is code (m, k) as a
+/// A matrix of M rows, each the factors of one element's sum: element (m, k) is value (m, k), a
 /// float of the format, times its scale.
 template <class AnyView>
 struct BasicFp8Matrix {
   Fp8Format format = Fp8Format::e4m3;
   Fp8Scaling scaling = Fp8Scaling::tensor;
   /// (M, K) u8; K is a multiple of kFp8Multiple, and with groups and blocks M is, too.
-  AnyView codes;
-  AnyView largest;  ///< f32, as scales: largest magnitude of the values that share one; absent with
-                    ///< groups and blocks, where it is found on the way
-  AnyView scales;   ///< f32, fp8_scales_shape
+  AnyView values;
+  AnyView amax;    ///< f32, as scales: amax of the values that share one; absent with
+                   ///< groups and blocks, where it is found on the way
+  AnyView scales;  ///< f32, fp8_scales_shape
 };
 using Fp8Matrix = BasicFp8Matrix<View>;
 using CFp8Matrix = BasicFp8Matrix<CView>;
 [[nodiscard]] CFp8Matrix as_const(const Fp8Matrix& matrix);
 
-/// True if the largest magnitudes are found in a pass over x, or lie there already.
-enum class Fp8Largest : bool { found, given };
+/// True if the amaxes are found in a pass over x, or lie there already.
+enum class Fp8Amax : bool { found, given };
 
 /// cuBLASLt asks for sums of a multiple of this length.
 inline constexpr Dim kFp8Multiple = 16;
@@ -52,34 +52,34 @@ inline constexpr Dim kFp8Multiple = 16;
 /// M), so that the scales of neighbouring rows are neighbours; block: (M / kFp8Group, K /
 /// kFp8Group), divisions rounded up and rows of scales filled to a multiple of 4 with zeros. Groups
 /// are as cuBLASLt reads them.
-[[nodiscard]] Shape fp8_scales_shape(Fp8Scaling scaling, const Shape& codes);
+[[nodiscard]] Shape fp8_scales_shape(Fp8Scaling scaling, const Shape& values);
 
-/// Rows of the codes of a matrix of so many rows: with groups and blocks rounded up to
+/// Rows of the FP8 values of a matrix of so many rows: with groups and blocks rounded up to
 /// kFp8Multiple: with these scales cuBLASLt asks for multiples of 4, and in practice of 8
 /// (Transformer Engine).
 [[nodiscard]] Dim fp8_rows(Fp8Scaling scaling, Dim rows);
 
-/// The codes of x (R, C) and of its transpose, in one format and of one scaling; one of the two may
-/// be absent (no codes). straight: (fp8_rows, C), whose last rows are 0; transposed: (C, R rounded
-/// up to kFp8Multiple), whose last columns are 0. With blocks the transpose has the same codes,
-/// with groups those of groups along its own rows. A scale is the largest magnitude that shares it
-/// over largest_value; a code is the value times the inverse, rounded to nearest even. Values that
-/// are not finite make all that share their scale NaN. The bits are the same on every device. With
-/// a scale a tensor `largest` may be what an earlier call found of the same x, which is then read
-/// once; of both matrices only straight.largest is then read, or on a GPU written.
+/// The FP8 values of x (R, C) and of its transpose, in one format and of one scaling; one of the
+/// two may be absent (no values). straight: (fp8_rows, C), whose last rows are 0; transposed: (C, R
+/// rounded up to kFp8Multiple), whose last columns are 0. With blocks the transpose has the same
+/// FP8 values, with groups those of groups along its own rows. A scale is the amax of what shares
+/// it over largest_value; an FP8 value is the value times the inverse, rounded to nearest even.
+/// Values that are not finite make all that share their scale NaN. The bits are the same on every
+/// device. With a scale a tensor `amax` may be what an earlier call found of the same x, which is
+/// then read once; of both matrices only straight.amax is then read, or on a GPU written.
 void fp8_quantize(Context& ctx, CView x, const Fp8Matrix& straight, const Fp8Matrix& transposed,
-                  Fp8Largest largest = Fp8Largest::found);
+                  Fp8Amax amax = Fp8Amax::found);
 
-/// The largest magnitude of x into `largest`, (1) f32, as fp8_quantize finds it for a tensor: NaN
+/// The amax of x into `amax`, (1) f32, as fp8_quantize finds it for a tensor: NaN
 /// is above all. Elements: a multiple of kFp8Multiple.
-void fp8_largest(Context& ctx, CView x, View largest);
+void fp8_amax(Context& ctx, CView x, View amax);
 
-/// The scales of tensors with these largest magnitudes. largest, scales: (n) f32.
-void fp8_scales(Context& ctx, Fp8Format format, CView largest, View scales);
+/// The scales of tensors with these amaxes. amax, scales: (n) f32.
+void fp8_scales(Context& ctx, Fp8Format format, CView amax, View scales);
 
-/// codes (M, K) u8 -> transposed (K, M rounded up to kFp8Multiple), whose last columns become 0; K
+/// values (M, K) u8 -> transposed (K, M rounded up to kFp8Multiple), whose last columns become 0; K
 /// is a multiple of kFp8Multiple.
-void fp8_transpose(Context& ctx, CView codes, View transposed);
+void fp8_transpose(Context& ctx, CView values, View transposed);
 
 /// The way in which a GPU adds up products: in its full accumulators, or faster with fewer bits
 /// between.

@@ -11,11 +11,11 @@
 namespace hyperslab::ops {
 
 /// The format of a quantized weight matrix's elements.
-///   int8  w = scale * code, codes in [-127, 127]; one scale a row: largest magnitude / 127
+///   int8  w = scale * code, codes in [-127, 127]; one scale a row: amax / 127
 ///   int4  w = scale * code, codes in [-7, 7]; one scale for each group of neighbors in a row:
-///         largest magnitude / 7
+///         amax / 7
 ///   nf4   w = scale * kNormalFloat4[code] (Dettmers et al. 2023, QLoRA); one scale for each group
-///         of 64: the largest magnitude, itself stored in 8 bits
+///         of 64: the amax, itself stored in 8 bits
 enum class WeightFormat : std::uint8_t { int8, int4, nf4 };
 [[nodiscard]] std::string_view name_of(WeightFormat format);
 
@@ -76,7 +76,7 @@ struct QuantizedBytes {
 /// stored type. A group of zeros has the scale 0 and codes of zero. The same bits on every device
 /// for the same values:
 ///   - elements are converted to f32 first, and every operation is in f32, rounded once. Scales are
-///     quotients, largest magnitude / 127 (int4: / 7). Codes are rounded quotients, element / scale
+///     quotients, amax / 127 (int4: / 7). Codes are rounded quotients, element / scale
 ///     (a division, no product with an inverse), kept within the codes of the format.
 ///   - nf4: a block's scale is its largest group magnitude / 255. A group's code is the rounded
 ///     quotient of its magnitude and that, ties to even. Elements are divided by the product of

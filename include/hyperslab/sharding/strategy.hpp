@@ -101,7 +101,7 @@ class ShardStrategy {
   /// Waits for all updates and for what after_update() started; collective over the data group.
   void wait_all(Context& ctx);
   /// wait_all(), and brings the values that no forward pass of training reads, as other ranks have
-  /// sent their codes alone. Collective over the data group.
+  /// sent their FP8 values alone. Collective over the data group.
   void complete_values(Context& ctx);
   /// Masters were filled from outside: makes the values of all data ranks follow. Collective over
   /// the data group.
@@ -124,8 +124,8 @@ class ShardStrategy {
   virtual void await_gather(Context& /*ctx*/, std::size_t /*index*/) {}
   /// The part of complete_values() after wait_all().
   virtual void gather_values(Context& /*ctx*/) {}
-  /// Setup, once all parameters are bound: memory for codes in place of values.
-  virtual void allocate_codes(param::ParamStore& /*store*/, Arena& /*parameters*/) {}
+  /// Setup, once all parameters are bound: memory for FP8 values in place of values.
+  virtual void allocate_fp8(param::ParamStore& /*store*/, Arena& /*parameters*/) {}
   struct GradientMemory {
     param::StateView reduced;     ///< what gradients() returns
     std::vector<View> by_bucket;  ///< where backward writes

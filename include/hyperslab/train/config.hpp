@@ -64,7 +64,7 @@ struct PrecisionConfig {
   std::int64_t fp8_keep_first = 0;    ///< blocks that do not
   std::int64_t fp8_keep_last = 0;     ///< likewise, from the end
   bool fp8_cache_weights = false;     ///< weights are rounded once a step and kept
-  bool fp8_param_gather = false;      ///< data ranks gather codes of weights, not values
+  bool fp8_param_gather = false;      ///< data ranks gather FP8 values of weights
 
   /// What the model takes of it.
   [[nodiscard]] nn::Fp8Config fp8() const {
@@ -76,7 +76,7 @@ struct PrecisionConfig {
     config.keep_first = static_cast<int>(fp8_keep_first);
     config.keep_last = static_cast<int>(fp8_keep_last);
     config.caches_weights = fp8_cache_weights;
-    config.gathers_codes = fp8_param_gather;
+    config.gathers_fp8 = fp8_param_gather;
     return config;
   }
   friend bool operator==(const PrecisionConfig&, const PrecisionConfig&) = default;
@@ -130,7 +130,7 @@ struct QuantizationConfig {
 };
 
 /// What becomes of a step whose loss or gradient norm is far above those before.
-enum class SpikePolicy : std::uint8_t { ignore, log, skip, walk_back };
+enum class SpikePolicy : std::uint8_t { ignore, log, skip, roll_back };
 
 /// Deck section `spikes`.
 struct SpikeConfig {
@@ -138,7 +138,7 @@ struct SpikeConfig {
   std::int64_t window = 128;        ///< steps over which mean and variance are weighted
   double z_score = 6;               ///< standard deviations above the mean that make a spike
   std::int64_t warmup = 128;        ///< steps that are only observed
-  std::int64_t max_walk_backs = 8;  ///< of a run; one more ends it
+  std::int64_t max_roll_backs = 8;  ///< of a run; one more ends it
   friend bool operator==(const SpikeConfig&, const SpikeConfig&) = default;
 };
 

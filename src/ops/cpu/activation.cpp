@@ -2,7 +2,7 @@
 #include "../backend.hpp"
 #include "../checks.hpp"
 #include "activation_functions.hpp"
-#include "magnitude.hpp"
+#include "amax.hpp"
 #include "parallel.hpp"
 
 namespace hyperslab::ops::cpu {
@@ -76,8 +76,8 @@ void gated_gradients(Context& ctx, Activation activation, CView gate_up, CView d
 }
 
 /// Finds the amax of stored values, after they were rounded.
-void find_largest(Context& ctx, CView written, View largest) {
-  if (largest) *largest.data<float>() = largest_magnitude(ctx.threads(), written);
+void find_amax(Context& ctx, CView written, View amax) {
+  if (amax) *amax.data<float>() = amax_of(ctx.threads(), written);
 }
 
 }  // namespace
@@ -98,15 +98,15 @@ void activation_backward(Context& ctx, Activation activation, CView x, CView dy,
   });
 }
 
-void gated_forward(Context& ctx, Activation activation, CView gate_up, View y, View largest) {
+void gated_forward(Context& ctx, Activation activation, CView gate_up, View y, View amax) {
   call<gated_values>(ctx, activation, gate_up, y);
-  find_largest(ctx, y, largest);
+  find_amax(ctx, y, amax);
 }
 
 void gated_backward(Context& ctx, Activation activation, CView gate_up, CView dy, View dgate_up,
-                    View largest) {
+                    View amax) {
   call<gated_gradients>(ctx, activation, gate_up, dy, dgate_up);
-  find_largest(ctx, dgate_up, largest);
+  find_amax(ctx, dgate_up, amax);
 }
 
 }  // namespace hyperslab::ops::cpu

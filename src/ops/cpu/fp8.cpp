@@ -9,8 +9,8 @@
 
 #include "../backend.hpp"
 #include "../fp8_scale.hpp"
+#include "amax.hpp"
 #include "gemm.hpp"
-#include "magnitude.hpp"
 #include "parallel.hpp"
 
 namespace hyperslab::ops::cpu {
@@ -19,7 +19,7 @@ namespace {
 struct Layout {
   int fraction_bits;
   int bias;
-  std::uint8_t largest_code;
+  std::uint8_t largest_bits;
 };
 constexpr Layout layout_of(Fp8Format format) {
   return format == Fp8Format::e4m3 ? Layout{3, 7, 0x7E} : Layout{2, 15, 0x7B};
@@ -29,10 +29,10 @@ constexpr std::uint8_t kNan = 0x7F;  // of both formats
 /// To nearest even; beyond the largest value, that.
 std::uint8_t encode(Fp8Format format, float value) {
   if (std::isnan(value)) return kNan;
-  const auto [fraction, bias, largest_code] = layout_of(format);
+  const auto [fraction, bias, largest_bits] = layout_of(format);
   const auto sign = static_cast<std::uint8_t>(std::signbit(value) ? 0x80 : 0);
   const float magnitude = std::abs(value);
-  if (magnitude >= largest_value(format)) return static_cast<std::uint8_t>(sign | largest_code);
+  if (magnitude >= largest_value(format)) return static_cast<std::uint8_t>(sign | largest_bits);
   if (magnitude < std::ldexp(1.0F, 1 - bias)) {  // subnormal, or rounds up to the first normal one
     const float steps = std::nearbyint(std::ldexp(magnitude, bias - 1 + fraction));
     return static_cast<std::uint8_t>(sign | static_cast<std::uint8_t>(steps));
@@ -40,29 +40,29 @@ std::uint8_t encode(Fp8Format format, float value) {
   const int dropped = 23 - fraction;
   const auto bits = std::bit_cast<std::uint32_t>(magnitude);
   const std::uint32_t half = (1U << (dropped - 1)) - 1 + ((bits >> dropped) & 1U);
-  const std::uint32_t code =
+  const std::uint32_t rounded =
       ((bits + half) >> dropped) - (static_cast<std::uint32_t>(127 - bias) << fraction);
-  return static_cast<std::uint8_t>(sign | std::min<std::uint32_t>(code, largest_code));
+  return static_cast<std::uint8_t>(sign | std::min<std::uint32_t>(rounded, largest_bits));
 }
 
-float decode(Fp8Format format, std::uint8_t code) {
-  const auto [fraction, bias, largest_code] = layout_of(format);
-  const int magnitude = code & 0x7F;
-  if (magnitude > largest_code) return std::numeric_limits<float>::quiet_NaN();
+float decode(Fp8Format format, std::uint8_t bits) {
+  const auto [fraction, bias, largest_bits] = layout_of(format);
+  const int magnitude = bits & 0x7F;
+  if (magnitude > largest_bits) return std::numeric_limits<float>::quiet_NaN();
   const int exponent = magnitude >> fraction;
   const int rest = magnitude & ((1 << fraction) - 1);
   const float value = exponent == 0 ? std::ldexp(static_cast<float>(rest), 1 - bias - fraction)
                                     : std::ldexp(static_cast<float>(rest + (1 << fraction)),
                                                  exponent - bias - fraction);
-  return (code & 0x80) != 0 ? -value : value;
+  return (bits & 0x80) != 0 ? -value : value;
 }
 
-std::array<float, 256> values_of(Fp8Format format) {
-  std::array<float, 256> values{};
-  for (std::size_t code = 0; code < values.size(); ++code) {
-    values[code] = decode(format, static_cast<std::uint8_t>(code));
+std::array<float, 256> reals_of(Fp8Format format) {
+  std::array<float, 256> reals{};
+  for (std::size_t bits = 0; bits < reals.size(); ++bits) {
+    reals[bits] = decode(format, static_cast<std::uint8_t>(bits));
   }
-  return values;
+  return reals;
 }
 
 float widened(float value) { return value; }
@@ -106,7 +106,7 @@ struct Part {
   Dim row, row_end, k, k_end;
 };
 
-/// Codes of values that share a scale, and the scale.
+/// FP8 values that share a scale, and the scale.
 template <class T>
 void quantize_part(const Source<T>& source, const Part& part, const Fp8Matrix& out) {
   float most = 0;
@@ -117,18 +117,18 @@ void quantize_part(const Source<T>& source, const Part& part, const Fp8Matrix& o
   out.scales.data<float>()[ScaleIndex(out).of(part.row, part.k)] =
       fp8_scale(most, largest_value(out.format));
   const float inverse = fp8_inverse(most, largest_value(out.format));
-  const Dim K = out.codes.shape()[1];
+  const Dim K = out.values.shape()[1];
   for (Dim m = part.row; m < part.row_end; ++m) {
-    std::uint8_t* const codes = out.codes.data<std::uint8_t>() + m * K;
+    std::uint8_t* const values = out.values.data<std::uint8_t>() + m * K;
     for (Dim k = part.k; k < part.k_end; ++k) {
-      codes[k] = encode(out.format, source.at(m, k) * inverse);
+      values[k] = encode(out.format, source.at(m, k) * inverse);
     }
   }
 }
 
 template <class T>
 void quantize_groups(Context& ctx, const Source<T>& source, const Fp8Matrix& out) {
-  const auto [M, K] = out.codes.dims<2>("fp8_quantize codes");
+  const auto [M, K] = out.values.dims<2>("fp8_quantize values");
   const Dim height = out.scaling == Fp8Scaling::block ? kFp8Group : 1;
   std::fill_n(out.scales.data<float>(), out.scales.numel(), 0.0F);  // what fills the rows stays
   parallel_chunks(
@@ -143,15 +143,15 @@ void quantize_groups(Context& ctx, const Source<T>& source, const Fp8Matrix& out
 }
 
 template <class T>
-void quantize_one(Context& ctx, const Source<T>& source, const Fp8Matrix& out, Fp8Largest known) {
+void quantize_one(Context& ctx, const Source<T>& source, const Fp8Matrix& out, Fp8Amax known) {
   if (has_groups(out.scaling)) return quantize_groups(ctx, source, out);
-  const auto [M, K] = out.codes.dims<2>("fp8_quantize codes");
+  const auto [M, K] = out.values.dims<2>("fp8_quantize values");
   const bool per_row = out.scaling == Fp8Scaling::row;
-  float* const largest = out.largest.data<float>();
+  float* const amax = out.amax.data<float>();
   float* const scales = out.scales.data<float>();
   std::vector<float> of_rows(static_cast<std::size_t>(M));
-  if (known == Fp8Largest::given) {
-    std::ranges::fill(of_rows, largest[0]);
+  if (known == Fp8Amax::given) {
+    std::ranges::fill(of_rows, amax[0]);
   } else {
     parallel_chunks(ctx.threads(), M, K, [&, K = K](int, Dim begin, Dim end) {
       for (Dim m = begin; m < end; ++m) {
@@ -166,16 +166,16 @@ void quantize_one(Context& ctx, const Source<T>& source, const Fp8Matrix& out, F
     std::ranges::fill(of_rows, most);
   }
   for (Dim m = 0; m < (per_row ? M : 1); ++m) {
-    largest[m] = of_rows[static_cast<std::size_t>(m)];
-    scales[m] = fp8_scale(largest[m], largest_value(out.format));
+    amax[m] = of_rows[static_cast<std::size_t>(m)];
+    scales[m] = fp8_scale(amax[m], largest_value(out.format));
   }
-  std::uint8_t* const codes = out.codes.data<std::uint8_t>();
+  std::uint8_t* const values = out.values.data<std::uint8_t>();
   parallel_chunks(ctx.threads(), M, K, [&, K = K](int, Dim begin, Dim end) {
     for (Dim m = begin; m < end; ++m) {
       const float inverse =
           fp8_inverse(of_rows[static_cast<std::size_t>(m)], largest_value(out.format));
       for (Dim k = 0; k < K; ++k) {
-        codes[m * K + k] = encode(out.format, source.at(m, k) * inverse);
+        values[m * K + k] = encode(out.format, source.at(m, k) * inverse);
       }
     }
   });
@@ -186,17 +186,17 @@ constexpr Dim kColumns = 64;
 constexpr Dim kDepth = 256;
 
 struct Operand8 {
-  const std::uint8_t* codes;
+  const std::uint8_t* values;
   Dim K;
-  std::array<float, 256> values;
+  std::array<float, 256> reals;
   const float* scales;
   ScaleIndex index;
   [[nodiscard]] float scale(Dim row, Dim k) const { return scales[index.of(row, k)]; }
-  /// Codes [first, first + count) x [k, k + depth) as floats, rows of kDepth.
+  /// FP8 values [first, first + count) x [k, k + depth) as floats, rows of kDepth.
   void widen(Dim first, Dim count, Dim k, Dim depth, float* to) const {
     for (Dim row = 0; row < count; ++row) {
-      const std::uint8_t* const from = codes + (first + row) * K + k;
-      for (Dim i = 0; i < depth; ++i) to[row * kDepth + i] = values[from[i]];
+      const std::uint8_t* const from = values + (first + row) * K + k;
+      for (Dim i = 0; i < depth; ++i) to[row * kDepth + i] = reals[from[i]];
     }
   }
 };
@@ -210,12 +210,12 @@ struct Tiles {
 };
 
 Operand8 operand_of(const CFp8Matrix& matrix) {
-  return {matrix.codes.data<std::uint8_t>(), matrix.codes.shape()[1], values_of(matrix.format),
+  return {matrix.values.data<std::uint8_t>(), matrix.values.shape()[1], reals_of(matrix.format),
           matrix.scales.data<float>(), ScaleIndex(matrix)};
 }
 
-/// The products of the matrices' elements: rows from m, columns from n of c. The codes of groups
-/// are multiplied and summed, and these sums scaled and summed, as GPUs do.
+/// The products of the matrices' elements: rows from m, columns from n of c. The FP8 values of
+/// groups are multiplied and summed, and these sums scaled and summed, as GPUs do.
 void sum_groups(const Operand8& a, const Operand8& b, GemmSize tile, Dim m, Dim n, Tiles& tiles) {
   tiles.c.fill(0);
   for (Dim k = 0; k < a.K; k += kFp8Group) {
@@ -254,38 +254,38 @@ void sum_tile(const Operand8& a, const Operand8& b, GemmSize tile, Dim m, Dim n,
 }  // namespace
 
 void fp8_quantize(Context& ctx, CView x, const Fp8Matrix& straight, const Fp8Matrix& transposed,
-                  Fp8Largest largest) {
+                  Fp8Amax amax) {
   const auto [rows, columns] = x.dims<2>("fp8_quantize x");
   with_floating(x.dtype(), "fp8_quantize", [&, rows = rows, columns = columns]<class T>(T) {
     if constexpr (std::is_same_v<T, double>) {
       throw Error(ExitCode::internal, "fp8_quantize: not for f64");
     } else {
-      if (straight.codes) {
-        quantize_one<T>(ctx, {x.data<T>(), rows, columns, false}, straight, largest);
+      if (straight.values) {
+        quantize_one<T>(ctx, {x.data<T>(), rows, columns, false}, straight, amax);
       }
-      if (transposed.codes) {
+      if (transposed.values) {
         Fp8Matrix turned = transposed;
-        if (largest == Fp8Largest::given && straight.codes) turned.largest = straight.largest;
-        quantize_one<T>(ctx, {x.data<T>(), rows, columns, true}, turned, largest);
+        if (amax == Fp8Amax::given && straight.values) turned.amax = straight.amax;
+        quantize_one<T>(ctx, {x.data<T>(), rows, columns, true}, turned, amax);
       }
     }
   });
 }
 
-void fp8_largest(Context& ctx, CView x, View largest) {
-  largest.data<float>()[0] = largest_magnitude(ctx.threads(), x);
+void fp8_amax(Context& ctx, CView x, View amax) {
+  amax.data<float>()[0] = amax_of(ctx.threads(), x);
 }
 
-void fp8_scales(Context& /*ctx*/, Fp8Format format, CView largest, View scales) {
-  const auto scale = [&](float magnitude) { return fp8_scale(magnitude, largest_value(format)); };
-  std::transform(largest.data<float>(), largest.data<float>() + largest.numel(),
-                 scales.data<float>(), scale);
+void fp8_scales(Context& /*ctx*/, Fp8Format format, CView amax, View scales) {
+  const auto scale = [&](float of_one) { return fp8_scale(of_one, largest_value(format)); };
+  std::transform(amax.data<float>(), amax.data<float>() + amax.numel(), scales.data<float>(),
+                 scale);
 }
 
-void fp8_transpose(Context& ctx, CView codes, View transposed) {
-  const auto [rows, columns] = codes.dims<2>("fp8_transpose codes");
+void fp8_transpose(Context& ctx, CView values, View transposed) {
+  const auto [rows, columns] = values.dims<2>("fp8_transpose values");
   const Dim width = transposed.shape()[1];
-  const std::uint8_t* const from = codes.data<std::uint8_t>();
+  const std::uint8_t* const from = values.data<std::uint8_t>();
   std::uint8_t* const to = transposed.data<std::uint8_t>();
   constexpr Dim kLines = 64;  // of the transpose that a thread fills together: a line of memory
   parallel_chunks(ctx.threads(), (columns + kLines - 1) / kLines, kLines * width,

@@ -89,7 +89,7 @@ template <class T>
 /// Rounds one row of activations; returns the sum of its codes.
 template <class T>
 std::int32_t round_row(const T* x, Dim K, Dim pitch, float& scale, std::int8_t* codes) {
-  scale = largest_magnitude(x, K) / kMostCode<WeightFormat::int8>;
+  scale = amax_of(x, K) / kMostCode<WeightFormat::int8>;
   std::fill(codes + K, codes + pitch, std::int8_t{0});
   if (!divides(scale)) {
     std::fill_n(codes, K, std::int8_t{0});

@@ -22,11 +22,11 @@ struct UnitScales {
 template <WeightFormat format, class T>
 void find_scales(const T* weight, Dim group, Dim count, UnitScales& out) {
   if constexpr (format != WeightFormat::nf4) {
-    const float scale = largest_magnitude(weight, group) / kMostCode<format>;
+    const float scale = amax_of(weight, group) / kMostCode<format>;
     out.values[0] = format == WeightFormat::int4 ? to_float(to_f16(scale)) : scale;
   } else {
-    for (Dim i = 0; i < count; ++i) out.values[i] = largest_magnitude(weight + i * group, group);
-    out.block = largest_magnitude(out.values.data(), count) / 255.0F;
+    for (Dim i = 0; i < count; ++i) out.values[i] = amax_of(weight + i * group, group);
+    out.block = amax_of(out.values.data(), count) / 255.0F;
     for (Dim i = 0; i < count; ++i) {
       const float code = divides(out.block) ? nearest(out.values[i] / out.block) : 0.0F;
       out.codes[i] = static_cast<std::uint8_t>(std::min(code, 255.0F));
@@ -198,7 +198,7 @@ void int8_row_scales(Context& ctx, CView weight, View scales) {
     const T* values = weight.data<T>();
     parallel_chunks(ctx.threads(), M, K, [=](int, Dim begin, Dim end) {
       for (Dim row = begin; row < end; ++row) {
-        found[row] = largest_magnitude(values + row * K, K) / kMostCode<WeightFormat::int8>;
+        found[row] = amax_of(values + row * K, K) / kMostCode<WeightFormat::int8>;
       }
     });
   });

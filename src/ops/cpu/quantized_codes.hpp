@@ -38,7 +38,7 @@ inline std::uint32_t magnitude_bits(float value) {
 }
 
 template <class T>
-float largest_magnitude(const T* values, Dim count) {
+float amax_of(const T* values, Dim count) {
   std::uint32_t most = 0;
   for (Dim i = 0; i < count; ++i) most = std::max(most, magnitude_bits(to_single(values[i])));
   return std::bit_cast<float>(most);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "../checks.hpp"
+#include "amax.cuh"
 #include "kernels_activation.cuh"
-#include "largest.cuh"
 
 namespace hyperslab::ops::cuda {
 namespace {
@@ -39,7 +39,7 @@ struct Backward {
   }
 };
 
-/// The largest magnitude_bits of values stored as T.
+/// The magnitude_bits of the amax of values stored as T.
 template <class T, int N>
 __device__ unsigned most_of(const float (&values)[N]) {
   unsigned most = 0;
@@ -119,26 +119,26 @@ void activation_backward(Context& ctx, Activation activation, CView x, CView dy,
   });
 }
 
-void gated_forward(Context& ctx, Activation activation, CView gate_up, View y, View largest) {
+void gated_forward(Context& ctx, Activation activation, CView gate_up, View y, View amax) {
   constexpr const char* kName = "gated_forward";
   with_element(y.dtype(), kName, [&]<class T>(T) {
     with_activation<sizeof(T) == 2>(activation, [&]<class Function>(Function) {
       const Gated<Function, T> op = {y.shape().back(), gate_up.data<T>(), y.data<T>()};
       const bool vectors = op.F % kVector<T> == 0 && aligned(op.gate_up, op.y);
-      for_each_largest(ctx, kName, y, vectors, op, largest);
+      for_each_amax(ctx, kName, y, vectors, op, amax);
     });
   });
 }
 
 void gated_backward(Context& ctx, Activation activation, CView gate_up, CView dy, View dgate_up,
-                    View largest) {
+                    View amax) {
   constexpr const char* kName = "gated_backward";
   with_element(dy.dtype(), kName, [&]<class T>(T) {
     with_activation<sizeof(T) == 2>(activation, [&]<class Function>(Function) {
       const GatedGradient<Function, T> op = {dy.shape().back(), gate_up.data<T>(), dy.data<T>(),
                                              dgate_up.data<T>()};
       const bool vectors = op.F % kVector<T> == 0 && aligned(op.gate_up, op.dy, op.dgate_up);
-      for_each_largest(ctx, kName, dy, vectors, op, largest);
+      for_each_amax(ctx, kName, dy, vectors, op, amax);
     });
   });
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Codes of a matrix alone, and the largest magnitude of all of it, go through memory from
-// beginning to end. What has to do with columns goes by tiles (fp8_codes.cuh).
-#include "fp8_codes.cuh"
+// FP8 values of a matrix alone, and the amax of all of it, go through memory from
+// beginning to end. What has to do with columns goes by tiles (fp8_tiles.cuh).
+#include "fp8_tiles.cuh"
 
 namespace hyperslab::ops::cuda {
 namespace {
@@ -11,10 +11,10 @@ using namespace fp8;
 constexpr const char* kName = "fp8_quantize";
 constexpr int kAtOnce = 4;  // loads of a thread that are in progress together
 
-/// The largest magnitude of all values; zero before.
+/// The amax of all values; zero before.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    fp8_largest_of_all_kernel(const T* x, Dim vectors, float* largest) {
+    fp8_amax_of_all_kernel(const T* x, Dim vectors, float* amax) {
   overlap();
   wait_for_earlier();
   const Dim stride = static_cast<Dim>(gridDim.x) * kThreads;
@@ -33,13 +33,13 @@ __global__ void __launch_bounds__(kThreads)
       for (int k = 0; k < kSide; ++k) most = max(most, magnitude_bits(to_real(found[i].at[k])));
     }
   }
-  raise_to_most<kThreads>(largest, most);
+  raise_to_most<kThreads>(amax, most);
 }
 
-/// Largest magnitudes of rows and of columns, one of which may be absent. Zero before.
+/// Amaxes of rows and of columns, one of which may be absent. Zero before.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    fp8_largest_kernel(Values<T> values, float* of_rows, float* of_columns) {
+    fp8_amax_kernel(Values<T> values, float* of_rows, float* of_columns) {
   __shared__ unsigned shared[kTile];
   overlap();
   if (threadIdx.x < kTile) shared[threadIdx.x] = 0;
@@ -77,37 +77,37 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// Codes that are written; null: none.
-struct Codes {
-  std::uint8_t* codes;
-  const float* largest;
+/// FP8 values that are written; null: none.
+struct Fp8Values {
+  std::uint8_t* values;
+  const float* amax;
   float* scales;
   Dim width;  ///< of a row
   bool per_row;
 };
 
 template <Fp8Format kFormat>
-__device__ float inverse(const Codes& codes, Dim row) {
-  return fp8_inverse(codes.largest[codes.per_row ? row : 0], largest_value(kFormat));
+__device__ float inverse(const Fp8Values& to, Dim row) {
+  return fp8_inverse(to.amax[to.per_row ? row : 0], largest_value(kFormat));
 }
 
 template <Fp8Format kFormat>
-__device__ void write_scale(const Codes& codes, Dim row) {
-  codes.scales[row] = fp8_scale(codes.largest[row], largest_value(kFormat));
+__device__ void write_scale(const Fp8Values& to, Dim row) {
+  to.scales[row] = fp8_scale(to.amax[row], largest_value(kFormat));
 }
 
-/// The codes of x alone; a thread takes 16 values at once.
+/// The FP8 values of x alone; a thread takes 16 values at once.
 template <class T, Fp8Format kFormat>
 __global__ void __launch_bounds__(kThreads)
-    fp8_quantize_straight_kernel(const T* x, Dim units, Codes codes) {
+    fp8_quantize_straight_kernel(const T* x, Dim units, Fp8Values to) {
   overlap();
   wait_for_earlier();
-  const Dim units_of_row = codes.width / (2 * kSide);
+  const Dim units_of_row = to.width / (2 * kSide);
   const Dim stride = static_cast<Dim>(gridDim.x) * kThreads;
   for (Dim at = static_cast<Dim>(blockIdx.x) * kThreads + threadIdx.x; at < units; at += stride) {
-    const Dim row = codes.per_row ? at / units_of_row : 0;
+    const Dim row = to.per_row ? at / units_of_row : 0;
     const Vec<T, 2 * kSide> found = load_raw<2 * kSide>(x + at * 2 * kSide);
-    const float of_row = inverse<kFormat>(codes, row);
+    const float of_row = inverse<kFormat>(to, row);
     float inverses[kSide];
 #pragma unroll
     for (float& each : inverses) each = of_row;
@@ -119,9 +119,9 @@ __global__ void __launch_bounds__(kThreads)
       for (int k = 0; k < kSide; ++k) reals[k] = to_real(found.at[half * kSide + k]);
       halves[half] = encode<kFormat>(reals, inverses);
     }
-    *reinterpret_cast<uint4*>(codes.codes + at * 2 * kSide) = {halves[0].x, halves[0].y,
-                                                               halves[1].x, halves[1].y};
-    if (codes.per_row ? at % units_of_row == 0 : at == 0) write_scale<kFormat>(codes, row);
+    *reinterpret_cast<uint4*>(to.values + at * 2 * kSide) = {halves[0].x, halves[0].y, halves[1].x,
+                                                             halves[1].y};
+    if (to.per_row ? at % units_of_row == 0 : at == 0) write_scale<kFormat>(to, row);
   }
 }
 
@@ -129,15 +129,16 @@ __global__ void __launch_bounds__(kThreads)
 template <Fp8Format kFormat, bool kOwnScales>
 class Inverses {
  public:
-  /// All threads; a barrier follows. `straight` may have no codes.
-  __device__ void find(const Codes& straight, const Codes& transposed, Dim rows, Dim columns) {
+  /// All threads; a barrier follows. `straight` may have no FP8 values.
+  __device__ void find(const Fp8Values& straight, const Fp8Values& transposed, Dim rows,
+                       Dim columns) {
     const auto thread = static_cast<int>(threadIdx.x);
     if constexpr (kOwnScales) {
       const bool of_row = thread < kTile;
       const Dim at = static_cast<Dim>(of_row ? blockIdx.y : blockIdx.x) * kTile + thread % kTile;
-      const float* const largest = of_row ? straight.largest : transposed.largest;
-      if (largest != nullptr && at < (of_row ? rows : columns)) {
-        values_[thread] = fp8_inverse(largest[at], largest_value(kFormat));
+      const float* const amax = of_row ? straight.amax : transposed.amax;
+      if (amax != nullptr && at < (of_row ? rows : columns)) {
+        values_[thread] = fp8_inverse(amax[at], largest_value(kFormat));
       }
     } else if (thread == 0) {
       values_[0] = inverse<kFormat>(transposed, 0);
@@ -151,12 +152,13 @@ class Inverses {
   float values_[kOwnScales ? 2 * kTile : 1];
 };
 
-/// The codes of the transpose, and of the matrix unless they are absent. kOwnScales: the transpose
-/// has other scales, so that values are rounded for it apart; else both have the transpose's.
+/// The FP8 values of the transpose, and of the matrix unless they are absent. kOwnScales: the
+/// transpose has other scales, so that values are rounded for it apart; else both have the
+/// transpose's.
 template <class T, Fp8Format kFormat, bool kOwnScales>
 __global__ void __launch_bounds__(kThreads, kOwnScales ? 2 : 3)
-    fp8_quantize_kernel(Values<T> values, Codes straight, Codes transposed) {
-  __shared__ TurnedCodes shared;
+    fp8_quantize_kernel(Values<T> values, Fp8Values straight, Fp8Values transposed) {
+  __shared__ TurnedValues shared;
   __shared__ Inverses<kFormat, kOwnScales> inverses;
   overlap();
   wait_for_earlier();
@@ -165,7 +167,7 @@ __global__ void __launch_bounds__(kThreads, kOwnScales ? 2 : 3)
   const int row_unit = static_cast<int>(threadIdx.x / kUnits);
   const Dim row = values.first_row();
   const Dim column = values.first_column();
-  const bool writes = straight.codes != nullptr;
+  const bool writes = straight.values != nullptr;
   Vec<T, kSide> found[kSide];
   values.all(found);
   inverses.find(straight, transposed, values.rows, values.columns);
@@ -176,7 +178,7 @@ __global__ void __launch_bounds__(kThreads, kOwnScales ? 2 : 3)
     of_columns[k] = kOwnScales ? inverses.of_column(unit * kSide + k) : inverses.of_row(0);
   }
   Eight rows[kSide];
-  std::uint8_t* to_straight = straight.codes + row * straight.width + column;
+  std::uint8_t* to_straight = straight.values + row * straight.width + column;
 #pragma unroll
   for (int i = 0; i < kSide; ++i, to_straight += straight.width) {
     float reals[kSide];
@@ -208,38 +210,38 @@ __global__ void __launch_bounds__(kThreads, kOwnScales ? 2 : 3)
       write_scale<kFormat>(transposed, first);
     }
   }
-  write_transposed(rows, shared, values.columns, transposed.width, transposed.codes);
+  write_transposed(rows, shared, values.columns, transposed.width, transposed.values);
 }
 
-/// The transpose of codes, whose rows it fills up with zeros.
+/// The transpose of FP8 values, whose rows it fills up with zeros.
 __global__ void __launch_bounds__(kThreads)
-    fp8_transpose_kernel(Values<std::uint8_t> codes, Dim width, std::uint8_t* transposed) {
-  __shared__ TurnedCodes shared;
+    fp8_transpose_kernel(Values<std::uint8_t> values, Dim width, std::uint8_t* transposed) {
+  __shared__ TurnedValues shared;
   overlap();
   wait_for_earlier();
   Vec<std::uint8_t, kSide> found[kSide];
-  codes.all(found);
+  values.all(found);
   Eight rows[kSide];
 #pragma unroll
   for (int i = 0; i < kSide; ++i) rows[i] = *reinterpret_cast<const Eight*>(&found[i]);
-  write_transposed(rows, shared, codes.columns, width, transposed);
+  write_transposed(rows, shared, values.columns, width, transposed);
 }
 
 struct ScaleOp {
   static constexpr int kWidth = 1;
-  const float* largest;
+  const float* amax;
   float* scales;
   float largest_value;
   template <int N>
   __device__ void at(Dim i) const {
-    scales[i] = fp8_scale(largest[i], largest_value);
+    scales[i] = fp8_scale(amax[i], largest_value);
   }
 };
 
-Codes codes_of(const Fp8Matrix& matrix) {
-  if (!matrix.codes) return {};
-  return {matrix.codes.data<std::uint8_t>(), matrix.largest.data<float>(),
-          matrix.scales.data<float>(), matrix.codes.shape()[1], matrix.scaling == Fp8Scaling::row};
+Fp8Values fp8_values_of(const Fp8Matrix& matrix) {
+  if (!matrix.values) return {};
+  return {matrix.values.data<std::uint8_t>(), matrix.amax.data<float>(),
+          matrix.scales.data<float>(), matrix.values.shape()[1], matrix.scaling == Fp8Scaling::row};
 }
 
 /// Of kernels whose threads go on to further items.
@@ -250,34 +252,32 @@ unsigned blocks_for(Dim items) {
 
 /// Of all `count` values.
 template <class T>
-void find_largest_of_all(Context& ctx, const char* op, Dim rows, const T* x, Dim count,
-                         View largest) {
-  clear_largest(ctx, op, largest);
+void find_amax_of_all(Context& ctx, const char* op, Dim rows, const T* x, Dim count, View amax) {
+  clear_amax(ctx, op, amax);
   const Dim vectors = count / kSide;
   const Grid grid = {blocks_for(ceil_divide(vectors, kAtOnce)), kThreads};
-  launch_waiting(ctx, op, rows, fp8_largest_of_all_kernel<T>, grid, x, vectors,
-                 largest.data<float>());
+  launch_waiting(ctx, op, rows, fp8_amax_of_all_kernel<T>, grid, x, vectors, amax.data<float>());
 }
 
 template <class T>
-void find_largest(Context& ctx, const Values<T>& values, const Fp8Matrix& straight,
-                  const Fp8Matrix& transposed) {
-  const Fp8Matrix& any = straight.codes ? straight : transposed;
+void find_amax(Context& ctx, const Values<T>& values, const Fp8Matrix& straight,
+               const Fp8Matrix& transposed) {
+  const Fp8Matrix& any = straight.values ? straight : transposed;
   if (any.scaling == Fp8Scaling::tensor) {
-    return find_largest_of_all(ctx, kName, values.rows, values.x, values.rows * values.columns,
-                               any.largest);
+    return find_amax_of_all(ctx, kName, values.rows, values.x, values.rows * values.columns,
+                            any.amax);
   }
   const Grid grid = {tiles_of(values.rows, values.columns), kThreads};
-  clear_largest(ctx, kName, straight.largest);
-  clear_largest(ctx, kName, transposed.largest);
-  launch_waiting(ctx, kName, values.rows, fp8_largest_kernel<T>, grid, values,
-                 optional_data<float>(straight.largest), optional_data<float>(transposed.largest));
+  clear_amax(ctx, kName, straight.amax);
+  clear_amax(ctx, kName, transposed.amax);
+  launch_waiting(ctx, kName, values.rows, fp8_amax_kernel<T>, grid, values,
+                 optional_data<float>(straight.amax), optional_data<float>(transposed.amax));
 }
 
 template <class T, Fp8Format kFormat>
-void quantize_as(Context& ctx, const Values<T>& values, const Codes& straight,
-                 const Codes& transposed) {
-  if (transposed.codes == nullptr) {
+void quantize_as(Context& ctx, const Values<T>& values, const Fp8Values& straight,
+                 const Fp8Values& transposed) {
+  if (transposed.values == nullptr) {
     const Dim units = values.rows * values.columns / (2 * kSide);
     return launch_waiting(ctx, kName, values.rows, fp8_quantize_straight_kernel<T, kFormat>,
                           {blocks_for(units), kThreads}, values.x, units, straight);
@@ -291,24 +291,24 @@ void quantize_as(Context& ctx, const Values<T>& values, const Codes& straight,
 }  // namespace
 
 void fp8_quantize(Context& ctx, CView x, const Fp8Matrix& straight, const Fp8Matrix& transposed,
-                  Fp8Largest largest) {
+                  Fp8Amax amax) {
   const auto [rows, columns] = x.dims<2>("fp8_quantize x");
   if (x.numel() == 0) return;
   if (columns % kSide != 0 || !aligned(x.raw())) {
     throw Error(ExitCode::internal, "fp8_quantize: rows on a GPU begin at multiples of 16 bytes");
   }
-  if (has_groups((straight.codes ? straight : transposed).scaling)) {
+  if (has_groups((straight.values ? straight : transposed).scaling)) {
     return fp8_quantize_groups(ctx, x, straight, transposed);
   }
-  const Codes to = codes_of(straight);
-  Codes to_transposed = codes_of(transposed);
-  // One magnitude serves both.
-  const bool is_tensor = (straight.codes ? straight : transposed).scaling == Fp8Scaling::tensor;
-  if (is_tensor && straight.codes) to_transposed.largest = to.largest;
+  const Fp8Values to = fp8_values_of(straight);
+  Fp8Values to_transposed = fp8_values_of(transposed);
+  // One amax serves both.
+  const bool is_tensor = (straight.values ? straight : transposed).scaling == Fp8Scaling::tensor;
+  if (is_tensor && straight.values) to_transposed.amax = to.amax;
   with_element(x.dtype(), kName, [&, rows = rows, columns = columns]<class T>(T) {
     const Values<T> values = {x.data<T>(), rows, columns};
-    if (largest == Fp8Largest::found) find_largest<T>(ctx, values, straight, transposed);
-    if ((straight.codes ? straight : transposed).format == Fp8Format::e4m3) {
+    if (amax == Fp8Amax::found) find_amax<T>(ctx, values, straight, transposed);
+    if ((straight.values ? straight : transposed).format == Fp8Format::e4m3) {
       quantize_as<T, Fp8Format::e4m3>(ctx, values, to, to_transposed);
     } else {
       quantize_as<T, Fp8Format::e5m2>(ctx, values, to, to_transposed);
@@ -316,29 +316,28 @@ void fp8_quantize(Context& ctx, CView x, const Fp8Matrix& straight, const Fp8Mat
   });
 }
 
-void fp8_largest(Context& ctx, CView x, View largest) {
-  constexpr const char* kOp = "fp8_largest";
-  if (x.numel() == 0) return clear_largest(ctx, kOp, largest);
+void fp8_amax(Context& ctx, CView x, View amax) {
+  constexpr const char* kOp = "fp8_amax";
+  if (x.numel() == 0) return clear_amax(ctx, kOp, amax);
   if (!aligned(x.raw())) {
-    throw Error(ExitCode::internal, "fp8_largest: values on a GPU begin at multiples of 16 bytes");
+    throw Error(ExitCode::internal, "fp8_amax: values on a GPU begin at multiples of 16 bytes");
   }
-  with_element(x.dtype(), kOp, [&]<class T>(T) {
-    find_largest_of_all(ctx, kOp, 1, x.data<T>(), x.numel(), largest);
-  });
+  with_element(x.dtype(), kOp,
+               [&]<class T>(T) { find_amax_of_all(ctx, kOp, 1, x.data<T>(), x.numel(), amax); });
 }
 
-void fp8_scales(Context& ctx, Fp8Format format, CView largest, View scales) {
-  const ScaleOp op = {largest.data<float>(), scales.data<float>(), largest_value(format)};
-  for_each(ctx, "fp8_scales", kOneBlock, largest.numel(), false, op);
+void fp8_scales(Context& ctx, Fp8Format format, CView amax, View scales) {
+  const ScaleOp op = {amax.data<float>(), scales.data<float>(), largest_value(format)};
+  for_each(ctx, "fp8_scales", kOneBlock, amax.numel(), false, op);
 }
 
-void fp8_transpose(Context& ctx, CView codes, View transposed) {
-  const auto [rows, columns] = codes.dims<2>("fp8_transpose codes");
-  if (codes.numel() == 0) return;
+void fp8_transpose(Context& ctx, CView values, View transposed) {
+  const auto [rows, columns] = values.dims<2>("fp8_transpose values");
+  if (values.numel() == 0) return;
   const Dim width = transposed.shape()[1];
-  const Values<std::uint8_t> values = {codes.data<std::uint8_t>(), rows, columns};
+  const Values<std::uint8_t> from = {values.data<std::uint8_t>(), rows, columns};
   launch_waiting(ctx, "fp8_transpose", rows, fp8_transpose_kernel,
-                 {tiles_of(width, columns), kThreads}, values, width,
+                 {tiles_of(width, columns), kThreads}, from, width,
                  transposed.data<std::uint8_t>());
 }
 

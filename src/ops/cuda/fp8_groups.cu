@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Groups of 1 x 128 values and blocks of 128 x 128 lie within a tile, so that a block of threads
-// finds their largest magnitudes in what it holds already and reads the matrix once.
-#include "fp8_codes.cuh"
+// finds their amaxes in what it holds already and reads the matrix once.
+#include "fp8_tiles.cuh"
 #include "hyperslab/core/round_up.hpp"
 
 namespace hyperslab::ops::cuda {
@@ -11,14 +11,14 @@ using namespace fp8;
 
 static_assert(kTile == kFp8Group);
 
-/// Codes and scales that are written; null: none.
-struct GroupCodes {
-  std::uint8_t* codes;
+/// FP8 values and scales that are written; null: none.
+struct GroupedFp8Values {
+  std::uint8_t* values;
   float* scales;
-  Dim rows, width;  ///< of codes
+  Dim rows, width;  ///< of values
   Dim stride;       ///< of a row of scales
   [[nodiscard]] __device__ bool has(Dim row, Dim column) const {
-    return codes != nullptr && row < rows && column < width;
+    return values != nullptr && row < rows && column < width;
   }
 };
 
@@ -47,15 +47,16 @@ __device__ Eight encode_row(const Vec<T, kSide>& found, float inverse) {
   return encode_row<kFormat>(found, inverses);
 }
 
-__device__ void write_eight(const GroupCodes& to, Dim row, Dim column, Eight codes) {
-  *reinterpret_cast<Eight*>(to.codes + row * to.width + column) = codes;
+__device__ void write_eight(const GroupedFp8Values& to, Dim row, Dim column, Eight values) {
+  *reinterpret_cast<Eight*>(to.values + row * to.width + column) = values;
 }
 
-/// Codes of groups along rows, and of groups along columns for the transpose.
+/// FP8 values of groups along rows, and of groups along columns for the transpose.
 template <class T, Fp8Format kFormat>
 __global__ void __launch_bounds__(kThreads)
-    fp8_quantize_groups_kernel(Values<T> values, GroupCodes straight, GroupCodes transposed) {
-  __shared__ TurnedCodes shared;
+    fp8_quantize_groups_kernel(Values<T> values, GroupedFp8Values straight,
+                               GroupedFp8Values transposed) {
+  __shared__ TurnedValues shared;
   __shared__ unsigned of_columns[kTile];  // that of column 8 u + k is at 16 k + u
   overlap();
   if (threadIdx.x < kTile) of_columns[threadIdx.x] = 0;
@@ -77,7 +78,7 @@ __global__ void __launch_bounds__(kThreads)
       columns[k] = max(columns[k], bits);
     }
   }
-  if (straight.codes != nullptr) {
+  if (straight.values != nullptr) {
     float scales[kSide];
 #pragma unroll
     for (int i = 0; i < kSide; ++i) {
@@ -96,7 +97,7 @@ __global__ void __launch_bounds__(kThreads)
       store<kSide>(straight.scales + blockIdx.x * straight.stride + row, scales);
     }
   }
-  if (transposed.codes == nullptr) return;
+  if (transposed.values == nullptr) return;
   __syncthreads();  // of_columns is zero
 #pragma unroll
   for (int k = 0; k < kSide; ++k) {
@@ -112,7 +113,7 @@ __global__ void __launch_bounds__(kThreads)
   Eight rows[kSide];
 #pragma unroll
   for (int i = 0; i < kSide; ++i) rows[i] = encode_row<kFormat>(found[i], inverses);
-  write_transposed(rows, shared, transposed.rows, transposed.width, transposed.codes);
+  write_transposed(rows, shared, transposed.rows, transposed.width, transposed.values);
   const Dim line = static_cast<Dim>(blockIdx.x) * kTile + threadIdx.x;
   if (threadIdx.x < kTile && line < transposed.rows) {
     transposed.scales[blockIdx.y * transposed.stride + line] =
@@ -121,20 +122,21 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 /// The scale of block `at` of `count` in a row of them, the last of which fills the row with zeros.
-__device__ void write_scale_of_block(const GroupCodes& to, unsigned line, unsigned at,
+__device__ void write_scale_of_block(const GroupedFp8Values& to, unsigned line, unsigned at,
                                      unsigned count, float scale) {
-  if (to.codes == nullptr) return;
+  if (to.values == nullptr) return;
   float* const of_line = to.scales + line * to.stride;
   if (threadIdx.x == 0) of_line[at] = scale;
   const unsigned beyond = count + threadIdx.x;
   if (at + 1 == count && beyond < to.stride) of_line[beyond] = 0;
 }
 
-/// Codes of blocks, which are also those of the transpose.
+/// FP8 values of blocks, which are also those of the transpose.
 template <class T, Fp8Format kFormat>
 __global__ void __launch_bounds__(kThreads)
-    fp8_quantize_blocks_kernel(Values<T> values, GroupCodes straight, GroupCodes transposed) {
-  __shared__ TurnedCodes shared;
+    fp8_quantize_blocks_kernel(Values<T> values, GroupedFp8Values straight,
+                               GroupedFp8Values transposed) {
+  __shared__ TurnedValues shared;
   __shared__ unsigned of_block;
   overlap();
   if (threadIdx.x == 0) of_block = 0;
@@ -163,18 +165,18 @@ __global__ void __launch_bounds__(kThreads)
     rows[i] = encode_row<kFormat>(found[i], inverse);
     if (straight.has(row, column)) write_eight(straight, row + i, column, rows[i]);
   }
-  if (transposed.codes == nullptr) return;
-  write_transposed(rows, shared, transposed.rows, transposed.width, transposed.codes);
+  if (transposed.values == nullptr) return;
+  write_transposed(rows, shared, transposed.rows, transposed.width, transposed.values);
 }
 
-GroupCodes group_codes_of(const Fp8Matrix& matrix) {
-  if (!matrix.codes) return {};
-  if (!aligned(matrix.codes.raw(), matrix.scales.raw())) {
+GroupedFp8Values grouped_fp8_values_of(const Fp8Matrix& matrix) {
+  if (!matrix.values) return {};
+  if (!aligned(matrix.values.raw(), matrix.scales.raw())) {
     throw Error(ExitCode::internal,
-                "fp8_quantize: codes and scales on a GPU begin at multiples of 16 bytes");
+                "fp8_quantize: FP8 values and scales on a GPU begin at multiples of 16 bytes");
   }
-  const auto [rows, width] = matrix.codes.dims<2>("fp8_quantize codes");
-  return {matrix.codes.data<std::uint8_t>(), matrix.scales.data<float>(), rows, width,
+  const auto [rows, width] = matrix.values.dims<2>("fp8_quantize values");
+  return {matrix.values.data<std::uint8_t>(), matrix.scales.data<float>(), rows, width,
           matrix.scales.shape()[1]};
 }
 
@@ -185,18 +187,18 @@ void quantize_groups_as(Context& ctx, CView x, const Fp8Matrix& straight,
   const Values<T> values = {x.data<T>(), rows, columns};
   // The rows that fill either matrix are written, too.
   const Grid grid = {tiles_of(round_up(rows, kFp8Multiple), columns), kThreads};
-  const auto kernel = (straight.codes ? straight : transposed).scaling == Fp8Scaling::group
+  const auto kernel = (straight.values ? straight : transposed).scaling == Fp8Scaling::group
                           ? fp8_quantize_groups_kernel<T, kFormat>
                           : fp8_quantize_blocks_kernel<T, kFormat>;
-  launch_waiting(ctx, "fp8_quantize", rows, kernel, grid, values, group_codes_of(straight),
-                 group_codes_of(transposed));
+  launch_waiting(ctx, "fp8_quantize", rows, kernel, grid, values, grouped_fp8_values_of(straight),
+                 grouped_fp8_values_of(transposed));
 }
 
 }  // namespace
 
 void fp8_quantize_groups(Context& ctx, CView x, const Fp8Matrix& straight,
                          const Fp8Matrix& transposed) {
-  const Fp8Format format = (straight.codes ? straight : transposed).format;
+  const Fp8Format format = (straight.values ? straight : transposed).format;
   with_element(x.dtype(), "fp8_quantize", [&]<class T>(T) {
     format == Fp8Format::e4m3
         ? quantize_groups_as<T, Fp8Format::e4m3>(ctx, x, straight, transposed)

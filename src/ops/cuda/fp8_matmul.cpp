@@ -7,7 +7,7 @@ namespace hyperslab::ops::cuda {
 void fp8_matmul(Context& ctx, const CFp8Matrix& a, const CFp8Matrix& b, CView bias, Fp8Sums sums,
                 Accumulate accumulate, View c) {
   const auto [M, N] = c.dims<2>("fp8_matmul c");
-  const Dim K = a.codes.shape()[1];
+  const Dim K = a.values.shape()[1];
   if (bias && c.dtype() != DType::bf16) {
     throw Error(ExitCode::device,
                 "fp8_matmul: cuBLASLt adds a bias of 8-bit products in bf16 alone; set "
@@ -20,8 +20,8 @@ void fp8_matmul(Context& ctx, const CFp8Matrix& a, const CFp8Matrix& b, CView bi
   p.K = K;
   p.in = DType::u8;
   p.out = c.dtype();
-  p.a = {a.codes.raw(), K};
-  p.b = {b.codes.raw(), K, Trans::yes};
+  p.a = {a.values.raw(), K};
+  p.b = {b.values.raw(), K, Trans::yes};
   p.c = c.raw();
   p.ldc = N;
   p.accumulate = accumulate == Accumulate::yes;

@@ -44,7 +44,7 @@ struct Fp8Operands {
 /// c = alpha op(a) op(b), with `accumulate` + beta c, or + beta addend if that is given, then the
 /// epilogue. op(a): (M, K), op(b): (K, N), c and addend: (M, N). Sums are in f32. Of int8, a u8 of
 /// two's complement, sums are in i32 and exact: c = op(a) op(b) alone, without alpha, `accumulate`
-/// or epilogue; unless the u8 are the codes of 8-bit floats.
+/// or epilogue; unless the u8 are FP8 values.
 struct Gemm {
   std::string_view op;  ///< for messages
   Dim M = 0, N = 0, K = 0;

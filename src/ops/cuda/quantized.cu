@@ -107,10 +107,10 @@ struct Rounding {
   [[nodiscard]] __device__ float magnitude(Dim i) const {
     float element[N];
     read(i, element);
-    float largest = 0;
+    float amax = 0;
 #pragma unroll
-    for (int k = 0; k < N; ++k) largest = larger(largest, fabsf(element[k]));
-    return largest;
+    for (int k = 0; k < N; ++k) amax = larger(amax, fabsf(element[k]));
+    return amax;
   }
 };
 
@@ -127,9 +127,9 @@ __device__ float block_max(float value, float* scratch) {
   __syncthreads();
   if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = value;
   __syncthreads();
-  float largest = scratch[0];
-  for (int warp = 1; warp < kThreads / 32; ++warp) largest = larger(largest, scratch[warp]);
-  return largest;
+  float amax = scratch[0];
+  for (int warp = 1; warp < kThreads / 32; ++warp) amax = larger(amax, scratch[warp]);
+  return amax;
 }
 
 /// int8 and int4: a team of `team` threads, a part of a warp or a block, takes a group.
@@ -148,14 +148,14 @@ __global__ void __launch_bounds__(kThreads) round_kernel(Rounding<T, kFormat> op
     if (!present) return;
     scale = to_real(op.given[index]);
   } else {
-    float largest = 0;
+    float amax = 0;
     for (Dim i = own; present && i < op.group; i += team * N) {
-      largest = larger(largest, op.template magnitude<N>(first + i));
+      amax = larger(amax, op.template magnitude<N>(first + i));
     }
-    largest = team == kThreads ? block_max(largest, scratch) : warp_max(largest, team);
+    amax = team == kThreads ? block_max(amax, scratch) : warp_max(amax, team);
     if (!present) return;
     constexpr float kLargest = kFormat == WeightFormat::int8 ? 127.0F : 7.0F;
-    const Scale stored = from_real<Scale>(__fdiv_rn(largest, kLargest));
+    const Scale stored = from_real<Scale>(__fdiv_rn(amax, kLargest));
     if (op.scales != nullptr && own == 0) op.scales[index] = stored;
     scale = to_real(stored);
   }
@@ -178,13 +178,13 @@ __global__ void __launch_bounds__(kThreads) round_normal_kernel(Rounding<T, Weig
   const Dim own = threadIdx.x % kTeam * N;
   for (int begin = 0; begin < groups; begin += kAtOnce) {
     const int index = begin + static_cast<int>(threadIdx.x) / kTeam;
-    float largest = 0;
+    float amax = 0;
     for (Dim i = own; index < groups && i < kNormalFloatGroup; i += kTeam * N) {
       const Dim element = (first + index) * kNormalFloatGroup + i;
-      largest = larger(largest, op.template magnitude<N>(element));
+      amax = larger(amax, op.template magnitude<N>(element));
     }
-    largest = warp_max(largest, kTeam);
-    if (own == 0 && index < groups) scales[index] = largest;
+    amax = warp_max(amax, kTeam);
+    if (own == 0 && index < groups) scales[index] = amax;
   }
   __syncthreads();
   const int thread = static_cast<int>(threadIdx.x);

@@ -238,7 +238,7 @@ struct CodeFormat {
   }
 
  private:
-  /// The largest magnitude of a team's columns, and not-a-number if one of them is infinite or not
+  /// The amax of a team's columns, and not-a-number if one of them is infinite or not
   /// a number, else zero.
   struct Peak {
     float top;

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Codes of 8-bit floats by tiles of 128 x 128 values: a thread takes 8 x 8 of them, which change
-// places in registers and in shared memory, so that codes of a matrix and of its transpose are both
-// written in whole lines.
+// FP8 values by tiles of 128 x 128 values: a thread takes 8 x 8 of them, which change
+// places in registers and in shared memory, so that FP8 values of a matrix and of its transpose are
+// both written in whole lines.
 #pragma once
 
 #include <cuda_fp8.h>
 
 #include "../fp8_scale.hpp"
-#include "largest.cuh"
+#include "amax.cuh"
 
 namespace hyperslab::ops::cuda::fp8 {
 
@@ -50,14 +50,14 @@ __device__ inline __nv_fp8_interpretation_t interpretation() {
   return kFormat == Fp8Format::e4m3 ? __NV_E4M3 : __NV_E5M2;
 }
 
-/// Two codes, that of `low` first.
+/// Two FP8 values, that of `low` first.
 template <Fp8Format kFormat>
 __device__ inline unsigned pair(float low, float high) {
   return __nv_cvt_float2_to_fp8x2(make_float2(low, high), __NV_SATFINITE,
                                   interpretation<kFormat>());
 }
 
-/// Eight codes as two words.
+/// Eight FP8 values as two words.
 using Eight = uint2;
 
 template <Fp8Format kFormat>
@@ -97,13 +97,13 @@ __device__ inline void transpose8(Eight (&rows)[kSide]) {
   }
 }
 
-/// The codes of a tile of the transpose, eight of a row each.
-using TurnedCodes = Eight[kTile][kUnits];
+/// The FP8 values of a tile of the transpose, eight of a row each.
+using TurnedValues = Eight[kTile][kUnits];
 
-/// Writes the codes of this thread's rows into the transpose: (lines, width). Of all threads of a
-/// block; shared memory is free before.
-__device__ inline void write_transposed(Eight (&rows)[kSide], TurnedCodes& shared, Dim lines,
-                                        Dim width, std::uint8_t* codes) {
+/// Writes the FP8 values of this thread's rows into the transpose: (lines, width). Of all threads
+/// of a block; shared memory is free before.
+__device__ inline void write_transposed(Eight (&rows)[kSide], TurnedValues& shared, Dim lines,
+                                        Dim width, std::uint8_t* values) {
   const int unit = static_cast<int>(threadIdx.x % kUnits);
   const int row_unit = static_cast<int>(threadIdx.x / kUnits);
   transpose8(rows);
@@ -114,7 +114,7 @@ __device__ inline void write_transposed(Eight (&rows)[kSide], TurnedCodes& share
   __syncthreads();
   const Dim to_row = static_cast<Dim>(blockIdx.x) * kTile + row_unit;
   const Dim to_column = static_cast<Dim>(blockIdx.y) * kTile;
-  std::uint8_t* to = codes + to_row * width + to_column;
+  std::uint8_t* to = values + to_row * width + to_column;
 #pragma unroll
   for (int pass = 0; pass < kSide; ++pass, to += kUnits * width) {
     const int line = pass * kUnits + row_unit;

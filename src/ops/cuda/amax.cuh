@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The largest magnitude of what a kernel reads or writes, for the scales of 8-bit floats. The order
+// The amax of what a kernel reads or writes, for the scales of 8-bit floats. The order
 // of threads does not matter to it, so its bits are the same in every run.
 #pragma once
 
@@ -12,13 +12,13 @@ __device__ inline unsigned magnitude_bits(float value) {
   return __float_as_uint(value) & 0x7FFFFFFFU;
 }
 
-__device__ inline void raise(float* largest, unsigned bits) {
-  atomicMax(reinterpret_cast<unsigned*>(largest), bits);
+__device__ inline void raise(float* amax, unsigned bits) {
+  atomicMax(reinterpret_cast<unsigned*>(amax), bits);
 }
 
-/// Raises `largest` to the most of a block of kThreads threads, all of which call it, once.
+/// Raises `amax` to the most of a block of kThreads threads, all of which call it, once.
 template <int kThreads>
-__device__ void raise_to_most(float* largest, unsigned most) {
+__device__ void raise_to_most(float* amax, unsigned most) {
   constexpr unsigned kWholeWarp = 0xFFFFFFFFU;
   __shared__ unsigned of_warps[kThreads / 32];
   most = __reduce_max_sync(kWholeWarp, most);
@@ -28,24 +28,23 @@ __device__ void raise_to_most(float* largest, unsigned most) {
   most = threadIdx.x < kThreads / 32 ? of_warps[threadIdx.x] : 0;
   most = __reduce_max_sync(kWholeWarp, most);
   // What is there only grows, so most blocks need not raise it.
-  if (threadIdx.x == 0 && most > *reinterpret_cast<const volatile unsigned*>(largest)) {
-    raise(largest, most);
+  if (threadIdx.x == 0 && most > *reinterpret_cast<const volatile unsigned*>(amax)) {
+    raise(amax, most);
   }
 }
 
 /// Before a kernel raises it.
-inline void clear_largest(Context& ctx, const char* op, View largest) {
-  if (!largest) return;
-  check_cuda(cudaMemsetAsync(largest.raw(), 0, largest.bytes(), ctx.stream().cuda()), op,
+inline void clear_amax(Context& ctx, const char* op, View amax) {
+  if (!amax) return;
+  check_cuda(cudaMemsetAsync(amax.raw(), 0, amax.bytes(), ctx.stream().cuda()), op,
              "cudaMemsetAsync");
 }
 
 inline constexpr int kEachThreads = 256;
 
-/// each_kernel of an operation whose at() returns the largest magnitude_bits that it stored.
+/// each_kernel of an operation whose at() returns the magnitude_bits of the amax that it stored.
 template <int N, class Op>
-__global__ void __launch_bounds__(kEachThreads)
-    each_largest_kernel(Op op, Dim count, float* largest) {
+__global__ void __launch_bounds__(kEachThreads) each_amax_kernel(Op op, Dim count, float* amax) {
   overlap();
   wait_for_earlier();
   const Dim first = static_cast<Dim>(blockIdx.x) * kEachThreads + threadIdx.x;
@@ -57,24 +56,24 @@ __global__ void __launch_bounds__(kEachThreads)
     const Dim rest = vectors * N + first;
     if (rest < count) most = max(most, op.template at<1>(rest));
   }
-  raise_to_most<kEachThreads>(largest, most);
+  raise_to_most<kEachThreads>(amax, most);
 }
 
-/// for_each, and the largest magnitude of what it stores if `largest` is there.
+/// for_each, and the amax of what it stores if `amax` is there.
 template <class Op>
-void for_each_largest(Context& ctx, const char* name, CView all, bool vectors, const Op& op,
-                      View largest) {
-  if (!largest) return for_each(ctx, name, all, vectors, op);
-  clear_largest(ctx, name, largest);
+void for_each_amax(Context& ctx, const char* name, CView all, bool vectors, const Op& op,
+                   View amax) {
+  if (!amax) return for_each(ctx, name, all, vectors, op);
+  clear_amax(ctx, name, amax);
   if (all.numel() == 0) return;
   constexpr Dim kItemsOfThread = 4;  // fewer blocks, each of which ends with a barrier
   constexpr Dim kMostBlocks = Dim{1} << 20;
   const Dim items = vectors ? ceil_divide(all.numel(), Op::kWidth) : all.numel();
   const auto blocks = static_cast<unsigned>(
       std::min(kMostBlocks, ceil_divide(items, kItemsOfThread * kEachThreads)));
-  const auto kernel = vectors ? each_largest_kernel<Op::kWidth, Op> : each_largest_kernel<1, Op>;
+  const auto kernel = vectors ? each_amax_kernel<Op::kWidth, Op> : each_amax_kernel<1, Op>;
   launch_waiting(ctx, name, rows_of(all), kernel, {blocks, kEachThreads}, op, all.numel(),
-                 largest.data<float>());
+                 amax.data<float>());
 }
 
 }  // namespace hyperslab::ops::cuda

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks of a data group whose blocks gather matrices as codes in 8-bit floats, and what they must
-// have then: the codes and scales of rounding the values that a rank alone would have.
+// Ranks of a data group whose blocks gather matrices as FP8 values, and what they must
+// have then: the FP8 values and scales of rounding the values that a rank alone would have.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -19,11 +19,11 @@
 namespace hyperslab::test {
 
 /// Two blocks, between an embedding and a head of which values are gathered.
-struct CodedMatrices {
+struct Fp8Matrices {
   static constexpr Dim kWidth = 48;
   static constexpr int kUnits = 4;
 
-  explicit CodedMatrices(param::ParamStore& store) {
+  explicit Fp8Matrices(param::ParamStore& store) {
     table(store, "tokens");
     for (const char* block : {"0.", "1."}) {
       const std::string name = block;
@@ -39,7 +39,7 @@ struct CodedMatrices {
     table(store, "head");
   }
 
-  std::vector<const param::GatheredCodes*> all;
+  std::vector<const param::GatheredFp8*> all;
 
  private:
   static param::ParamSpec matrix(const std::string& name, Dim rows, Dim columns) {
@@ -51,14 +51,14 @@ struct CodedMatrices {
         param::ParamSpec{name, {67, kWidth}, param::Role::embedding, param::Init::normal, 0.1F});
   }
   void add(param::ParamStore& store, const std::vector<param::ParamSpec>& specs) {
-    all.push_back(store.request_codes(store.declare(specs)));
+    all.push_back(store.request_fp8(store.declare(specs)));
   }
 };
 
 /// A rank on the context's device; all bits of its values are ones at first: NaN.
-class CodedRank {
+class Fp8Rank {
  public:
-  CodedRank(Context& ctx, comm::Communicator& data, int zero, std::size_t bucket_bytes)
+  Fp8Rank(Context& ctx, comm::Communicator& data, int zero, std::size_t bucket_bytes)
       : ctx_(ctx),
         store_({data.rank(), data.size()}),
         strategy_(sharding::make_strategy(zero)),
@@ -75,7 +75,7 @@ class CodedRank {
   }
   [[nodiscard]] const param::ParamGroup& group() const { return store_.trained(); }
   [[nodiscard]] sharding::ShardStrategy& strategy() { return *strategy_; }
-  [[nodiscard]] const std::vector<const param::GatheredCodes*>& matrices() const {
+  [[nodiscard]] const std::vector<const param::GatheredFp8*>& matrices() const {
     return matrices_.all;
   }
 
@@ -105,25 +105,25 @@ class CodedRank {
     }
   }
 
-  void expect_codes(const param::GatheredCodes& gathered, int round, Dim bad = -1) {
+  void expect_fp8_values(const param::GatheredFp8& gathered, int round, Dim bad = -1) {
     const param::Param& first = *gathered.matrix.members().front();
     SCOPED_TRACE(first.name);
-    ASSERT_TRUE(gathered.codes);
+    ASSERT_TRUE(gathered.values);
     const Shape shape = gathered.matrix.value().shape();
     const Tensor alone = values(first.flat_begin, shape, round, bad);
-    Tensor codes(Device::cpu, DType::u8, shape);
-    Tensor largest(Device::cpu, DType::f32, {1});
+    Tensor values(Device::cpu, DType::u8, shape);
+    Tensor amax(Device::cpu, DType::f32, {1});
     Tensor scale(Device::cpu, DType::f32, {1});
     Context cpu(Device::cpu);
     ops::fp8_quantize(
         cpu, alone.view(),
-        {ops::Fp8Format::e4m3, ops::Fp8Scaling::tensor, codes.view(), largest.view(), scale.view()},
+        {ops::Fp8Format::e4m3, ops::Fp8Scaling::tensor, values.view(), amax.view(), scale.view()},
         {});
-    expect_bits(gathered.codes, codes.view());
+    expect_bits(gathered.values, values.view());
     if (bad >= 0) {  // NaN has many
       EXPECT_TRUE(std::isnan(to_doubles(fetch(gathered.scale).view())[0]));
     } else {
-      expect_bits(gathered.largest, largest.view());
+      expect_bits(gathered.amax, amax.view());
       expect_bits(gathered.scale, scale.view());
     }
   }
@@ -159,21 +159,21 @@ class CodedRank {
   param::ParamStore store_;
   std::unique_ptr<sharding::ShardStrategy> strategy_;
   Arena parameters_, gradients_;
-  CodedMatrices matrices_;
+  Fp8Matrices matrices_;
 };
 
 /// Three updates, after the second of which no one asks for values.
 inline void expect_bits_of_rounding(Context& ctx, comm::Communicator& data, int zero,
                                     std::size_t bucket_bytes) {
-  CodedRank rank(ctx, data, zero, bucket_bytes);
+  Fp8Rank rank(ctx, data, zero, bucket_bytes);
   for (int round = 0; round < 3; ++round) {
     SCOPED_TRACE("zero " + std::to_string(zero) + " round " + std::to_string(round));
     rank.update(round);
-    for (int unit = 0; unit < CodedMatrices::kUnits; ++unit) {
+    for (int unit = 0; unit < Fp8Matrices::kUnits; ++unit) {
       rank.strategy().before_forward(ctx, unit);
     }
-    for (const param::GatheredCodes* gathered : rank.matrices()) {
-      rank.expect_codes(*gathered, round);
+    for (const param::GatheredFp8* gathered : rank.matrices()) {
+      rank.expect_fp8_values(*gathered, round);
     }
     for (const param::Param* param : rank.group().params()) {
       if (param->role != param::Role::matrix) rank.expect_values(*param, round);
@@ -184,26 +184,26 @@ inline void expect_bits_of_rounding(Context& ctx, comm::Communicator& data, int 
   }
 }
 
-inline void expect_codes_of_masters(Context& ctx, comm::Communicator& data,
-                                    std::size_t bucket_bytes) {
-  CodedRank rank(ctx, data, 1, bucket_bytes);
+inline void expect_fp8_values_of_masters(Context& ctx, comm::Communicator& data,
+                                         std::size_t bucket_bytes) {
+  Fp8Rank rank(ctx, data, 1, bucket_bytes);
   rank.set_masters(5);
   rank.strategy().masters_changed(ctx);
-  for (const param::GatheredCodes* gathered : rank.matrices()) rank.expect_codes(*gathered, 5);
+  for (const param::GatheredFp8* gathered : rank.matrices()) rank.expect_fp8_values(*gathered, 5);
   rank.strategy().complete_values(ctx);
   for (const param::Param* param : rank.group().params()) rank.expect_values(*param, 5);
 }
 
 inline void expect_nan_in_one_matrix(Context& ctx, comm::Communicator& data,
                                      std::size_t bucket_bytes) {
-  CodedRank rank(ctx, data, 1, bucket_bytes);
-  const param::GatheredCodes& bad = *rank.matrices()[1];
+  Fp8Rank rank(ctx, data, 1, bucket_bytes);
+  const param::GatheredFp8& bad = *rank.matrices()[1];
   const Dim at = bad.matrix.members().front()->flat_begin + 7;
   rank.set_masters(0, at);
   rank.strategy().masters_changed(ctx);
-  rank.expect_codes(bad, 0, at);
-  rank.expect_codes(*rank.matrices()[0], 0);
-  rank.expect_codes(*rank.matrices()[2], 0);
+  rank.expect_fp8_values(bad, 0, at);
+  rank.expect_fp8_values(*rank.matrices()[0], 0);
+  rank.expect_fp8_values(*rank.matrices()[2], 0);
 }
 
 }  // namespace hyperslab::test

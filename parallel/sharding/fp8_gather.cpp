@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "code_gather.hpp"
+#include "fp8_gather.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -12,16 +12,16 @@ namespace hyperslab::sharding {
 namespace {
 
 constexpr ops::Fp8Format kFormat = ops::Fp8Format::e4m3;
-constexpr Dim kSlot = 4;  // between magnitudes and between scales: fp8_matmul reads these
+constexpr Dim kSlot = 4;  // between amaxes and between scales: fp8_matmul reads these
                           // at multiples of 16 bytes
 
 View slot(View numbers, std::size_t index) {
   return numbers.slice(static_cast<Dim>(index) * kSlot, 1);
 }
 
-/// Magnitudes as integers, whose order is that of their bits: NaN stays above all in a maximum.
-View as_integers(View magnitudes) {
-  return {magnitudes.raw(), DType::i32, magnitudes.device(), magnitudes.shape()};
+/// Amaxes as integers, whose order is that of their bits: NaN stays above all in a maximum.
+View as_integers(View amaxes) {
+  return {amaxes.raw(), DType::i32, amaxes.device(), amaxes.shape()};
 }
 
 /// Elements of a multiple of ops::kFp8Multiple as rows that an op rounds.
@@ -38,15 +38,15 @@ Dim total_size(const auto& ranges) {
 
 }  // namespace
 
-CodeGather::Range CodeGather::Range::within(const Range& other) const {
+Fp8Gather::Range Fp8Gather::Range::within(const Range& other) const {
   const Dim first = std::max(begin, other.begin);
   return {first, std::max(Dim{0}, std::min(begin + size, other.begin + other.size) - first)};
 }
 
-CodeGather::CodeGather(param::ParamStore& store, Arena& arena)
+Fp8Gather::Fp8Gather(param::ParamStore& store, Arena& arena)
     : group_(store.trained()), parts_(store.trained().buckets().size()) {
-  std::vector<std::vector<param::GatheredCodes*>> matrices(parts_.size());
-  for (param::GatheredCodes& gathered : store.gathered_codes()) {
+  std::vector<std::vector<param::GatheredFp8*>> matrices(parts_.size());
+  for (param::GatheredFp8& gathered : store.gathered_fp8()) {
     const param::Bucket& home = group_.bucket_of(*gathered.matrix.members().front());
     const auto bucket = static_cast<std::size_t>(&home - group_.buckets().data());
     const Dim begin = gathered.matrix.members().front()->flat_begin - home.begin;
@@ -58,8 +58,9 @@ CodeGather::CodeGather(param::ParamStore& store, Arena& arena)
     last_ = bucket;
     Part& part = parts_[bucket];
     const Dim count = static_cast<Dim>(part.matrices.size()) * kSlot;
-    part.codes = arena.take(DType::u8, {group_.buckets()[bucket].size()}, "codes of matrices");
-    part.largest = arena.take(DType::f32, {count}, "magnitudes of matrices");
+    part.values =
+        arena.take(DType::u8, {group_.buckets()[bucket].size()}, "FP8 values of matrices");
+    part.amax = arena.take(DType::f32, {count}, "amaxes of matrices");
     part.scales = arena.take(DType::f32, {count}, "scales of matrices");
     find_rest(bucket);
     Dim most = 0;
@@ -69,27 +70,27 @@ CodeGather::CodeGather(param::ParamStore& store, Arena& arena)
       part.packed = arena.take(dtype, {static_cast<Dim>(part.rest.size()), most}, "packed values");
     }
     for (std::size_t i = 0; i < part.matrices.size(); ++i) {
-      param::GatheredCodes& gathered = *matrices[bucket][i];
+      param::GatheredFp8& gathered = *matrices[bucket][i];
       const auto [begin, size] = part.matrices[i];
-      gathered.codes = part.codes.slice(begin, size).reshaped(gathered.matrix.value().shape());
-      gathered.largest = slot(part.largest, i);
+      gathered.values = part.values.slice(begin, size).reshaped(gathered.matrix.value().shape());
+      gathered.amax = slot(part.amax, i);
       gathered.scale = slot(part.scales, i);
     }
   }
 }
 
-CodeGather::Range CodeGather::shard(std::size_t bucket, int rank) const {
+Fp8Gather::Range Fp8Gather::shard(std::size_t bucket, int rank) const {
   const Dim size = group_.buckets()[bucket].size() / group_.ranks().data_size;
   return {rank * size, size};
 }
 
-View CodeGather::values(std::size_t bucket) const {
+View Fp8Gather::values(std::size_t bucket) const {
   const param::Bucket& home = group_.buckets()[bucket];
   return group_.value().data.slice(home.begin, home.size());
 }
 
 /// Matrices of a bucket lie there in the order in which they were declared.
-void CodeGather::find_rest(std::size_t bucket) {
+void Fp8Gather::find_rest(std::size_t bucket) {
   Part& part = parts_[bucket];
   const Dim end = group_.buckets()[bucket].size();
   std::vector<Range> gaps;
@@ -108,41 +109,41 @@ void CodeGather::find_rest(std::size_t bucket) {
   }
 }
 
-void CodeGather::find_magnitudes(Context& ctx, comm::Communicator& data, std::size_t bucket) {
+void Fp8Gather::find_amaxes(Context& ctx, comm::Communicator& data, std::size_t bucket) {
   Part& part = parts_[bucket];
   const Range mine = shard(bucket, group_.ranks().data);
   const View updated = values(bucket);
-  ops::fill(ctx, 0, part.largest);
+  ops::fill(ctx, 0, part.amax);
   for (std::size_t i = 0; i < part.matrices.size(); ++i) {
     const auto [begin, size] = part.matrices[i].within(mine);
-    if (size > 0) ops::fp8_largest(ctx, updated.slice(begin, size), slot(part.largest, i));
+    if (size > 0) ops::fp8_amax(ctx, updated.slice(begin, size), slot(part.amax, i));
   }
   if (data.size() == 1) return;
-  part.magnitudes = data.all_reduce(ctx, as_integers(part.largest), comm::ReduceOp::max);
+  part.amaxes = data.all_reduce(ctx, as_integers(part.amax), comm::ReduceOp::max);
 }
 
-void CodeGather::round_shard(Context& ctx, comm::Communicator& data, std::size_t bucket) {
+void Fp8Gather::round_shard(Context& ctx, comm::Communicator& data, std::size_t bucket) {
   Part& part = parts_[bucket];
-  if (part.magnitudes != 0) {
+  if (part.amaxes != 0) {
     std::optional<Scope<Phase>> waiting;  // for late ranks, which the host does on a CPU
     if (ctx.device() == Device::cpu) waiting.emplace(ctx.recorder(), Phase::wait);
-    data.wait(ctx, std::exchange(part.magnitudes, 0));
+    data.wait(ctx, std::exchange(part.amaxes, 0));
   }
-  ops::fp8_scales(ctx, kFormat, part.largest, part.scales);
+  ops::fp8_scales(ctx, kFormat, part.amax, part.scales);
   const Range mine = shard(bucket, group_.ranks().data);
   const View updated = values(bucket);
   for (std::size_t i = 0; i < part.matrices.size(); ++i) {
     const auto [begin, size] = part.matrices[i].within(mine);
     if (size == 0) continue;
-    const ops::Fp8Matrix codes = {kFormat, ops::Fp8Scaling::tensor,
-                                  in_rows(part.codes.slice(begin, size)), slot(part.largest, i),
-                                  slot(part.scales, i)};
-    ops::fp8_quantize(ctx, in_rows(CView(updated.slice(begin, size))), codes, {},
-                      ops::Fp8Largest::given);
+    const ops::Fp8Matrix rounded = {kFormat, ops::Fp8Scaling::tensor,
+                                    in_rows(part.values.slice(begin, size)), slot(part.amax, i),
+                                    slot(part.scales, i)};
+    ops::fp8_quantize(ctx, in_rows(CView(updated.slice(begin, size))), rounded, {},
+                      ops::Fp8Amax::given);
   }
 }
 
-void CodeGather::for_rest(std::size_t bucket, int rank, auto&& visit) const {
+void Fp8Gather::for_rest(std::size_t bucket, int rank, auto&& visit) const {
   const Part& part = parts_[bucket];
   const View packed = part.packed.slice(rank, 1).flat();
   Dim next = 0;
@@ -152,8 +153,8 @@ void CodeGather::for_rest(std::size_t bucket, int rank, auto&& visit) const {
   }
 }
 
-void CodeGather::start(Context& ctx, comm::Communicator& data, std::size_t bucket) {
-  find_magnitudes(ctx, data, bucket);
+void Fp8Gather::start(Context& ctx, comm::Communicator& data, std::size_t bucket) {
+  find_amaxes(ctx, data, bucket);
   // Forward waits for the update alone, as no gather follows.
   if (data.size() == 1) return round_shard(ctx, data, bucket);
   if (unsent_) send(ctx, data, *unsent_);
@@ -163,11 +164,11 @@ void CodeGather::start(Context& ctx, comm::Communicator& data, std::size_t bucke
   send(ctx, data, bucket);
 }
 
-void CodeGather::send(Context& ctx, comm::Communicator& data, std::size_t bucket) {
+void Fp8Gather::send(Context& ctx, comm::Communicator& data, std::size_t bucket) {
   round_shard(ctx, data, bucket);
   Part& part = parts_[bucket];
   const auto [begin, size] = shard(bucket, data.rank());
-  part.codes_gather = data.all_gather(ctx, part.codes.slice(begin, size), part.codes);
+  part.fp8_gather = data.all_gather(ctx, part.values.slice(begin, size), part.values);
   if (part.packed) {
     for_rest(bucket, data.rank(), [&](View value, View packed) { copy(ctx, value, packed); });
     part.rest_gather =
@@ -176,10 +177,10 @@ void CodeGather::send(Context& ctx, comm::Communicator& data, std::size_t bucket
   part.lacks_values = true;
 }
 
-void CodeGather::await(Context& ctx, comm::Communicator& data, std::size_t bucket) {
+void Fp8Gather::await(Context& ctx, comm::Communicator& data, std::size_t bucket) {
   Part& part = parts_[bucket];
-  if (part.codes_gather == 0) return;
-  data.wait(ctx, std::exchange(part.codes_gather, 0));
+  if (part.fp8_gather == 0) return;
+  data.wait(ctx, std::exchange(part.fp8_gather, 0));
   if (part.rest_gather == 0) return;
   data.wait(ctx, std::exchange(part.rest_gather, 0));
   for (int rank = 0; rank < data.size(); ++rank) {
@@ -188,7 +189,7 @@ void CodeGather::await(Context& ctx, comm::Communicator& data, std::size_t bucke
   }
 }
 
-void CodeGather::gather_values(Context& ctx, comm::Communicator& data) {
+void Fp8Gather::gather_values(Context& ctx, comm::Communicator& data) {
   for (std::size_t bucket = 0; bucket < parts_.size(); ++bucket) {
     if (!std::exchange(parts_[bucket].lacks_values, false)) continue;
     const View all = values(bucket);

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrices that are gathered as codes in 8-bit floats, on CPU ranks.
+// Matrices that are gathered as FP8 values, on CPU ranks.
 #include "hyperslab/mesh/mesh.hpp"
-#include "sharding/coded_matrices.hpp"
+#include "sharding/fp8_matrices.hpp"
 #include "support/mpi_world.hpp"
 
 namespace hyperslab {
 namespace {
 
-using test::CodedRank;
+using test::Fp8Rank;
 using test::world;
 
-class CodeGather : public testing::TestWithParam<std::size_t> {
+class Fp8Gather : public testing::TestWithParam<std::size_t> {
  protected:
   [[nodiscard]] comm::Communicator& data() { return mesh_.data_group(); }
   Context ctx_{Device::cpu};
@@ -24,21 +24,21 @@ class CodeGather : public testing::TestWithParam<std::size_t> {
   mesh::Mesh mesh_{world(), Device::cpu, data_ranks(), {}};
 };
 
-TEST_P(CodeGather, GivesTheBitsOfRoundingGatheredValues) {
+TEST_P(Fp8Gather, GivesTheBitsOfRoundingGatheredValues) {
   for (const int zero : {1, 2}) test::expect_bits_of_rounding(ctx_, data(), zero, GetParam());
 }
 
-TEST_P(CodeGather, FollowsMastersFromOutside) {
-  test::expect_codes_of_masters(ctx_, data(), GetParam());
+TEST_P(Fp8Gather, FollowsMastersFromOutside) {
+  test::expect_fp8_values_of_masters(ctx_, data(), GetParam());
 }
 
-TEST_P(CodeGather, MakesNanOfAllThatShareAScaleWithOne) {
+TEST_P(Fp8Gather, MakesNanOfAllThatShareAScaleWithOne) {
   test::expect_nan_in_one_matrix(ctx_, data(), GetParam());
 }
 
-TEST_P(CodeGather, SendsHalfTheBytesOfMatrices) {
+TEST_P(Fp8Gather, SendsHalfTheBytesOfMatrices) {
   if (world().size() == 1) GTEST_SKIP() << "nothing is sent";
-  CodedRank rank(ctx_, data(), 1, GetParam());
+  Fp8Rank rank(ctx_, data(), 1, GetParam());
   const auto sent = [&] {
     return data().traffic().bytes[static_cast<std::size_t>(comm::Call::all_gather)];
   };
@@ -48,7 +48,7 @@ TEST_P(CodeGather, SendsHalfTheBytesOfMatrices) {
   rank.strategy().wait_all(ctx_);
 
   std::int64_t matrices = 0;
-  for (const param::GatheredCodes* gathered : rank.matrices()) matrices += gathered->codes.numel();
+  for (const param::GatheredFp8* gathered : rank.matrices()) matrices += gathered->values.numel();
   const std::int64_t values = 2 * rank.group().flat_size();
   // What lies beside matrices is filled up to the shard that has most of it.
   const std::int64_t filled = std::int64_t{64} * 32 * world().size();
@@ -56,7 +56,7 @@ TEST_P(CodeGather, SendsHalfTheBytesOfMatrices) {
   EXPECT_GT(of_step, values / 4);
 }
 
-INSTANTIATE_TEST_SUITE_P(BucketBytes, CodeGather,
+INSTANTIATE_TEST_SUITE_P(BucketBytes, Fp8Gather,
                          testing::Values(std::size_t{1}, std::size_t{1} << 15,
                                          std::size_t{1} << 20));
 

@@ -14,10 +14,10 @@ namespace hyperslab::ops::cpu {
   return a >= b || std::isnan(a) ? a : b;
 }
 
-/// The largest magnitude of all elements, as they are stored; 0 if there are none.
-[[nodiscard]] inline float largest_magnitude(int threads, CView x) {
+/// The amax of all elements, as they are stored; 0 if there are none.
+[[nodiscard]] inline float amax_of(int threads, CView x) {
   std::vector<float> of_chunks(static_cast<std::size_t>(threads), 0.0F);
-  with_floating(x.dtype(), "largest_magnitude", [&]<class T>(T) {
+  with_floating(x.dtype(), "amax_of", [&]<class T>(T) {
     const T* const elements = x.data<T>();
     parallel_chunks(threads, x.numel(), 1, [&](int chunk, Dim begin, Dim end) {
       float most = 0;

@@ -10,19 +10,18 @@
 namespace hyperslab::sharding {
 
 /// Gathers of the matrices that multiply in 8-bit floats with a scale a tensor
-/// (param::GatheredCodes). Data ranks agree on the largest magnitude of each, round what they
-/// updated and gather the codes: half the bytes of 16-bit values. What else lies in their buckets,
-/// such as norms and biases, is gathered as values: each rank's as many bytes as the rank that has
-/// most of it. The bits are those of gathering all values and
-/// rounding them then.
-class CodeGather {
+/// (param::GatheredFp8). Data ranks agree on the amax of each, round what they
+/// updated and gather the FP8 values: half the bytes of 16-bit values. What else lies in their
+/// buckets, such as norms and biases, is gathered as values: each rank's as many bytes as the rank
+/// that has most of it. The bits are those of gathering all values and rounding them then.
+class Fp8Gather {
  public:
-  /// Setup, once `store` is bound: takes memory for the codes of all matrices that ask for it.
-  CodeGather(param::ParamStore& store, Arena& arena);
+  /// Setup, once `store` is bound: takes memory for the FP8 values of all matrices that ask for it.
+  Fp8Gather(param::ParamStore& store, Arena& arena);
 
   /// True if the bucket has such matrices.
   [[nodiscard]] bool covers(std::size_t bucket) const { return !parts_[bucket].matrices.empty(); }
-  /// This rank's shard of the bucket is updated on ctx: starts to agree on magnitudes, and rounds
+  /// This rank's shard of the bucket is updated on ctx: starts to agree on amaxes, and rounds
   /// and sends the bucket before, so that neither waits for a gather. To be called for all buckets
   /// with matrices in their order; the last one is sent at once.
   void start(Context& ctx, comm::Communicator& data, std::size_t bucket);
@@ -43,19 +42,19 @@ class CodeGather {
   /// The parts of a bucket.
   struct Part {
     std::vector<Range> matrices;
-    View codes;                            ///< (elements) u8
-    View largest, scales;                  ///< f32, a number of each matrix
+    View values;                           ///< (elements) u8
+    View amax, scales;                     ///< f32, a number of each matrix
     std::vector<std::vector<Range>> rest;  ///< by rank: its shard without the matrices
     View packed;                           ///< (ranks, elements): the values of each rank's rest
-    comm::Ticket magnitudes = 0;           ///< of their sum; 0: none in progress
-    comm::Ticket codes_gather = 0;         ///< likewise
+    comm::Ticket amaxes = 0;               ///< of their sum; 0: none in progress
+    comm::Ticket fp8_gather = 0;           ///< likewise
     comm::Ticket rest_gather = 0;          ///< likewise
     bool lacks_values = false;             ///< of the matrices, in shards of other ranks
   };
   [[nodiscard]] Range shard(std::size_t bucket, int rank) const;
   [[nodiscard]] View values(std::size_t bucket) const;
   void find_rest(std::size_t bucket);
-  void find_magnitudes(Context& ctx, comm::Communicator& data, std::size_t bucket);
+  void find_amaxes(Context& ctx, comm::Communicator& data, std::size_t bucket);
   void round_shard(Context& ctx, comm::Communicator& data, std::size_t bucket);
   void send(Context& ctx, comm::Communicator& data, std::size_t bucket);
   /// Visits the rest of a rank's shard: every range of values, and where it lies packed.
@@ -64,7 +63,7 @@ class CodeGather {
   const param::ParamGroup& group_;
   std::vector<Part> parts_;            ///< by bucket
   std::size_t last_ = 0;               ///< bucket that has matrices
-  std::optional<std::size_t> unsent_;  ///< bucket whose magnitudes are in progress
+  std::optional<std::size_t> unsent_;  ///< bucket whose amaxes are in progress
 };
 
 }  // namespace hyperslab::sharding
