@@ -15,8 +15,8 @@ static_assert(kTile == kFp8Group);
 struct GroupCodes {
   std::uint8_t* codes;
   float* scales;
-  Dim rows, width;  ///< of codes
-  Dim stride;       ///< of a row of scales
+  Dim rows, width;  ///< size of the codes' matrix
+  Dim stride;       ///< scales from a row of them to the next
   [[nodiscard]] __device__ bool has(Dim row, Dim column) const {
     return codes != nullptr && row < rows && column < width;
   }
