@@ -151,7 +151,7 @@ const Expansion* ParamStore::add_expansion(const std::vector<Param*>& members, b
   for (const Param* member : members) rows += member->stored_rows;
   const Param& first = *members.front();
   expansion.shape = {rows, first.part.count[1]};
-  // What is not a block's takes its input as it is.
+  // Tables and heads take their input unrounded: only blocks' matrices may round it.
   if (first.role != Role::matrix) expansion.spec.activations = ops::ActivationFormat::none;
   const bool cuts_rows = first.part.count[1] != first.global_shape[1];
   if (cuts_rows && expansion.spec.format == ops::WeightFormat::int8) {

@@ -36,7 +36,7 @@ class Fp8Product {
     /// (kLargest) f32: the largest magnitudes of x and, unless their codes are kept, of the
     /// weights, which forward leaves for both, and of dy; absent: they are found again.
     View largest{};
-    /// Whether those of x and of dy lie there already: whoever wrote the values found them.
+    /// `given` if the writer of x, or of dy, has put its largest magnitude there.
     ops::Fp8Largest input = ops::Fp8Largest::found;
     ops::Fp8Largest output_gradient = ops::Fp8Largest::found;
     Fp8Weights weights = Fp8Weights::rounded;
