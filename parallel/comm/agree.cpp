@@ -15,7 +15,7 @@ namespace {
 /// The outcome of the work on one rank.
 struct Outcome {
   int code = 0;         // an ExitCode
-  std::string message;  // of the error; empty: none
+  std::string message;  // text of the error; empty: none
   std::string result;
 };
 

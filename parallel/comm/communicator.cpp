@@ -339,7 +339,7 @@ double Communicator::wait(Context& ctx, Stream& before, Ticket ticket) {
     flight_recorder_->wait_begins(slot.call, ticket);
   const double end = std::max(do_wait(before, ticket), slot.start_seconds);
   if (flight_recorder_) flight_recorder_->wait_ends();
-  if (slot.call == Call::barrier) return end;  // of arrive()
+  if (slot.call == Call::barrier) return end;  // the ticket is arrive()'s
   traffic_.exposed_seconds += now_seconds() - begin;
   traffic_.seconds += end - slot.start_seconds;
   const bool reduction = slot.call == Call::all_reduce || slot.call == Call::reduce_scatter;

@@ -17,8 +17,8 @@ bool has_word(const std::string& list, const std::string& word) {
 /// A hierarchy of control groups that can hold limits of a controller.
 struct Hierarchy {
   bool second_version = false;
-  std::string root;    ///< of the mount, within the hierarchy
-  std::string folder;  ///< of the mount, in the file system
+  std::string root;    ///< path of the mount within the hierarchy
+  std::string folder;  ///< path of the mount in the file system
 };
 
 std::vector<Hierarchy> hierarchies(const std::string& controller,

@@ -55,7 +55,7 @@ class MpiTransport final : public BackgroundPeers::Transport {
   MPI_Request request_ = MPI_REQUEST_NULL;
   std::unique_ptr<Texts> texts_ = std::make_unique<Texts>();
   bool is_long_ = false;               ///< the second collective is in progress
-  std::vector<MPI_Request> messages_;  ///< of an exchange
+  std::vector<MPI_Request> messages_;  ///< requests of an exchange
 };
 
 }  // namespace hyperslab::comm

@@ -8,8 +8,8 @@
 
 #include "hyperslab/comm/communicator.hpp"
 
-// What comm has of NCCL, without its headers; defined only in builds with CUDA, so callers test
-// `if constexpr (kHasCuda)`.
+// The functions of comm that call NCCL, without its headers; defined only in builds with CUDA, so
+// callers test `if constexpr (kHasCuda)`.
 
 namespace hyperslab::comm {
 

@@ -20,8 +20,8 @@
 namespace hyperslab::comm {
 namespace {
 
-// What NCCL moves if members do not map each other's flags, without which they have no PeerSums
-// either.
+// NCCL moves everything if members do not map each other's flags, without which they have no
+// PeerSums either.
 constexpr std::string_view kEverything = "everything";
 
 using StreamValue = decltype(&cuStreamWaitValue32);

@@ -77,18 +77,18 @@ class PeerCopies {
     std::uint32_t full;  ///< 1 once the other's message is there
   };
   static constexpr int kSlots = 4;  ///< messages of a lane that may be in progress
-  static constexpr int kLanes = 2;  ///< of eager calls, and of those in graphs
+  static constexpr int kLanes = 2;  ///< one of eager calls, one of calls in graphs
   static constexpr std::size_t kFlagBytes = 256;
   static_assert(kLanes * kSlots * sizeof(Flags) <= kFlagBytes);
   static constexpr int kPlaces = 2;  ///< for what the other member sends to be added
   static constexpr std::size_t kPlaceBytes = std::size_t{16} << 20;
 
   struct Slot {
-    Flags* flags = nullptr;  ///< of this member
-    // Of the newest message.
-    cudaEvent_t freed = nullptr;     ///< the other may be written to
-    cudaEvent_t sent = nullptr;      ///< to the other
-    cudaEvent_t received = nullptr;  ///< by this member
+    Flags* flags = nullptr;  ///< in memory of this member
+    // Events of the newest message.
+    cudaEvent_t freed = nullptr;     ///< this member may write to the other
+    cudaEvent_t sent = nullptr;      ///< the message to the other was sent
+    cudaEvent_t received = nullptr;  ///< this member has received its message
     unsigned long long capture = 0;
     bool used = false;
   };
@@ -135,7 +135,7 @@ class PeerCopies {
   }
 
   std::string communicator_;
-  MPI_Comm group_;  ///< of the communicator that owns this
+  MPI_Comm group_;  ///< the group of the communicator that owns this
   int rank_;
   AllReduces sums_;
   Buffer memory_;                       ///< flags

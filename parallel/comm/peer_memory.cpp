@@ -21,7 +21,7 @@ constexpr std::size_t kBusIdBytes = 16;
 struct Offer {
   std::array<char, kBusIdBytes> bus_id;
   cudaIpcMemHandle_t allocation;
-  std::size_t offset;  ///< of the memory in its allocation
+  std::size_t offset;  ///< begin of the memory in its allocation
   std::size_t bytes;
 };
 

@@ -41,7 +41,7 @@ class PeerMemory {
   bool one_host_;
   std::string refusal_;
   std::byte* theirs_ = nullptr;  ///< null if not mapped
-  void* mapped_ = nullptr;       ///< what is to be closed
+  void* mapped_ = nullptr;       ///< address that cudaIpcCloseMemHandle takes
 };
 
 }  // namespace hyperslab::comm

@@ -12,17 +12,17 @@ namespace {
 constexpr int kThreads = 512;
 constexpr int kMostBlocks = 16;
 constexpr int kPlaces = 2;
-constexpr int kLanes = 2;  // of eager calls, and of those in graphs
+constexpr int kLanes = 2;  // one of eager calls, one of calls in graphs
 constexpr int kVectorBytes = 16;
 
-/// Of one block of the kernels of a lane, which sends and receives a part of each message. On a
-/// cache line of its own.
+/// Message counts of one block of a lane's kernels, which moves a part of each message, on a cache
+/// line of their own.
 struct alignas(128) Mail {
   std::uint32_t received;  ///< messages, as the other member counts those that it sent
   std::uint32_t sent;      ///< this member's own count
 };
 struct Lane {
-  alignas(128) std::byte places[kPlaces][PeerSums::kMostBytes];  ///< what the other member sent
+  alignas(128) std::byte places[kPlaces][PeerSums::kMostBytes];  ///< messages of the other member
   Mail mail[kMostBlocks];
 };
 

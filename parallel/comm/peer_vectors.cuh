@@ -17,7 +17,7 @@ __device__ inline void round_to(float value, __nv_bfloat16& out) {
 }
 __device__ inline void round_to(float value, __half& out) { out = __float2half_rn(value); }
 
-/// Of what is moved at once: one element, or a vector of them.
+/// a + b in f32, rounded: of elements, or of vectors of them.
 template <class T>
 __device__ T sum_of(T a, T b) {
   T sum;
@@ -37,7 +37,7 @@ __device__ Vector<T> sum_of(const Vector<T>& a, const Vector<T>& b) {
   return sum;
 }
 
-/// What another GPU may have written since this one last read it.
+/// Loads memory that another GPU may have written since this one last read it.
 template <class T>
 __device__ T load_past_l1(const T* from) {
   return __ldcg(from);

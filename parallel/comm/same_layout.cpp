@@ -15,7 +15,7 @@ namespace hyperslab::comm {
 namespace {
 
 using Hashes = std::vector<std::uint64_t>;
-using Text = std::array<char, 160>;  // of an allocation
+using Text = std::array<char, 160>;  // description of an allocation
 
 /// One for each allocation in order, and one for the end of the arena.
 std::vector<std::string> texts_of(const Arena& arena) {

@@ -255,7 +255,7 @@ void Peer::update(const Status& reported, double now) {
 double longest_standstill(std::span<const Peer> peers, const Peer& of, const Limits& limits,
                           double now) {
   if (of.status.pauses && answers(of, limits, now)) return kPauseFactor * limits.timeout;
-  // What a rank told before it fell silent says nothing of the others' steps.
+  // The last report of a rank that fell silent says nothing of the others' steps.
   const bool some_ended = std::ranges::any_of(
       peers, [](const Peer& peer) { return takes_part(peer) && peer.status.ended_step > 0; });
   const bool first = std::ranges::any_of(peers, [&](const Peer& peer) {

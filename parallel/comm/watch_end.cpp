@@ -26,7 +26,7 @@ constexpr std::array kLaunchers = {"mpirun", "mpiexec", "orterun", "orted",     
 constexpr std::array kDaemons = {"orted", "prted", "prte"};
 constexpr std::array kShells = {"sh", "bash", "dash"};
 constexpr int kMostShells = 4;
-constexpr std::size_t kStartField = 19;  // of those behind the name in /proc/PID/stat
+constexpr std::size_t kStartField = 19;  // starttime, counted behind the name in /proc/PID/stat
 constexpr double kTermSeconds = 2;
 
 /// A shell that outlives this process, in a session of its own. False if it could not start.

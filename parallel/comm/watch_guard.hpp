@@ -78,7 +78,7 @@ class Watchdog::Guard : private Clients::Owner {
   std::vector<Contact> contacts_;
   std::vector<Peer> peers_;
   Listener listener_;
-  int port_ = 0;  ///< of listener_
+  int port_ = 0;  ///< port of listener_
   Clients clients_;
   std::vector<Monitor> monitors_;
   std::mutex called_mutex_;

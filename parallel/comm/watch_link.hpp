@@ -18,7 +18,7 @@ namespace hyperslab::comm {
 enum class Notice : std::uint8_t {
   hello,    ///< the first on a connection: the sender's nonce
   proof,    ///< the second: the sender knows the secret
-  status,   ///< how far the sender is
+  status,   ///< progress of the sender
   leave,    ///< the sender ends
   failure,  ///< the sender ends after an exception
   kill,     ///< end the silent process of rank `rank`, which is on your machine

@@ -71,7 +71,7 @@ class Session {
   bool has_key_ = false;
   bool is_proven_ = false;
   std::uint64_t sent_ = 0;      ///< number of the newest frame that was sent
-  std::uint64_t received_ = 0;  ///< of the newest that was received
+  std::uint64_t received_ = 0;  ///< number of the newest frame that was received
 };
 
 /// Calls rank `peer_rank` at all addresses at once, for some seconds; the first that proves itself

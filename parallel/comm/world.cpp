@@ -99,8 +99,8 @@ struct World::Impl {
   std::shared_ptr<Process> process = std::make_shared<Process>();
   bool is_part = false;
   bool gpus_checked = false;
-  std::shared_ptr<FlightRecorder> recorder;  ///< of the host-side messages
-  std::uint64_t messages = 0;                ///< so many of them
+  std::shared_ptr<FlightRecorder> recorder;  ///< records the host-side messages
+  std::uint64_t messages = 0;                ///< number of host-side messages so far
 
   void start_flight_recorder() {
     recorder = process->flight_recorders->add(GroupRole::host, leader_of(comm, kName));
@@ -172,7 +172,7 @@ void World::share_threads() {
   }
   threads_ = share_cores(ranks)[static_cast<std::size_t>(rank_)];
   threads_.yields = mpi_yields();
-  // What OMP_NUM_THREADS says OpenMP has read already, lists and limits too.
+  // OpenMP itself has read OMP_NUM_THREADS if it is set, lists and limits too.
   if (threads_.requested_threads == 0) omp_set_num_threads(threads_.threads);
 }
 

@@ -71,7 +71,7 @@ class RankProgram {
   const PipelineShape& shape_;
   const std::vector<int>& slots_;
   int rank_;
-  int instant_ = -1;  ///< of the exchange at the end
+  int instant_ = -1;  ///< instant of the exchange at the end of actions_; -1: none
   std::vector<Action> actions_;
 };
 

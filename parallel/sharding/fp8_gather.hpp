@@ -46,10 +46,10 @@ class Fp8Gather {
     View amax, scales;                     ///< f32, a number of each matrix
     std::vector<std::vector<Range>> rest;  ///< by rank: its shard without the matrices
     View packed;                           ///< (ranks, elements): the values of each rank's rest
-    comm::Ticket amaxes = 0;               ///< of their sum; 0: none in progress
-    comm::Ticket fp8_gather = 0;           ///< likewise
-    comm::Ticket rest_gather = 0;          ///< likewise
-    bool lacks_values = false;             ///< of the matrices, in shards of other ranks
+    comm::Ticket amaxes = 0;               ///< all-reduce of `amax`; 0: none in progress
+    comm::Ticket fp8_gather = 0;           ///< all-gather of `values`, likewise
+    comm::Ticket rest_gather = 0;          ///< all-gather of `packed`, likewise
+    bool lacks_values = false;             ///< other ranks' shards lack the matrices' values
   };
   [[nodiscard]] Range shard(std::size_t bucket, int rank) const;
   [[nodiscard]] View values(std::size_t bucket) const;

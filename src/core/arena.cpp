@@ -21,10 +21,10 @@ namespace hyperslab {
 namespace {
 
 constexpr std::size_t kPage = 4096;
-constexpr std::size_t kMostBytes = std::size_t{1} << 62;  // of an arena: sums stay exact
+constexpr std::size_t kMostBytes = std::size_t{1} << 62;  // largest arena: sums stay exact
 constexpr unsigned char kCanary = 0xA5;
 constexpr std::size_t kGuardBytes = 65536;
-constexpr std::size_t kReadBytes = 1U << 24;  // of an arena, read at once
+constexpr std::size_t kReadBytes = 1U << 24;  // part of an arena that is read at once
 
 void* allocate_on_host(std::size_t bytes) {
   void* memory = std::aligned_alloc(kPage, round_up(bytes, kPage));

@@ -8,7 +8,7 @@
 struct CUevent_st;
 struct CUstream_st;
 
-// What core needs of the CUDA runtime; defined only in builds with CUDA, so callers test
+// The CUDA runtime for core; defined only in builds with CUDA, so callers test
 // `if constexpr (kHasCuda)`. Failures throw Error(device).
 
 namespace hyperslab::cuda_runtime {

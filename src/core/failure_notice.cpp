@@ -24,7 +24,7 @@ static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_alw
 void give() noexcept {
   const int event = listener.load();
   if (event < 0) return;
-  const int error = errno;  // of whatever the handler interrupts
+  const int error = errno;  // errno of the code that the handler interrupts
   given = true;
   const std::uint64_t one = 1;
   (void)!::write(event, &one, sizeof one);

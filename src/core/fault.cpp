@@ -34,7 +34,7 @@ struct Fault {
   std::int64_t rank = kAny;
   std::int64_t step = kAny;
   Action action = Action::kill;
-  double seconds = 0;  // of a delay
+  double seconds = 0;  // length of a delay
   std::atomic<std::int64_t> matches{0};
 };
 

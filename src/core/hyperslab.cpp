@@ -110,7 +110,7 @@ std::string coverage_problem(std::span<const Hyperslab> slabs, const Shape& shap
       }
     }
   }
-  Dim volume = 0;  // of parts that do not meet: no more than the tensor has
+  Dim volume = 0;  // elements of slabs without overlap: no more than the tensor has
   for (const Hyperslab& slab : sorted) volume += slab.numel();
   if (volume == shape.numel()) return "";
   return fmt::format("{} of {} elements are stored", volume, shape.numel());

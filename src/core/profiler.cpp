@@ -49,7 +49,7 @@ CommunicationTime communication_time(std::vector<KernelSpan> spans) {
   std::ranges::sort(spans, {}, &KernelSpan::begin_ns);
   std::uint64_t busy = 0;
   std::uint64_t hidden = 0;
-  // How far communication and everything else are known to last; what lies before is counted.
+  // Ends of communication and of everything else until now; time before them is counted.
   std::uint64_t communicates_until = 0;
   std::uint64_t computes_until = 0;
   for (const KernelSpan& span : spans) {

@@ -6,7 +6,7 @@
 
 #include "hyperslab/core/profiler.hpp"
 
-// What the profiler needs of CUDA and CUPTI; defined only in builds with CUDA, so calls stand
+// CUDA and CUPTI for the profiler; defined only in builds with CUDA, so calls stand
 // behind `if constexpr (kHasCuda)`. Failures throw Error(device).
 
 namespace hyperslab::cuda_runtime {

@@ -213,7 +213,7 @@ class Watcher final : public Profiler::Backend {
     std::string_view component = "other";
     int microbatch = -1;
     std::int64_t op = -1;
-    std::int64_t operation = -1;  ///< of a group, the newest that was called
+    std::int64_t operation = -1;  ///< newest group operation that was called
   };
   [[nodiscard]] Launch launch_of(std::uint32_t correlation) const;
   std::unordered_map<std::uint32_t, Launch> launches_;  // by correlation

@@ -105,7 +105,7 @@ CallKind kind_of_call(std::string_view name) {
   if (name.starts_with("cudaGraphLaunch") || name.starts_with("cuGraphLaunch")) {
     return CallKind::graph_launch;
   }
-  // Of the driver, cuLaunch and cuLaunchGrid are names from before cuLaunchKernel.
+  // The driver's cuLaunch and cuLaunchGrid are names from before cuLaunchKernel.
   if (name.starts_with("cudaLaunch") || name.starts_with("cuLaunch")) return CallKind::launch;
   return CallKind::other;
 }

@@ -24,7 +24,7 @@ void LmHead::plan_shared(Arenas& arenas) {
                                          {options.cache_size.rows, parts_.spec.width}, "last rows");
   }
   if (options.tensor.is_alone()) return;
-  constexpr Dim kLeastRows = 64;  // of prompts whose logits are all asked for
+  constexpr Dim kLeastRows = 64;  // rows gathered at once where a prompt asks for all logits
   const Dim rows = std::max(options.cache_size.rows, kLeastRows);
   rank_logits_ = arenas.scratch.take(
       options.compute, {options.tensor.size(), rows, head_.columns()}, "logits of all ranks");

@@ -67,7 +67,7 @@ void Stage::plan_slot(Arena& activations, int chunk, Slot& slot) {
   const Shape stream = architecture_->stream();
   const DType compute = options_.compute;
   slot.allocations.first = activations.allocations().size();
-  const auto keeps = [&](int unit) {  // what was taken since the last call
+  const auto keeps = [&](int unit) {  // assigns allocations since the last call
     slot.allocations.units.resize(activations.allocations().size() - slot.allocations.first, unit);
   };
   slot.batch = architecture_->plan_batch(activations, {begins_model(chunk), ends_model(chunk)});

@@ -18,9 +18,9 @@ struct TransformerParts {
   nn::BlockConfig block;
   nn::EmbeddingConfig embedding;
   nn::RopeTables rope;
-  nn::RopeTables local_rope;  ///< of layers with a window
+  nn::RopeTables local_rope;  ///< for layers with a window
   nn::Scratch scratch;
-  std::optional<nn::Block::Slot> one_slot;  ///< of all blocks, if they share one
+  std::optional<nn::Block::Slot> one_slot;  ///< shared by all blocks, if one is enough
   /// A tied token table on this rank: the embedding's, with which the head computes, too.
   const param::FusedParam* token_table = nullptr;
   bool head_writes_token_table = false;

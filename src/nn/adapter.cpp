@@ -102,7 +102,7 @@ LinearPass LinearPass::rows(CView x, Dim begin, Dim count) const {
 struct Adapter::Scratch {
   View reduced;           ///< (rows, ranks): s x A^T
   View reduced_gradient;  ///< (rows, ranks): s dy B
-  View dropped;           ///< of the shape of x; absent without dropout
+  View dropped;           ///< (rows, inputs), as x; absent without dropout
 };
 
 Adapter::Scratch Adapter::take_scratch(Context& ctx, const LinearPass& pass, CView x) const {

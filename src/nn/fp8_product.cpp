@@ -20,10 +20,10 @@ using ops::Fp8Sums;
 
 /// The format to which each operand is rounded.
 struct Rounding {
-  Fp8Scaling rows;      ///< of inputs and of gradients of outputs
-  Fp8Scaling weights;   ///< likewise
-  Fp8Format gradients;  ///< of outputs; all else is e4m3
-  Fp8Sums forward;      ///< those of gradients are exact
+  Fp8Scaling rows;      ///< scaling of inputs and of gradients of outputs
+  Fp8Scaling weights;   ///< scaling of weights
+  Fp8Format gradients;  ///< format of gradients of outputs; all else is e4m3
+  Fp8Sums forward;      ///< sums of the forward product; those of gradients are exact
 };
 
 Rounding rounding_of(Fp8Recipe recipe) {

@@ -122,7 +122,7 @@ void Head::loss_and_gradient(Context& ctx, CView x, CView targets, const Step& s
   const View d_weight = weight_.gradient();
   const Dim N = all_x.shape()[0];
   const Dim most = memory.logits.shape()[0];
-  comm::Ticket sum = 0;  // of the chunk before
+  comm::Ticket sum = 0;  // ticket of the previous chunk's sum
   for (Dim row = 0; row < N; row += most) {
     const Dim rows = std::min(most, N - row);
     const CView part = scaled(ctx, all_x.slice(row, rows), memory);

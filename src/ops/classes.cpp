@@ -8,7 +8,7 @@
 namespace hyperslab::ops {
 namespace {
 
-constexpr double kClassFlops = 12;  // of one logit: largest, exponential, sum, gradient
+constexpr double kClassFlops = 12;  // a logit's largest, exponential, sum and gradient
 
 double elements(CView view) { return view ? static_cast<double>(view.numel()) : 0; }
 
@@ -79,7 +79,7 @@ void pool_rows_forward(Context& ctx, const PooledRows& rows, CView residual, CVi
   }
   require_operand(ctx, pooled, {rows.B, residual.shape().back()}, statistic_dtype(residual.dtype()),
                   "pool_rows_forward pooled");
-  // Of the stream only what is pooled is read.
+  // Only the pooled rows of the stream are read.
   const double read = elements(pooled) * static_cast<double>(rows.pooled());
   if (on_meta(ctx, "pool_rows_forward", 2 * read,
               {rows.token ? CView(pooled) : residual, pooled})) {

@@ -18,7 +18,7 @@ extern "C" {
 namespace hyperslab::ops {
 namespace {
 
-constexpr std::size_t kStackBytes = std::size_t{8} << 20;  // of a thread
+constexpr std::size_t kStackBytes = std::size_t{8} << 20;  // stack of a thread
 
 /// Large enough for all threads: OpenBLAS makes them, and a buffer for each that it keeps.
 void multiply_on_all_threads() {

@@ -4,12 +4,12 @@
 #include "hyperslab/core/philox.hpp"
 #include "hyperslab/ops/image.hpp"
 
-// What one pixel becomes, for the CPU and the GPU: integers, and floats in a fixed order of
+// The arithmetic of one pixel, for the CPU and the GPU: integers, and floats in a fixed order of
 // operations. Sources that include this are compiled without merging products and sums.
 
 namespace hyperslab::ops {
 
-/// Of an output image; sums of its weights and fixed-point places stay within 32 bits.
+/// Rows or columns of an output image; sums of its weights and fixed-point places fit into 32 bits.
 inline constexpr std::int64_t kMostImageSize = 4096;
 
 struct Rgb {
@@ -30,9 +30,9 @@ HS_HOST_DEVICE inline int fraction_bits(bool bicubic) { return bicubic ? 2 : 0; 
 
 /// From where along one side the filter of an output pixel reads.
 struct ResizeAxis {
-  double begin = 0;       ///< of the part
+  double begin = 0;       ///< edge of the part, in input pixels
   double step = 1;        ///< input pixels an output pixel
-  double squeeze = 1;     ///< 1 / what the filter is stretched by where the image shrinks
+  double squeeze = 1;     ///< 1 / stretch of the filter, where the image shrinks
   double support = 1;     ///< half width of the stretched filter
   int low = 0, high = 0;  ///< input pixels that may be read: [low, high)
   bool bicubic = false;
@@ -69,7 +69,7 @@ struct Taps {
   int first;
   int count;
   double center;
-  double sum;  ///< of the weights
+  double sum;  ///< sum of the weights
 };
 
 /// The triangle, or the cubic convolution of Keys (1981) with a = -0.5.
@@ -112,7 +112,7 @@ HS_HOST_DEVICE inline int half_between(bool bicubic) {
 HS_HOST_DEVICE inline std::int16_t level_between(int sum, bool bicubic) {
   return static_cast<std::int16_t>(sum >> (kWeightBits - fraction_bits(bicubic)));
 }
-/// The same along columns.
+/// A sum along columns begins with this, and becomes a level of 8 bits.
 inline constexpr int kHalfWeight = 1 << (kWeightBits - 1);
 HS_HOST_DEVICE inline std::uint8_t to_level(int sum) {
   return static_cast<std::uint8_t>(clamped(sum >> kWeightBits, 0, 255));
@@ -137,7 +137,7 @@ HS_HOST_DEVICE inline Rgb blend(Rgb from, Rgb to, float factor) {
   return out;
 }
 
-/// What the operations on tables need to know of the image.
+/// True if an operation's table depends on the histogram of each channel.
 HS_HOST_DEVICE inline bool needs_histograms(ImageOperationKind kind) {
   return kind == ImageOperationKind::autocontrast || kind == ImageOperationKind::equalize;
 }

@@ -10,7 +10,7 @@
 namespace hyperslab::ops {
 namespace {
 
-constexpr double kStatisticFlops = 10;     // of one logit: largest, difference, exponential, sum
+constexpr double kStatisticFlops = 10;     // a logit's largest, difference, exponential, sum
 constexpr double kScaleFlops = 2;          // its gradient from the exponential
 constexpr Dim kMostTokens = Dim{1} << 24;  // f32 holds every integer up to here
 

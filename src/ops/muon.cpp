@@ -105,7 +105,7 @@ View orthogonalize(Context& ctx, CView x, const OrthogonalizeSpace& space) {
   const View polynomial = part(space.polynomial, {batch, side, side});
   normalize_matrices(ctx, x, now);
   for (int step = 0; step < kNewtonSchulzSteps; ++step) {
-    // Of a tall matrix the smaller product is x^T x, and the polynomial stands at the right.
+    // A tall matrix has the smaller product x^T x, and the polynomial on its right.
     matmul_gram(ctx, now, gram);
     matmul_add(ctx, {c, b}, gram, gram, gram, polynomial);
     matmul_add(ctx, {1, a}, wide ? polynomial : now, wide ? now : polynomial, now, next);

@@ -76,7 +76,7 @@ void TokenChooser::cut_to_top_p(double top_p) {
   const double least = (1 - top_p) * total / (2 * static_cast<double>(kept_));
   const auto light = std::partition(at(0), at(kept_),
                                     [&](std::int32_t id) { return weights_[index(id)] >= least; });
-  double held = 0;  // of the first `low`, which are too few
+  double held = 0;  // weight of the first `low` tokens, less than expected
   std::size_t low = 0;
   auto high = static_cast<std::size_t>(light - order_.begin());
   while (high - low > 1) {

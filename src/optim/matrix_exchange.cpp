@@ -93,10 +93,10 @@ class RoundBuilder {
   [[nodiscard]] Dim used() const { return room_.used(); }
 
  private:
-  /// Of a matrix, flat.
+  /// Memory of a matrix on this rank, flat.
   struct Held {
-    View part;   ///< this tensor rank's; absent where only the piece comes by
-    View piece;  ///< what this data rank updates of it
+    View part;   ///< this tensor rank's part; absent where only the piece comes by
+    View piece;  ///< elements of the part that this data rank updates
   };
   [[nodiscard]] bool is_mine(int owner) const {
     return owner == data_.rank * tensor_.size + tensor_.rank;
@@ -127,7 +127,7 @@ class RoundBuilder {
     return wholes;
   }
 
-  /// Where this rank's part lies, and a piece of what it updates; in the whole if that is here.
+  /// Takes room for this rank's part, in the whole where that is possible, and for its piece.
   Held take_part(const param::Param& param, const TensorCut& cut, int owner, const View& whole) {
     const Range mine = range_of(param, data_.rank);
     Held held;
@@ -142,7 +142,7 @@ class RoundBuilder {
     return held;
   }
 
-  /// The rows of this part that a data rank updates.
+  /// Elements of this rank's part, flat, that lie in a data rank's shard; all without shards.
   [[nodiscard]] Range range_of(const param::Param& param, int data_rank) const {
     if (!sharded_) return {0, param.numel()};
     const param::Bucket& bucket = group_.bucket_of(param);
@@ -258,7 +258,7 @@ MatrixExchange::MatrixExchange(const param::ParamGroup& group, bool sharded,
     : groups_(groups), sharded_(sharded) {
   const Member data(groups.data);
   const Member tensor(groups.tensor);
-  // Of data ranks that hold everything each has the matrices of all owners.
+  // Without shards every data rank has room for the matrices of all owners.
   const Dim of_an_owner = sharded ? groups.round_elements : groups.round_elements / data.size;
   const std::vector<MatrixRound> rounds =
       plan_matrix_rounds(group, data.size * tensor.size, of_an_owner);

@@ -46,8 +46,8 @@ class MatrixExchange {
     std::vector<Move> from_data_rank;
   };
 
-  /// Takes memory for the largest round, in the masters' dtype. `sharded`: whether data ranks
-  /// update their shards alone.
+  /// Takes memory for the largest round, in the masters' dtype. `sharded`: true if data ranks
+  /// update only their shards.
   MatrixExchange(const param::ParamGroup& group, bool sharded, const UpdateGroups& groups,
                  Arena& arena);
   [[nodiscard]] const std::vector<Round>& rounds() const { return rounds_; }

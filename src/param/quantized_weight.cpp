@@ -19,7 +19,7 @@ namespace {
 
 constexpr Dim kAlignment = 128;  // elements of an operand in a buffer
 constexpr int kBuffers = 2;
-constexpr Dim kRoundedBytes = Dim{16} << 20;  // of values that are rounded at once
+constexpr Dim kRoundedBytes = Dim{16} << 20;  // bytes of values that are rounded at once
 
 ops::QuantizedMatrix rows_of(const ops::QuantizedMatrix& matrix, Dim first, Dim count) {
   ops::QuantizedMatrix rows = matrix;

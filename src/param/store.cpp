@@ -151,7 +151,7 @@ const QuantizedWeight* ParamStore::add_quantized(const std::vector<Param*>& memb
   for (const Param* member : members) rows += member->stored_rows;
   const Param& first = *members.front();
   quantized.shape = {rows, first.part.count[1]};
-  // What is not a block's takes its input as it is.
+  // Tables and heads take their input unrounded: only blocks' matrices may round it.
   if (first.role != Role::matrix) quantized.spec.activations = ops::ActivationFormat::none;
   const bool cuts_rows = first.part.count[1] != first.global_shape[1];
   if (cuts_rows && quantized.spec.format == ops::WeightFormat::int8) {

@@ -80,7 +80,7 @@ class BackgroundPeers final : public Peers {
   std::condition_variable changed_;
   State state_ = State::idle;
   bool closed_ = false;
-  bool exchanges_ = false;  ///< what was asked for: parcels, or texts
+  bool exchanges_ = false;  ///< true if parcels were asked for; false: texts
   std::string text_;
   std::vector<std::string> texts_;
   std::span<const Parcel> sends_;

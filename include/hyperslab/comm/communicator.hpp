@@ -56,7 +56,7 @@ struct Traffic {
 /// operation.
 using Ticket = std::uint64_t;
 
-class FlightRecorder;  ///< what the watchdog sees of a communicator
+class FlightRecorder;  ///< records calls and waits for the watchdog
 
 /// One send or receive of a group; exactly one of the two views is present.
 struct Message {
@@ -275,7 +275,7 @@ class Communicator : public Background {
   std::vector<Open> open_;
   std::vector<Message> messages_;
   Traffic traffic_;
-  Recorder* recorder_ = nullptr;                     ///< of operations on CUDA
+  Recorder* recorder_ = nullptr;                     ///< records operations on CUDA, if there
   std::shared_ptr<FlightRecorder> flight_recorder_;  ///< null if there is no other member
 };
 

@@ -9,12 +9,12 @@ namespace hyperslab::comm {
 /// The role of a group: what its ranks share. A communicator gets it when it is made; all that
 /// depends on the kind of group asks for it.
 enum class GroupRole : std::uint8_t {
-  world,      ///< all ranks: the sums of a step
-  data,       ///< the same parameters, other samples
+  world,      ///< all ranks: they share the sums of a step
+  data,       ///< the parameters; each rank has other samples
   tensor,     ///< every layer
   pipeline,   ///< the layers, in stages
   tied,       ///< the embedding table of the first and the last pipeline stage
-  key_value,  ///< the same key-value heads of a tensor group
+  key_value,  ///< key-value heads, in a tensor group
   host,       ///< messages of setup and shutdown, not the data of a step
   other,
 };

@@ -11,8 +11,8 @@ namespace hyperslab::comm {
 /// Memory of the host that the control groups of a process allow, as Slurm and containers set it.
 struct MemoryLimit {
   std::size_t room_bytes = 0;  ///< limit less use; cached files count as free
-  int ranks = 1;               ///< of this host, as the launcher says: they share it
-  std::string folder;          ///< of the group with the least room
+  int ranks = 1;               ///< ranks of this host, as the launcher says: they share it
+  std::string folder;          ///< folder of the control group with the least room
   [[nodiscard]] std::size_t rank_bytes() const {
     return room_bytes / static_cast<std::size_t>(std::max(ranks, 1));
   }

@@ -18,29 +18,29 @@ struct CpuQuota {
 /// threads are cores.
 struct CoreLimits {
   std::string machine;           ///< equal for the processes of a machine; no spaces
-  int machine_cores = 1;         ///< that are online
+  int machine_cores = 1;         ///< cores that are online
   std::vector<int> cores;        ///< the affinity mask, ascending, not empty
-  std::vector<CpuQuota> quotas;  ///< of all control groups that the process is in
+  std::vector<CpuQuota> quotas;  ///< limits of all control groups that the process is in
   int requested_threads = 0;     ///< OMP_NUM_THREADS; 0: not set
   double load = 0;               ///< machine, last minute; 0: not known
 };
 
 /// The threads of one rank, and the reason. Counts of "here" are of its machine.
 struct ThreadShare {
-  int threads = 1;                ///< of this rank
-  int fair_threads = 1;           ///< what `threads` is if OMP_NUM_THREADS is not set
+  int threads = 1;                ///< threads of this rank
+  int fair_threads = 1;           ///< threads of this rank without OMP_NUM_THREADS
   int requested_threads = 0;      ///< OMP_NUM_THREADS; 0: not set
   double cores = 1;               ///< this rank's share of cores; below 1 if there are more ranks
-  int allowed_cores = 1;          ///< in this rank's affinity mask
+  int allowed_cores = 1;          ///< cores in this rank's affinity mask
   bool cores_are_shared = false;  ///< another rank may run on a core of this one
   int ranks_here = 1;
-  int threads_here = 1;        ///< of all ranks
-  int open_cores_here = 1;     ///< that the ranks may use together, by masks and quotas
-  int machine_cores = 1;       ///< that are online
-  int fewest_threads = 1;      ///< of any rank of the world
-  int most_threads = 1;        ///< of any rank of the world
+  int threads_here = 1;        ///< threads of all ranks
+  int open_cores_here = 1;     ///< cores that the ranks may use together, by masks and quotas
+  int machine_cores = 1;       ///< cores that are online
+  int fewest_threads = 1;      ///< least `threads` of any rank of the world
+  int most_threads = 1;        ///< largest `threads` of any rank of the world
   double busiest_load = 0;     ///< load of the machine with the most a core
-  int busiest_cores = 1;       ///< that are online there
+  int busiest_cores = 1;       ///< cores that are online there
   std::optional<bool> yields;  ///< true if MPI gives up the core while it waits; not known: none
   [[nodiscard]] bool more_ranks_than_cores() const { return ranks_here > open_cores_here; }
 };

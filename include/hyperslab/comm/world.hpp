@@ -91,7 +91,7 @@ class World final : public Peers {
  private:
   friend class Watchdog;
   class RecordedMessage;
-  struct Impl;  ///< what needs mpi.h
+  struct Impl;  ///< members that need mpi.h
   /// The flight recorders of the communicators of this process.
   [[nodiscard]] std::shared_ptr<FlightRecorders> flight_recorders() const;
   World(const World& whole, std::unique_ptr<Impl> impl);

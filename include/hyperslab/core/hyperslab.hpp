@@ -70,7 +70,7 @@ class HyperslabRuns {
   [[nodiscard]] std::int64_t first_after(std::int64_t source) const;
 
  private:
-  std::array<Dim, kMaxRank> counts_{};  ///< of the outer dimensions, over which runs are numbered
+  std::array<Dim, kMaxRank> counts_{};  ///< counts of the outer dimensions, which number the runs
   std::array<Dim, kMaxRank> source_strides_{};
   std::array<Dim, kMaxRank> target_strides_{};
   int outer_ = 0;

@@ -21,7 +21,7 @@ struct OpSize {
   };
   double flops = 0;
   double bytes = 0;                   ///< that a perfect implementation reads and writes
-  DType dtype = DType::f32;           ///< of the first operand
+  DType dtype = DType::f32;           ///< dtype of the first operand
   std::vector<Extent> operands = {};  ///< in the order in which the op names them
   friend bool operator==(const OpSize&, const OpSize&) = default;
 };
@@ -30,9 +30,9 @@ struct OpSize {
 struct Operation {
   enum class Kind : std::uint8_t {
     compute,     ///< an op
-    collective,  ///< starts
-    exchange,    ///< of messages starts
-    wait,        ///< what follows needs the collective or exchange of the ticket
+    collective,  ///< a collective starts
+    exchange,    ///< an exchange of messages starts
+    wait,        ///< later operations need the collective or exchange of the ticket
   };
   struct Message {
     bool sends = false;
@@ -40,15 +40,15 @@ struct Operation {
     double bytes = 0;
   };
   Kind kind = Kind::compute;
-  std::string_view name = {};       ///< of the op, or the call: "all_reduce"; a literal
+  std::string_view name = {};       ///< name of the op, or the call: "all_reduce"; a literal
   std::string_view component = {};  ///< the recorder's innermost open scope; a literal
   Phase phase = Phase::other;
   int microbatch = -1;                 ///< -1: none
-  OpSize size = {};                    ///< of an op
-  std::string_view group = {};         ///< of communication; a literal
-  std::uint64_t ticket = 0;            ///< of communication: counted from 1 in each group
-  double bytes = 0;                    ///< of a collective, as Traffic counts them
-  std::vector<Message> messages = {};  ///< of an exchange
+  OpSize size = {};                    ///< compute: size of the op
+  std::string_view group = {};         ///< communication: name of the group; a literal
+  std::uint64_t ticket = 0;            ///< communication: counted from 1 in each group
+  double bytes = 0;                    ///< collective: bytes as Traffic counts them
+  std::vector<Message> messages = {};  ///< exchange: its sends and receives
 };
 
 /// The operations that a context on `meta` enqueues on its compute stream, in order.

@@ -14,12 +14,12 @@
 
 namespace hyperslab {
 
-/// Kinds of the host's calls to CUDA. A step should make none of the first two.
+/// Kinds of the host's calls to CUDA. A step should make no allocation and no synchronization.
 enum class CallKind : std::uint8_t {
   other,
   allocation,       ///< takes, registers or gives back memory, or instantiates a graph
   synchronization,  ///< the host waits, also in a copy that is not asynchronous
-  launch,           ///< of a kernel
+  launch,           ///< starts a kernel
   graph_launch,
 };
 [[nodiscard]] std::string_view name_of(CallKind kind);
@@ -42,19 +42,19 @@ struct KernelTime {
   Phase phase = Phase::other;  ///< in which the host launched it
   std::int64_t calls = 0;
   double seconds = 0;                     ///< on the device (OwnTime), of all calls together
-  std::vector<double> call_seconds = {};  ///< of each call, in the order in which they ended
+  std::vector<double> call_seconds = {};  ///< one for each call, in the order in which they ended
 };
 
 /// A kernel, a copy or a fill on the device.
 struct DeviceEvent {
-  std::string name;            ///< of a kernel readable; else "copy host to device", "fill", ...
+  std::string name;            ///< readable for a kernel; else "copy host to device", "fill", ...
   std::string stream;          ///< see name_stream; "stream 17" if it has no name
   Phase phase = Phase::other;  ///< in which the host enqueued it, with the next two
   std::string_view component = "other";
   int microbatch = -1;
-  std::int64_t bytes = 0;       ///< of copies and fills
-  std::int64_t operation = -1;  ///< of communication: its index in the recorder's operations()
-  double begin_seconds = 0;     ///< of kernels see OwnTime
+  std::int64_t bytes = 0;       ///< size of a copy or fill
+  std::int64_t operation = -1;  ///< communication: index in the recorder's operations(); else -1
+  double begin_seconds = 0;     ///< for a kernel, see OwnTime
   double end_seconds = 0;       ///< both on the host's monotonic clock
 };
 
@@ -62,7 +62,7 @@ struct DeviceEvent {
 /// the device before one of them counts as its own: streams wait for other members there.
 struct CommunicationTime {
   double seconds = 0;          ///< with at least one of them on the device
-  double exposed_seconds = 0;  ///< of these, with no other kernel beside them
+  double exposed_seconds = 0;  ///< part of `seconds` with no other kernel beside them
 };
 
 /// When a kernel or a copy between devices was on the device.
@@ -96,7 +96,7 @@ class Profiler {
     calls_and_kernels,
     timeline,  ///< these, and events()
   };
-  /// Whether a kernel communicates, by its readable name.
+  /// Returns true if a kernel communicates, by its readable name.
   using IsCommunication = bool (*)(std::string_view kernel);
 
   /// Why there can be none here, with what to do; empty if CUPTI was opened. It may still refuse
@@ -127,7 +127,7 @@ class Profiler {
   /// them; those outside of ops are left out.
   struct OpKernels {
     std::int64_t calls = 0;
-    double seconds = 0;  ///< of all of them
+    double seconds = 0;  ///< sum over all calls
   };
   [[nodiscard]] std::map<std::int64_t, OpKernels> op_kernels() const;
 

@@ -58,7 +58,7 @@ struct TraceEvent {
 struct TraceOperation {
   std::string_view group;      ///< a literal
   std::string_view operation;  ///< a literal
-  std::uint64_t ticket = 0;    ///< of collectives the same on all members
+  std::uint64_t ticket = 0;    ///< for a collective, equal on all members
   std::int64_t bytes = 0;
   int microbatch = -1;
   double call_seconds = 0;
@@ -70,7 +70,7 @@ struct TraceOperation {
 /// order of their calls.
 struct TraceMessage {
   std::string_view group;    ///< a literal
-  std::uint64_t ticket = 0;  ///< of the exchange
+  std::uint64_t ticket = 0;  ///< ticket of the exchange
   bool sends = false;
   int peer = 0;  ///< member of the group
   std::int64_t bytes = 0;
@@ -215,7 +215,7 @@ class Recorder {
   };
   StepTimes times_;
   std::vector<Interval> reducing_;  ///< apart from each other, ascending
-  double counted_until_ = 0;        ///< what lies before is in reduce_busy_seconds
+  double counted_until_ = 0;        ///< times before it are in reduce_busy_seconds
   std::vector<TraceEvent> events_;
   std::vector<TraceOperation> operations_;
   std::vector<TraceMessage> messages_;

@@ -21,8 +21,8 @@ namespace hyperslab::model {
 /// Room for the keys and values of texts that are continued together.
 struct CacheSize {
   Dim rows = 0;    ///< texts at most; 0: the microbatch
-  Dim tokens = 0;  ///< of a text at most; 0: the sequence
-  Dim pages = 0;   ///< of all texts; 0: as many as they can need
+  Dim tokens = 0;  ///< tokens of a text at most; 0: the sequence
+  Dim pages = 0;   ///< pages of all texts; 0: as many as they can need
 
   [[nodiscard]] Dim page_tokens() const { return cache_page_tokens(tokens); }
   [[nodiscard]] Dim pages_of_text() const { return (tokens + page_tokens() - 1) / page_tokens(); }

@@ -27,7 +27,7 @@ enum class RopeScaling : std::uint8_t { none, linear, llama3, yarn };
 /// The angles of rotary positions, by position and dimension.
 struct RopeSpec {
   double theta = 10000;
-  double fraction = 1;  ///< of a head's dimensions that are turned, the first ones
+  double fraction = 1;  ///< share of a head's dimensions that are turned, the first ones
   RopeScaling scaling = RopeScaling::none;
   double factor = 1;            ///< context / original_context, of all scalings
   Dim original_context = 0;     ///< that the model was trained on; llama3 and yarn
@@ -43,8 +43,8 @@ struct RopeSpec {
 [[nodiscard]] Dim rotated_width(const RopeSpec& spec, Dim head_width);
 
 struct RopeAngles {
-  std::vector<double> frequencies;  ///< of every pair of dimensions, radians a position
-  double magnitude = 1;             ///< of cosines and sines
+  std::vector<double> frequencies;  ///< radians a position, for every pair of dimensions
+  double magnitude = 1;             ///< factor of cosines and sines
 };
 /// As transformers' ROPE_INIT_FUNCTIONS compute them.
 [[nodiscard]] RopeAngles rope_angles(const RopeSpec& spec, Dim head_width);

@@ -105,13 +105,13 @@ struct ModelSpec {
   QkNorm qk_norm = QkNorm::none;
   AttentionSpec scores = {};
   double logit_softcap = 0;   ///< as AttentionSpec::softcap, of the head's logits
-  bool qkv_bias = false;      ///< of queries, keys and values where `bias` is false
+  bool qkv_bias = false;      ///< queries, keys and values have biases where `bias` is false
   bool unbiased_qkv = false;  ///< queries, keys and values have none where `bias` is true
   bool tie_embeddings = true;
   double dropout = 0;
   AttentionPath attention = AttentionPath::automatic;
-  nn::InitRule init = nn::InitRule::normal;  ///< of matrices
-  double init_std = 0.02;                    ///< of those by InitRule::normal, and of tables
+  nn::InitRule init = nn::InitRule::normal;  ///< initial values of matrices
+  double init_std = 0.02;                    ///< deviation with InitRule::normal, and of tables
   /// The standard deviation of the initial learned positions and class token of images; 0:
   /// init_std.
   double position_std = 0;

@@ -17,7 +17,7 @@ namespace hyperslab::model {
 
 /// Contiguous units of the model that a rank runs without a transfer in between.
 struct Chunk {
-  int first_unit = 0;  ///< of the model
+  int first_unit = 0;  ///< index in the model
   int units = 0;
   int slots = 1;  ///< microbatches whose activations are kept at once
 };
@@ -29,21 +29,21 @@ struct StageOptions {
   std::vector<Chunk> chunks;  ///< empty: one, of the whole model
   bool training = true;       ///< false: no gradients are planned and all blocks share one slot
   Generation generation = Generation::none;
-  CacheSize cache_size;         ///< of texts that are continued; resolved() by the stage
+  CacheSize cache_size;         ///< room for texts that are continued; resolved() by the stage
   bool split_backward = false;  ///< backward comes in two parts, for the input and for weights
   nn::Recompute recompute = nn::Recompute::none;
   DType compute = DType::f32;
-  bool bf16_gradients = false;  ///< of parameters, if computing in bf16
+  bool bf16_gradients = false;  ///< gradients of parameters are bf16, if computing in bf16
   bool documents = false;       ///< tokens attend to their own document alone: Batch::first_keys
   bool fused_attention = true;  ///< if the model leaves the choice: scores are not kept
-  float z_loss = 0;             ///< of a training pass, see ops::LossRows
-  std::uint64_t seed = 0;       ///< of initial values and dropout
+  float z_loss = 0;             ///< weight in a training pass, see ops::LossRows
+  std::uint64_t seed = 0;       ///< seed of initial values and dropout
   nn::TensorGroup tensor;
-  param::HolderRanks ranks;                ///< of this rank among those with the same parameters
+  param::HolderRanks ranks;                ///< this rank among those with the same parameters
   std::vector<param::Role> trained_roles;  ///< the others are frozen; empty: all are trained
   nn::AdapterConfig adapter;               ///< if there are adapters, they alone are trained
   nn::Fp8Config fp8;
-  param::MatrixStorage storage;  ///< of matrices, if it is not as values
+  param::MatrixStorage storage;  ///< formats of matrices, if not their values' own
   Dim vocabulary_multiple = 1;   ///< the vocabulary is padded to a multiple of it on every rank
   std::size_t bucket_bytes = 16U << 20;
   std::size_t logits_bytes = 32U << 20;  ///< largest chunk of logits

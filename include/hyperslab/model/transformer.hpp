@@ -38,7 +38,7 @@ class Transformer final : public Architecture {
     View sines;
   };
   RopeMemory rope_;
-  RopeMemory local_rope_;  ///< of layers with a window, if their base is another
+  RopeMemory local_rope_;  ///< for layers with a window, if their base is another
 };
 
 }  // namespace hyperslab::model

@@ -49,7 +49,7 @@ struct UnitCall {
   const Batch& batch;
   Mode mode = Mode::train;
   StepViews step = {};
-  Accumulate accumulate = Accumulate::no;  ///< of parameter gradients
+  Accumulate accumulate = Accumulate::no;  ///< for gradients of parameters
   nn::BackwardPart part = nn::BackwardPart::both;
   View d = {};                ///< stream: the gradient of the residual stream, see Unit::backward
   ops::TokenPosition past{};  ///< Mode::decode: tokens in the cache

@@ -16,7 +16,7 @@ namespace hyperslab::nn {
 /// Arguments of a pass through a linear layer besides its operands, for its adapters and its
 /// products of FP8 values.
 struct LinearPass {
-  ops::Dropout dropout = {};  ///< of the adapters' input
+  ops::Dropout dropout = {};  ///< mask of the adapters' input
   View reduced = {};          ///< (..., ranks): s x A^T, that backward_weight finds as forward left
                               ///< it; absent: computed each time
   View reduced_gradient = {};  ///< (..., ranks): s dy B, likewise of backward_input; or absent
@@ -76,7 +76,7 @@ class Adapter {
  private:
   /// One adapted output.
   struct Part {
-    Dim first_column = 0;  ///< of y, on this rank
+    Dim first_column = 0;  ///< column of y, on this rank
     Dim columns = 0;
   };
   struct Scratch;

@@ -36,7 +36,7 @@ struct AdapterConfig {
   double alpha = 16;
   bool rank_scaled = false;                 ///< rsLoRA (Kalajdzievski 2023)
   std::vector<AdapterTarget> targets = {};  ///< empty: all
-  double dropout = 0;                       ///< of the adapter's input alone
+  double dropout = 0;                       ///< rate for the adapter's input alone
 
   [[nodiscard]] explicit operator bool() const { return rank > 0; }
   /// alpha / rank, or alpha / sqrt(rank) if rank_scaled.

@@ -36,12 +36,12 @@ struct BlockConfig {
   bool keep_probabilities = false;  ///< the reference attention
   bool sinks = false;               ///< a learned logit a head in attention's softmax
   float dropout = 0;
-  float drop_path = 0;  ///< of the last block
+  float drop_path = 0;  ///< rate of the last block
   DropPathRule drop_path_rule = DropPathRule::linear;
-  int layers = 1;          ///< of the model
-  std::uint64_t seed = 0;  ///< of the masks of dropout and drop_path
+  int layers = 1;          ///< blocks of the model
+  std::uint64_t seed = 0;  ///< seed of the masks of dropout and drop_path
   MatrixInit init;
-  MatrixInit residual_init;  ///< of matrices that add to the residual stream
+  MatrixInit residual_init;  ///< for matrices that add to the residual stream
   TensorGroup group;
   Recompute recompute = Recompute::none;
   bool split_backward = false;  ///< slots keep what the weight half of backward needs
@@ -89,7 +89,7 @@ struct ActivationSpec {
   Dim B = 1;
   Dim T = 1;
   DType compute = DType::f32;
-  DType statistics = DType::f32;  ///< of norms and attention
+  DType statistics = DType::f32;  ///< dtype of norms and attention
 };
 
 /// `training`: also takes what backward needs.
@@ -121,7 +121,7 @@ struct BackwardPass {
   const RopeTables& rope;
   const BatchInfo& batch;
   const Scratch& scratch;
-  Accumulate accumulate = Accumulate::no;  ///< of parameter gradients
+  Accumulate accumulate = Accumulate::no;  ///< for gradients of parameters
   BackwardPart part = BackwardPart::both;
   /// True if the sublayers compute no gradients of their outputs' biases (StreamBiases).
   bool skips_output_biases = false;
@@ -249,7 +249,7 @@ class Mlp {
   [[nodiscard]] View gradient_of_pre(BackwardPart part, const Slot& slot) const;
   BlockConfig config_;
   int layer_ = 0;
-  Dim ffn_width_ = 0;  ///< of this rank
+  Dim ffn_width_ = 0;  ///< columns on this rank
   Linear up_;
   Linear down_;
 };

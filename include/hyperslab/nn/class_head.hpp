@@ -10,15 +10,15 @@ namespace hyperslab::nn {
 struct ClassHeadConfig {
   Dim width = 0;
   Dim classes = 0;
-  Dim columns = 0;          ///< of the logits, with padding
-  Dim tokens = 0;           ///< of a sample
+  Dim columns = 0;          ///< columns of the logits, with padding
+  Dim tokens = 0;           ///< tokens of a sample
   bool class_token = true;  ///< is pooled; else the mean of all tokens
   double label_smoothing = 0;
-  float logit_scale = 1;  ///< of the products, before the bias
+  float logit_scale = 1;  ///< factor of the products, before the bias
   MatrixInit init;
   ops::NormKind norm = ops::NormKind::layernorm;  ///< after pooling
   float norm_eps = 1e-6F;
-  bool bias = true;  ///< of the norm
+  bool bias = true;  ///< true if the norm has a bias
   TensorGroup group;
 };
 

@@ -17,10 +17,10 @@ struct EmbeddingConfig {
   Dim width = 0;
   Dim context = 0;
   PositionTable positions = PositionTable::none;
-  float scale = 1;          ///< of the token embedding, see model.embedding_scale
-  float logit_scale = 1;    ///< of the head's products, before a softcap
-  float logit_softcap = 0;  ///< of the head; 0: none
-  float z_loss = 0;         ///< of the head's loss, see ops::LossRows; 0: none
+  float scale = 1;          ///< factor of the token embedding, see model.embedding_scale
+  float logit_scale = 1;    ///< factor of the head's products, before a softcap
+  float logit_softcap = 0;  ///< cap of the head's logits; 0: none
+  float z_loss = 0;         ///< weight in the head's loss, see ops::LossRows; 0: none
   float dropout = 0;
   std::uint64_t seed = 0;
   float init_std = 0.02F;

@@ -36,7 +36,7 @@ class Fp8Product {
     /// (kAmaxes) f32: the amaxes of x and, unless their FP8 values are kept, of the
     /// weights, which forward leaves for both, and of dy; absent: they are found again.
     View amax{};
-    /// Whether those of x and of dy lie there already: whoever wrote the values found them.
+    /// `given` if the writer of x, or of dy, has put its amax there.
     ops::Fp8Amax input = ops::Fp8Amax::found;
     ops::Fp8Amax output_gradient = ops::Fp8Amax::found;
     Fp8Weights weights = Fp8Weights::rounded;

@@ -19,19 +19,19 @@ enum class Parallel : std::uint8_t { column, row };
 /// One of the named tensors whose outputs lie side by side.
 struct LinearOutput {
   std::string name;     ///< "blocks.0.attention.query"
-  Dim width = 0;        ///< of the global tensor
-  Hyperslab part = {};  ///< of (width): outputs that this rank computes; of rank 0: all
+  Dim width = 0;        ///< outputs of the global tensor
+  Hyperslab part = {};  ///< outputs that this rank computes; without dimensions: all
   int replicas = 1;     ///< ranks that compute the same ones
   int replica = 0;
 
-  /// `part`, or all if it is of rank 0.
+  /// `part`, or all outputs if it has no dimensions.
   [[nodiscard]] Hyperslab rows() const {
     return part.offset.rank() == 0 ? Hyperslab::whole({width}) : part;
   }
 };
 
 struct LinearOptions {
-  Dim input_width = 0;  ///< of the global tensor
+  Dim input_width = 0;  ///< inputs of the global tensor
   bool bias = true;
   MatrixInit init = {};
   Parallel parallel = Parallel::column;

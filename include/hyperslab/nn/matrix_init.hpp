@@ -16,7 +16,7 @@ enum class InitRule : std::uint8_t { normal, xavier };
 /// count as one matrix.
 struct MatrixInit {
   InitRule rule = InitRule::normal;
-  float std = 0.02F;  ///< of `normal`
+  float std = 0.02F;  ///< standard deviation with `normal`
   [[nodiscard]] float std_of(Dim inputs, Dim outputs) const {
     return rule == InitRule::normal ? std : std::sqrt(2.0F / static_cast<float>(inputs + outputs));
   }

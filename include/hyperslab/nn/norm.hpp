@@ -26,7 +26,7 @@ class Norm {
     View out;   ///< stream; absent for NormKind::none
     View mean;  ///< rows of the stream, layernorm only
     View rstd;  ///< rows of the stream
-    CView x;    ///< what was normalized: the sum, or the residual if there was no delta
+    CView x;    ///< input that was normalized: the sum, or the residual without a delta
     [[nodiscard]] CView y() const { return out ? CView(out) : x; }
     /// The memory of a slot for count.B samples of count.T tokens, in all at most as many tokens as
     /// it was planned for.

@@ -8,15 +8,15 @@
 namespace hyperslab::nn {
 
 struct PatchEmbeddingConfig {
-  Dim patches = 0;       ///< of an image
-  Dim patch_values = 0;  ///< of a patch
+  Dim patches = 0;       ///< patches of an image
+  Dim patch_values = 0;  ///< values of a patch
   Dim width = 0;
   bool class_token = true;
   PositionTable positions = PositionTable::learned;  ///< fixed: sinusoids of row and column
   float dropout = 0;
   std::uint64_t seed = 0;
   MatrixInit init;
-  float position_std = 0.02F;  ///< of learned positions and the class token
+  float position_std = 0.02F;  ///< initial standard deviation of positions and class token
   TensorGroup group;
   [[nodiscard]] Dim tokens() const { return patches + (class_token ? 1 : 0); }
 };

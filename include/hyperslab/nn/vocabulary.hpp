@@ -11,8 +11,8 @@ namespace hyperslab::nn {
 struct VocabularySplit {
   VocabularySplit() = default;
   VocabularySplit(const TensorGroup& group, Dim vocabulary, Dim multiple);
-  ops::VocabularyShard shard;  ///< of this rank
-  Dim rows = 0;                ///< with padding, equal on all ranks
+  ops::VocabularyShard shard;  ///< rows of this rank
+  Dim rows = 0;                ///< rows with padding, equal on all ranks
 };
 
 }  // namespace hyperslab::nn

@@ -13,7 +13,7 @@ enum class Activation : std::uint8_t {
   relu_squared,  ///< max(x, 0)^2 (So et al. 2021)
   swiglu,        ///< silu(gate) * up (Shazeer 2020)
   geglu,         ///< gelu(gate) * up, exact gelu (Shazeer 2020)
-  geglu_tanh,    ///< the same with its tanh approximation, as in Gemma
+  geglu_tanh,    ///< gelu_tanh(gate) * up, as in Gemma
 };
 
 [[nodiscard]] constexpr bool is_gated(Activation activation) {

@@ -88,7 +88,7 @@ struct AttentionScores {
 /// (B, H, T) f32 (f64 for f64), kept for backward.
 void attention_forward(Context& ctx, const HeadLayout& layout, const AttentionScores& scores,
                        CView qkv, View out, View log_sum_exp);
-/// What forward read and kept.
+/// The operands and outputs of attention_forward that its backward reads.
 struct AttentionSaved {
   CView qkv;
   CView out;
@@ -122,7 +122,7 @@ void attention_sinks_backward(Context& ctx, const HeadLayout& layout, CView dout
 void attention_reference_forward(Context& ctx, const HeadLayout& layout,
                                  const AttentionScores& scores, CView qkv, const Dropout& dropout,
                                  View out, View probabilities);
-/// What forward read and kept.
+/// The operands of attention_reference_forward and the probabilities that its backward reads.
 struct AttentionReferenceSaved {
   CView qkv;
   CView probabilities;

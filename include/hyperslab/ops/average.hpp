@@ -7,7 +7,7 @@
 namespace hyperslab::ops {
 
 struct AverageConstants {
-  float weight = 0;             ///< of the newest weights: 1 - decay
+  float weight = 0;             ///< factor of the newest weights: 1 - decay
   std::int64_t start_step = 0;  ///< updates before averaging begins
 };
 

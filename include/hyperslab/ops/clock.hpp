@@ -26,7 +26,7 @@ struct DeviceClock {
 /// The sums of a step, for the host.
 struct ClockReading {
   std::int64_t step = 0;
-  std::uint64_t counters_ns = 0;  ///< what DeviceClock::counters grew by
+  std::uint64_t counters_ns = 0;  ///< increase of DeviceClock::counters in the step
   std::array<std::uint64_t, kClockSlots> ns{};
 };
 

@@ -12,7 +12,7 @@ namespace hyperslab::ops {
 /// The matrix of a linear layer, of elements or of codes, and its bias or none.
 struct BlockWeights {
   CView weight{};                         ///< (M, K); absent with codes
-  std::optional<CQuantizedMatrix> codes;  ///< of shape (M, K), multiplied without int8 activations
+  std::optional<CQuantizedMatrix> codes;  ///< codes (M, K), multiplied without int8 activations
   CView bias{};                           ///< (M)
   [[nodiscard]] Shape shape() const { return codes ? codes->shape : weight.shape(); }
 };
@@ -48,7 +48,7 @@ struct DecodeStream {
   View mlp_sum;        ///< that and what attention gives
   View qkv;            ///< (1, 1, packed)
   View activated;      ///< (1, 1, F)
-  View out;            ///< what the feed-forward network gives; may alias delta
+  View out;            ///< output of the feed-forward network; may alias delta
 };
 
 /// One token through a whole block in one kernel, which reads every weight once and leaves the

@@ -68,8 +68,8 @@ struct ImageAugmentation {
   ImageOperation operations[kMostImageOperations] = {};  ///< one after the other
   ImageMix mix = ImageMix::none;
   std::int32_t partner = -1;  ///< the image of the batch that it is mixed with; -1: none
-  float weight = 1;           ///< of the image itself in mixup
-  ImageBox cut;               ///< what cutmix takes from the partner
+  float weight = 1;           ///< share of the image itself in mixup
+  ImageBox cut;               ///< pixels that cutmix takes from the partner
   ImageBox erase;             ///< becomes 0 after normalization, before it is mixed
 };
 static_assert(std::is_trivially_copyable_v<SourceImage> &&
@@ -80,8 +80,8 @@ struct ImageOutput {
   Dim size = 224;    ///< rows and columns
   Dim patch = 16;    ///< rows and columns; divides `size`
   Dim channels = 3;  ///< 3, or 1: the luma of Rec. 601 as Pillow rounds it
-  std::array<float, 3> mean = {0.485F, 0.456F, 0.406F};       ///< of the channels in [0, 1]
-  std::array<float, 3> deviation = {0.229F, 0.224F, 0.225F};  ///< likewise
+  std::array<float, 3> mean = {0.485F, 0.456F, 0.406F};       ///< means of the channels in [0, 1]
+  std::array<float, 3> deviation = {0.229F, 0.224F, 0.225F};  ///< their standard deviations
   bool bicubic = false;                                       ///< else bilinear
 };
 

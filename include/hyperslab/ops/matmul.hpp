@@ -28,7 +28,7 @@ struct BasicColumns {
   AnyView matrix;
   Dim first = 0;
   Dim count = 0;
-  Trans trans = Trans::no;  ///< of an operand
+  Trans trans = Trans::no;  ///< op(), if it is an operand
 };
 using Columns = BasicColumns<View>;
 using CColumns = BasicColumns<CView>;

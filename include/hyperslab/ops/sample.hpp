@@ -16,7 +16,7 @@ struct TokenChoice {
   std::uint64_t draw = 0;    ///< uniform; of all weights together it takes draw / 2^64
   double temperature = 1.0;  ///< 0: the likeliest token
   double top_p = 1.0;        ///< nucleus (Holtzman et al. 2020); 1: all
-  double min_p = 0;          ///< of the likeliest's probability (Nguyen et al. 2024); 0: all
+  double min_p = 0;          ///< share of the largest probability (Nguyen et al. 2024); 0: all
   std::int64_t top_k = 0;    ///< 0: all
 };
 static_assert(std::is_trivially_copyable_v<TokenChoice> && sizeof(TokenChoice) == 40);

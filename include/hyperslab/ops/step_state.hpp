@@ -31,7 +31,7 @@ struct StepState {
 /// Indices of the vector that is all-reduced over the world once a step. dtype: f32, or f64 if the
 /// model computes in f64.
 enum SumIndex : int {
-  kSumNormSquared = 0,  ///< of the gradients, each element counted once
+  kSumNormSquared = 0,  ///< squared norm of the gradients, each element counted once
   kSumNonFinite,        ///< gradients that are not finite
   kSumLoss,             ///< nats, summed over counted tokens
   kSumTokens,           ///< counted tokens
@@ -50,7 +50,7 @@ struct StepResult {
   double correct = 0;
   double correct5 = 0;
   double z_loss_sum = 0;
-  double gradient_norm = 0;  ///< of the true gradient, before clipping
+  double gradient_norm = 0;  ///< norm of the unscaled gradient, before clipping
   float learning_rate = 0;
   float loss_scale = 1;
   std::int64_t skipped_steps = 0;  ///< up to here, over the whole run

@@ -41,13 +41,13 @@ struct OptimizerConfig {
   std::array<double, 2> betas = {0.9, 0.95};  ///< two moments'
   double eps = 1e-8;                          ///< added to the second moment's root
   double momentum = 0.9;                      ///< decay of one moment
-  double weight_decay = 0.1;                  ///< of matrices
+  double weight_decay = 0.1;                  ///< for matrices; other parameters see below
   bool decay_embeddings = true;               ///< token and position tables, patch matrix
   bool decay_norms_and_biases = false;
   bool cautious_decay = false;        ///< needs traits_of(name).decouples_decay: ops::DecayRule
   StateKind state = StateKind::fp32;  ///< bf16 where traits_of(name).has_bf16_state
   double clip_norm = 1.0;             ///< 0: no clipping
-  double ema_decay = 0;               ///< of the exponential moving average of the weights; 0: none
+  double ema_decay = 0;               ///< decay of the moving average of the weights; 0: none
   std::int64_t ema_start_step = 0;    ///< updates before averaging begins
   bool evaluate_ema = false;          ///< validation, tasks and samples take the average
   /// True if an average of the weights is kept.
@@ -59,7 +59,7 @@ struct OptimizerConfig {
 struct ScheduleConfig {
   ScheduleKind name = ScheduleKind::cosine;
   std::int64_t warmup_steps = 0;
-  double final_fraction = 0.1;  ///< of lr, reached exactly at the last step
+  double final_fraction = 0.1;  ///< share of lr, reached exactly at the last step
   double decay_fraction = 0.2;  ///< wsd: share of the steps that decay, at the end
   friend bool operator==(const ScheduleConfig&, const ScheduleConfig&) = default;
 };

@@ -27,8 +27,8 @@ enum class Init : std::uint8_t { normal, zeros, ones };
 /// The storage of the values of frozen matrices.
 enum class StorageFormat : std::uint8_t {
   compute,  ///< the dtype that the run computes in
-  bf16,     ///< the same in runs that compute in bf16
-  int8,     ///< as ops::WeightFormat has it, and the others
+  bf16,     ///< as compute, and only in runs that compute in bf16
+  int8,     ///< ops::WeightFormat::int8; int4 and nf4 likewise
   int4,
   nf4,
 };
@@ -64,7 +64,7 @@ struct QuantizationSpec {
 /// The formats in which matrices (Role::matrix) are stored and multiplied, if not that of their
 /// values.
 struct MatrixStorage {
-  std::optional<QuantizationSpec> frozen = std::nullopt;   ///< of frozen ones
+  std::optional<QuantizationSpec> frozen = std::nullopt;   ///< format of frozen matrices
   std::optional<QuantizationSpec> trained = std::nullopt;  ///< fake quantization of trained ones
   bool embeddings = false;  ///< true if `frozen` is also of tables (Role::embedding)
   bool head = false;        ///< likewise of Role::head
@@ -85,7 +85,7 @@ struct Placement {
     partial,    ///< every rank the whole; its gradient is one term of a sum over the axis
   };
   Kind kind = Kind::shard;
-  int dim = 0;  ///< of shard
+  int dim = 0;  ///< dimension that Kind::shard cuts
   [[nodiscard]] bool is_shard() const { return kind == Kind::shard; }
   [[nodiscard]] bool is_partial() const { return kind == Kind::partial; }
 };
@@ -103,12 +103,12 @@ struct Placements {
 
 /// The declaration of a parameter by its layer.
 struct ParamSpec {
-  std::string name;  ///< of the model: "blocks.0.attention.query.weight"
-  Shape shape;       ///< of the global tensor, one or two dimensions
+  std::string name;  ///< name in the model: "blocks.0.attention.query.weight"
+  Shape shape;       ///< shape of the global tensor, one or two dimensions
   Role role = Role::matrix;
   Init init = Init::normal;
   float init_std = 0;
-  Hyperslab part = {};  ///< that this rank holds; of rank 0: all of the tensor
+  Hyperslab part = {};  ///< part that this rank holds; without dimensions: the whole tensor
   Dim stored_rows = 0;  ///< first dimension in memory, with padding; 0: as `part`
   Placements placement = {};
   int replicas = 1;  ///< ranks of the tensor group that hold the same shard (key-value heads)

@@ -20,18 +20,18 @@ namespace hyperslab::param {
 struct Param {
   std::string name;
   Shape global_shape;
-  Hyperslab part;       ///< of the global tensor
+  Hyperslab part;       ///< part of the global tensor
   Dim stored_rows = 0;  ///< first dimension in memory; rows beyond part.count[0] are padding, zero
   Role role = Role::matrix;
   Init init = Init::zeros;
   float init_std = 0;
   float rate = 1;       ///< factor of the learning rate
-  float muon_rate = 1;  ///< the same if Muon updates it
+  float muon_rate = 1;  ///< factor of the learning rate if Muon updates it
   Placements placement;
   int replicas = 1;
   int replica = 0;
-  int unit = 0;        ///< of the stage: embedding, block or head that it belongs to
-  bool owned = true;   ///< of the ranks that hold this part, this one counts and stores it
+  int unit = 0;        ///< index in the stage: embedding, block or head that it belongs to
+  bool owned = true;   ///< this rank counts and stores the part, of those that hold it
   Dim flat_begin = 0;  ///< elements from the start of the group's flat space
   View master;         ///< f32 (f64 for f64); absent if frozen, or if masters are sharded
   View value;          ///< in the compute dtype; the master itself if that is f32; absent if the
@@ -275,8 +275,8 @@ void initialize_quantized(Context& ctx, const ParamStore& store, std::uint64_t s
 /// A part of a named global tensor in a buffer of this rank.
 struct ParamSlab {
   const Param* param = nullptr;
-  Hyperslab part;  ///< of the global tensor
-  View data;       ///< of the shape part.count
+  Hyperslab part;  ///< part of the global tensor
+  View data;       ///< values of that part, shape part.count
 };
 /// The slabs of a buffer that this rank writes to checkpoints: together the ranks of the world
 /// write every element of every tensor exactly once, in equal shares over the data group.

@@ -21,7 +21,7 @@ inline constexpr Dim kQueryBlock =
 struct SeenKeys {
   bool causal = true;
   Dim window = 0;
-  const std::int32_t* first = nullptr;  ///< of every query; null: 0
+  const std::int32_t* first = nullptr;  ///< (queries) first key that each may see; null: 0
   Dim queries = 0;
   Dim past = 0;  ///< keys before the first query's own
 
@@ -63,7 +63,7 @@ struct ScoreMap {
 template <class T>
 struct HeadSink {
   const T* logit = nullptr;  ///< null: there is none
-  T* weights = nullptr;      ///< of every query; null: they are not wanted
+  T* weights = nullptr;      ///< (queries) the sink's weight in each softmax; null: not wanted
 
   HeadSink() = default;
   /// The sink of head h of sample b, with so many queries.
@@ -93,7 +93,7 @@ struct HeadRows {
   [[nodiscard]] T* row(Dim i) const {
     if (pages == nullptr) return data + i * stride;
     const int shift = std::countr_zero(static_cast<std::uint64_t>(page_rows));
-    const Dim page = std::max(pages[i >> shift], 0);  // of what counts for nothing there is none
+    const Dim page = std::max(pages[i >> shift], 0);  // page -1 serves no output in use
     return data + (page * page_rows + (i & (page_rows - 1))) * stride;
   }
 };

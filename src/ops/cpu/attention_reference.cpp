@@ -145,7 +145,7 @@ struct HeadGradient {
   bool first_of_group;
 };
 
-/// Of query head `i` of all samples' heads.
+/// The gradients of query head `i`, counted over all samples.
 template <class T>
 HeadGradient<T> gradient_of(const HeadLayout& layout, CView dout, View dprobabilities, View dqkv,
                             Dim i) {

@@ -16,7 +16,7 @@ namespace {
 
 constexpr Dim kBlockK = 512;              // a panel of the right operand: 32 KiB
 constexpr Dim kBlockColumns = 1024;       // packed once for all threads: 1 MiB
-constexpr Dim kUnitRows = 4 * kTileRows;  // of the left operand, packed by one thread: 56 KiB
+constexpr Dim kUnitRows = 4 * kTileRows;  // rows of the left operand that one thread packs: 56 KiB
 constexpr Dim kSumRows = 2048;            // sums that wait for the next block along K: 8 MiB
 constexpr Dim kUnitsOfThread = 8;         // so many or more, so that no thread waits for long
 
@@ -135,7 +135,7 @@ void multiply_block(const Problem& p, const Block& b, const Memory& m) {
   });
   const Dim row_units = (b.rows() + kUnitRows - 1) / kUnitRows;
   const Dim wanted = (kUnitsOfThread * p.threads + row_units - 1) / row_units;
-  const Dim groups = p.threads == 1 ? 1 : std::min(panels, wanted);  // of panels
+  const Dim groups = p.threads == 1 ? 1 : std::min(panels, wanted);  // groups of panels
   const bool worth_it = work_of_products(b.rows() * b.columns() * b.ks()) > kSerialWork;
 #pragma omp parallel for num_threads(p.threads) schedule(dynamic) if (worth_it)
   for (Dim unit = 0; unit < row_units * groups; ++unit) {

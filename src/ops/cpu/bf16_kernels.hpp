@@ -5,7 +5,7 @@
 
 #include "bf16_gemm.hpp"
 
-// What bf16_gemm is made of, in bf16_avx512.cpp where the processor is an x86.
+// The kernels of bf16_gemm; bf16_avx512.cpp defines them where the processor is an x86.
 
 namespace hyperslab::ops::cpu {
 

@@ -141,7 +141,7 @@ void quantized_embedding_forward(Context& ctx, CView tokens, const CQuantizedMat
   require_tokens(ids, shard.vocabulary, "quantized_embedding_forward tokens");
   with_real(y.dtype(), "quantized_embedding_forward", [&]<class T>(T) {
     const Dim C = table.shape[1];
-    const Dim groups = C == 0 ? 0 : C / table.group;  // of a row
+    const Dim groups = C == 0 ? 0 : C / table.group;  // scale groups in a row
     const Dim T_tokens = tokens.shape()[1];
     const T* positions = optional_data<T>(tables.positions);
     parallel_chunks(ctx.threads(), tokens.numel(), C, [&](int, Dim begin, Dim end) {

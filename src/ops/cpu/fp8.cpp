@@ -24,7 +24,7 @@ struct Layout {
 constexpr Layout layout_of(Fp8Format format) {
   return format == Fp8Format::e4m3 ? Layout{3, 7, 0x7E} : Layout{2, 15, 0x7B};
 }
-constexpr std::uint8_t kNan = 0x7F;  // of both formats
+constexpr std::uint8_t kNan = 0x7F;  // a NaN in both formats
 
 /// To nearest even; beyond the largest value, that.
 std::uint8_t encode(Fp8Format format, float value) {
@@ -130,7 +130,7 @@ template <class T>
 void quantize_groups(Context& ctx, const Source<T>& source, const Fp8Matrix& out) {
   const auto [M, K] = out.values.dims<2>("fp8_quantize values");
   const Dim height = out.scaling == Fp8Scaling::block ? kFp8Group : 1;
-  std::fill_n(out.scales.data<float>(), out.scales.numel(), 0.0F);  // what fills the rows stays
+  std::fill_n(out.scales.data<float>(), out.scales.numel(), 0.0F);  // padding of the rows stays 0
   parallel_chunks(
       ctx.threads(), (M + height - 1) / height, height * K,
       [&, M = M, K = K](int, Dim begin, Dim end) {
@@ -287,7 +287,7 @@ void fp8_transpose(Context& ctx, CView values, View transposed) {
   const Dim width = transposed.shape()[1];
   const std::uint8_t* const from = values.data<std::uint8_t>();
   std::uint8_t* const to = transposed.data<std::uint8_t>();
-  constexpr Dim kLines = 64;  // of the transpose that a thread fills together: a line of memory
+  constexpr Dim kLines = 64;  // rows of the transpose filled together, each read a line of memory
   parallel_chunks(ctx.threads(), (columns + kLines - 1) / kLines, kLines * width,
                   [&, rows = rows, columns = columns](int, Dim begin, Dim end) {
                     for (Dim first = begin * kLines; first < end * kLines; first += kLines) {

@@ -46,7 +46,7 @@ struct Int8Weights {
   Dim K;
 };
 
-/// What an instruction set computes sums[row * pitch + weight row] with, for few rows at a time.
+/// Functions of one instruction set: they compute sums[row * pitch + weight row].
 struct Int8Kernels {
   int rows;  ///< activation rows that `dots` takes at most; weight rows: 4 or 1
   void (*dots)(int rows, int weight_rows, const Int8Rows& x, const Int8Weights& weights,
@@ -62,7 +62,7 @@ struct Int8Kernels {
 
 [[nodiscard]] const Int8Kernels& int8_kernels(InstructionSet set);
 
-// Of int8_avx512.cpp, where the processor is an x86.
+// int8_avx512.cpp defines these where the processor is an x86.
 extern const Int8Kernels kVnniKernels;
 extern const Int8Kernels kAmxKernels;
 

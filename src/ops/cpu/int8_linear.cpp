@@ -28,7 +28,7 @@ struct Layout {
   Dim scales;
   Dim sums;
   Dim panels;
-  Dim panel_bytes;  ///< of each thread
+  Dim panel_bytes;  ///< size of each thread's panels
   Dim total;
 };
 
@@ -67,7 +67,7 @@ std::int32_t round_by_division(const T* x, Dim count, float scale, std::int8_t* 
   return sum;
 }
 
-/// The same codes by the inverse of the scale, which is many times faster. Its products are within
+/// Finds the same codes by the inverse of the scale, many times faster. Its products are within
 /// 3e-5 of the quotients; where one is nearer to the middle of two codes than 1e-4, all are
 /// divided.
 template <class T>

@@ -13,7 +13,7 @@ template <WeightFormat format>
 constexpr Dim kUnit = format == WeightFormat::nf4 ? kScaleBlock : 1;
 
 struct UnitScales {
-  std::array<float, kScaleBlock> values;        ///< what the groups are divided by
+  std::array<float, kScaleBlock> values;        ///< divisors of the groups' elements
   std::array<std::uint8_t, kScaleBlock> codes;  ///< nf4: as stored
   float block = 0;                              ///< nf4
 };

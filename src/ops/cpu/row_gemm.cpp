@@ -12,7 +12,7 @@
 namespace hyperslab::ops::cpu {
 namespace {
 
-constexpr Dim kRowsAtOnce = 64;  // of c, whose sums wait in 8 KiB
+constexpr Dim kRowsAtOnce = 64;  // rows of c, whose sums wait in 8 KiB
 
 /// Rows [first, first + count) of b as columns, (K, kPanel) with zeros after them.
 template <class T>

@@ -14,7 +14,7 @@ void sample(Context& ctx, CView logits, Dim V, CView choices, View index) {
     const auto* stored = static_cast<const std::byte*>(choices.raw());
     auto* to = index.data<std::int32_t>();
     parallel_chunks(ctx.threads(), rows, V, [=, columns = columns](int, Dim begin, Dim end) {
-      // Of a thread, for all calls: their memory is that of the vocabulary.
+      // Every thread keeps these between calls: they take memory for the whole vocabulary.
       thread_local TokenChooser chooser;
       thread_local std::vector<float> row;
       row.resize(static_cast<std::size_t>(V));

@@ -17,7 +17,7 @@
 
 namespace hyperslab::ops::cpu {
 
-/// What lets the CPU's ops, which compute in f32 and f64, take operands stored in bf16: it hands
+/// Lets the CPU's ops, which compute in f32 and f64, take operands stored in bf16: it hands
 /// an op f32 copies of them, and rounds the copies of those that the op may have written back to
 /// nearest, ties to even. Sums and statistics inside the op are so in f32. Views of the same
 /// elements share one copy, so ops work in place as they do in f32. Views of other dtypes pass
@@ -58,10 +58,10 @@ class WideOperands {
  private:
   struct Copy {
     CView narrow{};
-    void* written = nullptr;  ///< where the elements are rounded to; null: only read
+    void* written = nullptr;  ///< destination of the rounded elements; null: only read
     float* wide = nullptr;
   };
-  static constexpr std::size_t kMostCopies = 12;  ///< of one op
+  static constexpr std::size_t kMostCopies = 12;  ///< copies of one op's operands
   Copy& copy_of(const CView& view);
   [[nodiscard]] std::span<const Copy> copies() const { return {copies_.data(), count_}; }
 

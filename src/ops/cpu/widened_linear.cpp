@@ -37,7 +37,7 @@ void multiply_blocks(int threads, const Problem<T>& p, const CQuantizedMatrix& w
     for (Dim row = 0; row < p.rows; ++row) std::copy_n(p.bias, p.M, p.y + row * p.M);
   }
   const Dim block = block_rows(p.M, p.K);
-  const Dim groups = weight.group == 0 ? 1 : p.K / weight.group;  // of a row
+  const Dim groups = weight.group == 0 ? 1 : p.K / weight.group;  // scale groups in a row
   for (Dim first = 0; first < p.M; first += block) {
     const Dim count = std::min(block, p.M - first);
     parallel_chunks(threads, count, p.K, [&](int, Dim begin, Dim end) {

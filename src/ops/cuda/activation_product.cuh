@@ -28,7 +28,7 @@ inline constexpr int kSlots = 4;  // tiles of both operands that are there or on
 inline constexpr int kPanelBytes = kTileRows * kDepth * 2;  // kDepth columns of products
 inline constexpr int kPanels = kTileColumns / kDepth;
 inline constexpr int kFinishers = 4;                          // warps
-inline constexpr int kFinisherRows = kTileRows / kFinishers;  // of a warp
+inline constexpr int kFinisherRows = kTileRows / kFinishers;  // rows of each finisher warp
 static_assert(kTileRows == kMultipliers * warpgroup::kRows);
 
 using Left = warpgroup::Tile<kDepth>;         // for one warpgroup
@@ -36,9 +36,9 @@ using Right = warpgroup::Tile<kTileColumns>;  // by rows, or so many rows of kDe
 
 struct Barriers {
   std::uint64_t full[kSlots];
-  std::uint64_t empty[kSlots];        ///< of both blocks' multipliers
-  std::uint64_t written[kFinishers];  ///< products, by two warps that have a finisher's rows
-  std::uint64_t read[kFinishers];     ///< and read by it
+  std::uint64_t empty[kSlots];        ///< arrivals of the multipliers of both blocks
+  std::uint64_t written[kFinishers];  ///< arrivals of the two warps that multiply a finisher's rows
+  std::uint64_t read[kFinishers];     ///< arrival of the finisher that has read them
 };
 
 struct Shared {

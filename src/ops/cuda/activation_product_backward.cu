@@ -13,7 +13,7 @@ template <class T>
 struct BackwardCall : ProductCall<T> {
   const T* pre;
   T* dpre;
-  float* column_sums;  ///< of the rows of a tile, (tiles, columns), or null
+  float* column_sums;  ///< (row tiles, columns) sums of dpre over a tile's rows, or null
 };
 
 /// 16 bytes, or zeros. They are read once.

@@ -27,7 +27,7 @@ __device__ void raise_to_most(float* amax, unsigned most) {
   if (threadIdx.x >= 32) return;
   most = threadIdx.x < kThreads / 32 ? of_warps[threadIdx.x] : 0;
   most = __reduce_max_sync(kWholeWarp, most);
-  // What is there only grows, so most blocks need not raise it.
+  // The stored value only grows, so most blocks need not raise it.
   if (threadIdx.x == 0 && most > *reinterpret_cast<const volatile unsigned*>(amax)) {
     raise(amax, most);
   }

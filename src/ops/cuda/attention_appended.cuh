@@ -19,7 +19,7 @@ struct AppendedCall {
   int window;
   float softcap;
   float scale;
-  const T* sinks;  ///< of every head; null: there are none
+  const T* sinks;  ///< (heads), or null: there are none
   const T* qkv;    ///< (B, T_new, packed)
   const T* keys;   ///< (B, T_max, H_kv Dh), or (pages, tokens of a page, H_kv Dh)
   const T* values;
@@ -96,11 +96,11 @@ struct AppendedRows {
   int kv_column = head / (call.heads / call.kv_heads) * call.head_width;  ///< in the cache
   int sample = static_cast<int>(blockIdx.z);
   int past = static_cast<int>(call.past.of(sample));
-  int end = past + call.new_tokens;  ///< of the keys in the cache
+  int end = past + call.new_tokens;  ///< end of the keys in the cache
   int first_key = call.begin_of(past + first_query) / kTileRows * kTileRows;
   int all_see_from = call.begin_of(past + last_query);  ///< the first key of the last query
   int tiles = (past + last_query - first_key) / kTileRows + 1;
-  int position[2];  ///< of the lane's two rows
+  int position[2];  ///< positions of the lane's two rows
   int begin[2];     ///< their first keys
 
   __device__ AppendedRows(const AppendedCall<T>& of, const Lane& at) : call(of) {

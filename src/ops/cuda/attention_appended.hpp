@@ -20,7 +20,7 @@ void attention_appended(Context& ctx, const char* op, const HeadLayout& layout,
                         const AttentionScores& scores, CView qkv, const KeyValueCache& cache,
                         View out);
 
-/// The same by warpgroups, for heads that suits_warpgroups().
+/// attention_appended() by warpgroups, for heads that suits_warpgroups().
 void warpgroup_attention_appended(Context& ctx, const char* op, const HeadLayout& layout,
                                   const AttentionScores& scores, CView qkv,
                                   const KeyValueCache& cache, View out);

@@ -6,9 +6,9 @@
 namespace hyperslab::ops::cuda {
 namespace {
 
-/// Of fewer new tokens kernels that cut keys among blocks are faster.
+/// For fewer new tokens, kernels that cut keys among blocks are faster.
 constexpr Dim kFewestTokens = 32;
-/// Of smaller pages a tile would take too many copies; a box begins at a multiple of 8 rows.
+/// With smaller pages a tile would take too many copies; a box begins at a multiple of 8 rows.
 constexpr Dim kFewestPageTokens = 16;
 
 /// Starts to copy 64 tokens of a head in the cache, from `first` on; those from `end` on and those

@@ -43,7 +43,7 @@ struct WarpgroupRows : AppendedRows<T> {
     const int there = this->end - this->key_of(last);
     if (there >= kTileRows) return;
     ring.wait(last);
-    constexpr int kChunks = warpgroup::kSwizzled * 2 / 16;  // of a row of a part
+    constexpr int kChunks = warpgroup::kSwizzled * 2 / 16;  // chunks in a row of a part
     constexpr int kParts = Ring::Tile::kBytes / Ring::Tile::kPartBytes;
     auto* chunks = reinterpret_cast<int4*>(ring.memory_of(last));
     for (int i = there * kChunks + static_cast<int>(threadIdx.x); i < kTileRows * kChunks;

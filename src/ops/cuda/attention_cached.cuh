@@ -5,13 +5,13 @@
 #include "kernels_softmax.cuh"
 #include "library_workspace.hpp"
 
-// What kernels that attend to a cache of keys and values share.
+// Definitions that the kernels of attention to a cache of keys and values share.
 
 namespace hyperslab::ops::cuda {
 
-constexpr int kCachedWarps = 8;  // that share the keys of one query
-constexpr int kKeysAtOnce = 4;   // whose dot products are in flight in a warp
-constexpr Dim kLeastKeys = 64;   // of a split that is not the last
+constexpr int kCachedWarps = 8;  // warps that share the keys of one query
+constexpr int kKeysAtOnce = 4;   // keys whose dot products are in flight in a warp
+constexpr Dim kLeastKeys = 64;   // keys of a split that is not the last
 
 template <class T>
 struct CachedCall {
@@ -26,7 +26,7 @@ struct CachedCall {
   Dim window;
   float softcap;
   float scale;
-  const T* sinks;  ///< of every head; null: there are none
+  const T* sinks;  ///< (heads), or null: there are none
   const T* qkv;
   T* key_cache;
   T* value_cache;

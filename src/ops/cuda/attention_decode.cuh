@@ -32,7 +32,7 @@ struct DecodePlace {
 struct KeySplits {
   int first;  ///< the first of them
   int keys;
-  int share;  ///< of a split, but for the last that has any
+  int share;  ///< keys of every split but the last that has any
   [[nodiscard]] __device__ int used() const { return (keys - first + share - 1) / share; }
 };
 /// least: keys of a split, so that few keys lie with few splits.
@@ -147,7 +147,7 @@ __device__ OnlineSum<false> weigh(float (&tops)[N], const float (&sums)[N]) {
   return total;
 }
 
-/// The same, and of a sink: weights[i] times the sum i of values, over the total, is the output.
+/// weigh() with a sink beside the sums: tops[i] becomes the factor of the values' sum i.
 template <int N, class T>
 __device__ void weigh_with_sink(const CachedCall<T>& call, Dim head, float (&tops)[N],
                                 const float (&sums)[N]) {

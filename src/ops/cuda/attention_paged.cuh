@@ -5,7 +5,7 @@
 #include "kernels_softmax.cuh"
 #include "library_workspace.hpp"
 
-// What kernels that attend to a cache in pages share.
+// Definitions that the kernels of attention to a cache in pages share.
 
 namespace hyperslab::ops::cuda {
 
@@ -23,7 +23,7 @@ struct PagedCall {
   Dim window;
   float softcap;
   float scale;
-  const T* sinks;  ///< of every head; null: there are none
+  const T* sinks;  ///< (heads), or null: there are none
   T* qkv;
   T* keys;  ///< (pages, tokens of a page, kv_heads head_width)
   T* values;

@@ -19,7 +19,7 @@ struct SinkCall {
   float* log_sum_exp;
   float* weights;  ///< null: not wanted
 
-  /// Of a row, in (B, H, T).
+  /// The place of a row's statistics in (B, H, T).
   [[nodiscard]] __device__ Dim statistic_at(Dim row) const {
     const Dim token = row / heads;
     return (token / tokens * heads + row % heads) * tokens + token % tokens;
@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(32 * kWarps)
   const Dim share = (call.rows + gridDim.x - 1) / gridDim.x;
   const Dim begin = static_cast<Dim>(blockIdx.x) * share;
   const Dim end = min(call.rows, begin + share);
-  float sum = 0;  // of this lane
+  float sum = 0;  // sum of this lane
   for (Dim row = begin + threadIdx.y; row < end; row += kWarps) {
     const Dim sample = row / call.tokens;
     const Dim at = (row * call.heads + head) * call.head_width;

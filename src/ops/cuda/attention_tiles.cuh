@@ -88,7 +88,7 @@ __device__ void load_tile(const SharedTile<kWidth>& to, const T* head, int strid
 /// Lane 4 g + t holds of a 16 x 8 block of products rows g and g + 8, columns 2 t and 2 t + 1.
 struct Lane {
   int lane = static_cast<int>(threadIdx.x % 32);
-  int warp_row = static_cast<int>(threadIdx.x / 32) * kWarpRows;  ///< of the tile
+  int warp_row = static_cast<int>(threadIdx.x / 32) * kWarpRows;  ///< first row in the tile
   [[nodiscard]] __device__ int row(int half) const { return warp_row + lane / 4 + 8 * half; }
   [[nodiscard]] __device__ int column(int block, int i) const {
     return 8 * block + lane % 4 * 2 + i;
@@ -255,9 +255,9 @@ struct QueryTile {
   int last_query = min(first_query + kTileRows, call.tokens) - 1;
   int head = static_cast<int>(blockIdx.y);
   int sample = static_cast<int>(blockIdx.z);
-  int first_tile = call.begin_of(sample, first_query) / kTileRows;  ///< of keys
+  int first_tile = call.begin_of(sample, first_query) / kTileRows;  ///< first tile of keys
   int last_tile = first_query / kTileRows;
-  int query[2];  ///< of the lane's two rows
+  int query[2];  ///< queries of the lane's two rows
   int begin[2];  ///< their first keys
   const T* key_head;
   const T* value_head;

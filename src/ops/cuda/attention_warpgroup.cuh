@@ -18,7 +18,7 @@ template <class T>
 struct WarpgroupCall : TiledCall<T> {
   CUtensorMap qkv_boxes;
   CUtensorMap dout_boxes;
-  float* column_sums = nullptr;  ///< of dqkv over the rows of tiles, (B, tiles, packed)
+  float* column_sums = nullptr;  ///< (B, tiles, packed) sums of dqkv over the rows of a tile
 };
 
 /// Turns products of queries and keys into scores. Without a cap they stay as they are until they
@@ -27,7 +27,7 @@ template <bool kCapped>
 struct ScoreRule {
   float scale;
   float softcap;
-  float unit = (kCapped ? 1.0F : scale) * kLog2E;  ///< of a score, in units of log 2
+  float unit = (kCapped ? 1.0F : scale) * kLog2E;  ///< factor from a score to units of log 2
 
   template <class Call>
   __device__ explicit ScoreRule(const Call& call) : scale(call.scale), softcap(call.softcap) {}
@@ -60,7 +60,7 @@ struct ScoreRule {
   }
 };
 
-constexpr int kBarrierBytes = 64;  // of a block in shared memory: eight barriers at most
+constexpr int kBarrierBytes = 64;  // a block's barriers in shared memory: eight at most
 
 /// Slots of tiles in shared memory that are filled in turn.
 template <int kWidth, int kSlots>
@@ -115,7 +115,7 @@ struct QueryRows {
   int first_key = call.begin_of(sample, first_query);
   int all_see_from = call.begin_of(sample, last_query);  ///< the first key of the last query
   int tiles = warpgroup::uniform((last_query - first_key) / kTileRows + 1);
-  int query[2];  ///< of the lane's two rows
+  int query[2];  ///< queries of the lane's two rows
   int begin[2];  ///< their first keys
   // Columns of qkv.
   int query_column = head * call.head_width;

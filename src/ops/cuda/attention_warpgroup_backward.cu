@@ -11,7 +11,7 @@ constexpr const char* kName = "attention_backward";
 /// for the kernel of keys. Rows beyond the sample have none.
 template <int kWidth, class T>
 __device__ void sum_dots(const TiledCall<T>& call, const QueryRows<T>& rows, float* dots) {
-  constexpr int kLanes = kWidth / 8;  // of a row
+  constexpr int kLanes = kWidth / 8;  // lanes that share a row
   constexpr int kRowsAtOnce = kTileThreads / kLanes;
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
   const Dim head = call.out_at(rows.sample, rows.head) + lane * 8;
@@ -51,8 +51,8 @@ struct QuerySharedLayout {
   static constexpr int kBytes = kDotsAt + kTileRows * static_cast<int>(sizeof(float));
 };
 
-/// Of two lanes `apart`, the lower adds the first kHalf values of both, the upper the kHalf after
-/// them. Returns where those began.
+/// The lower of two lanes `apart` adds the first kHalf values of both, the upper the kHalf after
+/// them. Returns the index of the first value that this lane has added.
 template <int kHalf, int kValues>
 __device__ int add_half(float (&values)[kValues], int lane, int apart) {
   const bool upper = (lane & apart) != 0;
@@ -72,7 +72,7 @@ template <int kWidth, class T>
 __device__ void store_column_sums(const WarpgroupCall<T>& call, int sample, int first, int column,
                                   const Lane& at, const float (&values)[kWidth / 8][4],
                                   float factor, float* scratch) {
-  constexpr int kValues = kWidth / 4;  // of a lane: a pair of columns of each block
+  constexpr int kValues = kWidth / 4;  // a lane's columns: two of each block of 8
   const bool there[2] = {first + at.row(0) < call.tokens, first + at.row(1) < call.tokens};
   float sums[kValues];
 #pragma unroll

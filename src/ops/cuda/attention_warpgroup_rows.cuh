@@ -11,8 +11,8 @@ namespace hyperslab::ops::cuda {
 /// before it grows and all that was summed shrinks: weights are at most 2^8, which f16 holds.
 constexpr float kSlack = 8;
 
-/// Of each of the lane's two rows: what is taken off exponents, in units of log 2, and the lane's
-/// part of the sum of weights.
+/// For each of the lane's two rows: the number taken off exponents, in units of log 2, and the
+/// lane's part of the sum of weights.
 struct RowSums {
   float off[2] = {-INFINITY, -INFINITY};
   float sum[2] = {};

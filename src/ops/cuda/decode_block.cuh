@@ -4,8 +4,8 @@
 #include "attention_decode.cuh"
 #include "row_product.cuh"
 
-// What the warps of decode_block_kernel do. In one file with it only: the counter of barriers is
-// one of each translation unit.
+// Parts of decode_block_kernel. Only the file with this kernel includes them: the counter of
+// barriers is one of each translation unit.
 
 namespace hyperslab::ops::cuda {
 namespace {
@@ -67,12 +67,12 @@ class BlockBarriers {
     asm volatile("red.release.gpu.global.add.u64 [%0], 1;" ::"l"(&arrivals) : "memory");
   }
 
-  /// The thread that lets pass, before its readers have passed a barrier: so at most one is over.
+  /// The thread that calls let_pass(), before its readers pass a barrier: so at most one is over.
   __device__ void start() {
     const unsigned long long now = load();
     target_ = now - now % (kBarriers * gridDim.x);
   }
-  /// The same, until all blocks have arrived at the next barrier.
+  /// That thread: lets the readers pass once all blocks have arrived at the next barrier.
   __device__ void let_pass() {
     target_ += gridDim.x;
     while (load() < target_) {
@@ -121,7 +121,7 @@ struct Kept {
   }
   [[nodiscard]] __device__ T* weight(int norm) const { return stream + (1 + norm) * width; }
   [[nodiscard]] __device__ T* bias(int norm) const { return stream + (3 + norm) * width; }
-  /// Of the product that is next.
+  /// The row of the product that is next, in the form that its weights take.
   [[nodiscard]] __device__ std::uint8_t* row() const {
     return reinterpret_cast<std::uint8_t*>(stream + 5 * width);
   }

@@ -29,7 +29,7 @@ struct Drop {
   }
 };
 
-/// Of a part of the columns.
+/// Drops elements in a part of the columns.
 template <class T>
 struct DropColumns {
   static constexpr int kWidth = kVector<T>;

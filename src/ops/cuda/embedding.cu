@@ -171,7 +171,7 @@ struct PositionGradient {
   ParamGradient dpositions;
   const std::int32_t* first_keys;
   Dim B;
-  Dim tokens;  // of a sample
+  Dim tokens;  // tokens of a sample
   Dim C;
   bool accumulate;
   template <int N>

@@ -82,7 +82,7 @@ struct Fp8Values {
   std::uint8_t* values;
   const float* amax;
   float* scales;
-  Dim width;  ///< of a row
+  Dim width;  ///< codes in a row
   bool per_row;
 };
 
@@ -244,13 +244,13 @@ Fp8Values fp8_values_of(const Fp8Matrix& matrix) {
           matrix.scales.data<float>(), matrix.values.shape()[1], matrix.scaling == Fp8Scaling::row};
 }
 
-/// Of kernels whose threads go on to further items.
+/// Blocks of a kernel whose threads go on to further items.
 unsigned blocks_for(Dim items) {
   constexpr Dim kMostBlocks = 4096;
   return static_cast<unsigned>(std::min(kMostBlocks, ceil_divide(items, kThreads)));
 }
 
-/// Of all `count` values.
+/// Finds the largest magnitude of all `count` values.
 template <class T>
 void find_amax_of_all(Context& ctx, const char* op, Dim rows, const T* x, Dim count, View amax) {
   clear_amax(ctx, op, amax);

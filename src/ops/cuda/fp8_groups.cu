@@ -15,8 +15,8 @@ static_assert(kTile == kFp8Group);
 struct GroupedFp8Values {
   std::uint8_t* values;
   float* scales;
-  Dim rows, width;  ///< of values
-  Dim stride;       ///< of a row of scales
+  Dim rows, width;  ///< size of the matrix of values
+  Dim stride;       ///< scales from a row of them to the next
   [[nodiscard]] __device__ bool has(Dim row, Dim column) const {
     return values != nullptr && row < rows && column < width;
   }

@@ -14,7 +14,7 @@ namespace hyperslab::ops::cuda::fp8 {
 inline constexpr int kSide = 8;                   // values of a thread, by rows and by columns
 inline constexpr int kTile = 128;                 // values of a block, likewise
 inline constexpr int kUnits = kTile / kSide;      // threads of a block, likewise
-inline constexpr int kThreads = kUnits * kUnits;  // of a block
+inline constexpr int kThreads = kUnits * kUnits;  // threads of a block
 inline constexpr unsigned kWholeWarp = 0xFFFFFFFFU;
 
 /// A matrix and where this thread's values are in it.
@@ -125,7 +125,7 @@ __device__ inline void write_transposed(Eight (&rows)[kSide], TurnedValues& shar
   }
 }
 
-/// Where the tiles of x begin; the transpose has a few more rows, of zeros.
+/// The grid of tiles that cover rows x columns.
 inline dim3 tiles_of(Dim rows, Dim columns) {
   return {static_cast<unsigned>(ceil_divide(columns, kTile)),
           static_cast<unsigned>(ceil_divide(rows, kTile))};

@@ -18,9 +18,9 @@ namespace {
 
 constexpr int kCandidates = 12;              // algorithms that are timed
 constexpr int kRepetitions = 3;              // timed runs of an algorithm that may win, at least
-constexpr int kMostRepetitions = 32;         // of a short one
-constexpr float kTimedMilliseconds = 0.2F;   // that all runs of a round take, if they are so many
-constexpr int kRounds = 3;                   // of short ones, of which the best counts
+constexpr int kMostRepetitions = 32;         // timed runs of a short one, at most
+constexpr float kTimedMilliseconds = 0.2F;   // time that a round of a short one aims at
+constexpr int kRounds = 3;                   // rounds of a short one, of which the best counts
 constexpr float kHopeless = 1.3F;            // times the best: not run again,
 constexpr float kShortMilliseconds = 0.05F;  // unless a run is so short that its launch counts
 constexpr float kWorthChanging = 0.98F;      // times the heuristic's own order

@@ -48,8 +48,8 @@ struct Fp8Operands {
 struct Gemm {
   std::string_view op;  ///< for messages
   Dim M = 0, N = 0, K = 0;
-  DType in = DType::f32;   ///< of a, b, bias and aux: f32, bf16, f16 or u8
-  DType out = DType::f32;  ///< of c: `in` or f32; of int8 i32; of 8-bit floats bf16 or f32
+  DType in = DType::f32;   ///< dtype of a, b, bias and aux: f32, bf16, f16 or u8
+  DType out = DType::f32;  ///< dtype of c: `in` or f32; for int8 i32; for 8-bit floats bf16 or f32
   Operand a, b;
   void* c = nullptr;
   Dim ldc = 0;

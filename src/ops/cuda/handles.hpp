@@ -36,7 +36,7 @@ struct DeferredReductions;  // partial sums that wait, reduce.cu
 /// State that the ops of one CUDA context keep between calls. Everything is made at the first use
 /// of a shape and has a fixed address from then on, so that captured graphs stay valid.
 struct Backend {
-  static constexpr std::size_t kLtWorkspaceBytes = 32U << 20;  ///< what cuBLAS advises for Hopper
+  static constexpr std::size_t kLtWorkspaceBytes = 32U << 20;  ///< cuBLAS's advice for Hopper
 
   explicit Backend(CUstream_st* context_stream);
 

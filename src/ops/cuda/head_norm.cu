@@ -7,17 +7,17 @@
 namespace hyperslab::ops::cuda {
 namespace {
 
-constexpr int kWarps = 8;  // of a block
+constexpr int kWarps = 8;  // warps of a block
 constexpr int kLanes = 32;
 constexpr int kMostPerLane = 8;  // columns of a lane: heads of up to 256
 
-/// Where the heads of a kind are.
+/// The place of the heads of a kind in qkv.
 struct Heads {
   Dim rows;    // B T
   Dim packed;  // elements of a row of qkv
   Dim all;     // query and key heads of a row
-  Dim first;   // of the kind, among these
-  Dim count;   // of the kind
+  Dim first;   // first head of the kind, among these
+  Dim count;   // heads of the kind
   int width;
   [[nodiscard]] __device__ Dim total() const { return rows * count; }
   [[nodiscard]] __device__ Dim row(Dim i) const { return i / count; }
@@ -90,7 +90,7 @@ struct BackwardCall {
   const T* kept;
   const float* rstd;
   T* d;
-  float* partial;  // of every block: sums of dquery, then of dkey
+  float* partial;  // (blocks, ...) sums of dquery, then of dkey
 };
 
 /// Adds the warps' sums in order and writes those of the block.

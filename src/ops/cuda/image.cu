@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(256)
   const int runs = layout.patch / V;  // in a row of a patch
   const Dim run = static_cast<Dim>(blockIdx.x) * blockDim.x + threadIdx.x;
   const Dim row = run / runs;
-  const Dim patch = row / layout.patch;  // of the whole batch
+  const Dim patch = row / layout.patch;  // index in the whole batch
   const int patches_each = layout.side * layout.side;
   const Dim b = patch / patches_each;
   if (b >= layout.images) return;

@@ -15,10 +15,10 @@ constexpr int kTileRows = 16;
 constexpr int kChunkRows = 32;
 constexpr int kThreads = 256;
 constexpr int kRowValues = kTileColumns * 3;
-constexpr int kValues = kTileRows * kRowValues / kThreads;  // of a thread
+constexpr int kValues = kTileRows * kRowValues / kThreads;  // values of a thread
 constexpr int kStoredTaps = 32;                             // further weights are computed again
 
-/// What N neighboring output pixels of one side read.
+/// The input pixels, and their weights, of N neighboring output pixels along one side.
 template <int N>
 struct TileTaps {
   ResizeAxis axis;

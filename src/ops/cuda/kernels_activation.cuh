@@ -92,7 +92,7 @@ __device__ float gated(Activation activation, float gate, float up) {
   }
 }
 
-/// The same of activation_forward.
+/// The output of activation_forward for an input.
 template <class T>
 __device__ float activated(Activation activation, float pre) {
   constexpr bool kFast = sizeof(T) == 2;

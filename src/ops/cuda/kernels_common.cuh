@@ -144,7 +144,7 @@ struct LivePosition {
   Dim value;
   const std::int32_t* live;
   bool differs;  ///< from sample to sample
-  /// Of all samples.
+  /// The position of a batch whose samples do not differ.
   [[nodiscard]] __device__ Dim get() const { return live == nullptr ? value : *live; }
   [[nodiscard]] __device__ Dim of(Dim sample) const {
     return live == nullptr ? value : live[differs ? sample : 0];
@@ -220,7 +220,7 @@ void launch_beside(Context& ctx, const char* op, bool overlaps, void (*kernel)(P
   check_cuda(cudaLaunchKernelEx(&config, kernel, arguments...), op, "kernel launch");
 }
 
-/// Of a kernel that calls overlap(), and reads parameters before it calls wait_for_earlier(): it
+/// Launches a kernel that calls overlap() and reads parameters before wait_for_earlier(): it
 /// overlaps if they do not change (Context::fixed_parameters).
 template <class... Parameters>
 void launch_overlapping(Context& ctx, const char* op, void (*kernel)(Parameters...),
@@ -242,7 +242,7 @@ void launch_overlapping(Context& ctx, const char* op, void (*kernel)(Parameters.
 /// For kernels of one block, which leave room for any other.
 inline constexpr Dim kOneBlock = 1;
 
-/// Of a kernel that calls overlap() and then wait_for_earlier() before it reads or writes, in a
+/// Launches a kernel that calls overlap(), then wait_for_earlier() before it reads or writes, in a
 /// pass over so many rows.
 template <class... Parameters>
 void launch_waiting(Context& ctx, const char* op, Dim rows, void (*kernel)(Parameters...),

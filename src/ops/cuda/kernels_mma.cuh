@@ -67,7 +67,7 @@ __device__ std::uint32_t subtract_pairs(std::uint32_t a, std::uint32_t b) {
   return out;
 }
 
-// How a lane's words of a row become pairs of elements. kWords: words that it loads at once.
+// Formats turn a lane's words of a row into pairs of elements. kWords: words loaded at once.
 // kCodes: elements in them. widen() gives elements in the order of arrange(), which x follows.
 // Small integers become elements by a power of two whose last bits they are, less that power:
 // exact, and without a conversion.

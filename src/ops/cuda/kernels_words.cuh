@@ -52,7 +52,7 @@ struct Packed {
       return i % 2 == 0 ? pair.x : pair.y;
     }
   }
-  /// What was made of the elements is not kept in registers beyond this.
+  /// Ends the life of elements already unpacked: registers keep only the packed words.
   __device__ void keep_packed() {
     if constexpr (kWords) {
 #pragma unroll

@@ -72,7 +72,7 @@ inline constexpr Dim kCachedBlocks = Dim{4} * kReferenceMultiprocessors;
   const Dim blocks = std::max<Dim>(1, queries * layout.heads);
   return std::max<Dim>(1, std::min((kCachedBlocks + blocks - 1) / blocks, rows / 64));
 }
-/// Of each part the values, the largest score and the sum, in f32; enough for any number of
+/// Bytes of every part's values, largest score and sum, in f32; enough for any number of
 /// queries, because a plan knows only the most of them. Fewer than 2 * kCachedBlocks parts are
 /// made.
 [[nodiscard]] constexpr std::size_t attention_cached_workspace(const HeadLayout& layout) {

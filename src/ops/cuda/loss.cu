@@ -6,7 +6,7 @@ namespace hyperslab::ops::cuda {
 namespace {
 
 constexpr int kWarpWidth = 2048;  // logits up to which a warp takes a row
-constexpr int kRowThreads = 512;  // of a block that takes one
+constexpr int kRowThreads = 512;  // threads of a block that takes a row
 
 /// A row that does not count: no gradient, and a target outside the vocabulary gives a loss that is
 /// not a number, which finalize_step finds.

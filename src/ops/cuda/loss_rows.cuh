@@ -32,7 +32,7 @@ struct RowParts {
   int count;
   int head;
   int vectors;
-  int tail;  ///< where the last scalars begin
+  int tail;  ///< first of the last scalars
   __device__ RowParts(const T* row, int size) : count(size) {
     constexpr int N = kVector<T>;
     const auto past = static_cast<int>(reinterpret_cast<std::uintptr_t>(row) % 16 / sizeof(T));
@@ -48,7 +48,7 @@ inline constexpr int kNoColumn = std::numeric_limits<int>::max();
 template <class T>
 struct Seen {
   OnlineSum<sizeof(T) == 2> sum;
-  int largest_at = kNoColumn;  ///< of equal largest logits the first
+  int largest_at = kNoColumn;  ///< first column of the largest logit
 
   /// Elements first to first + N.
   template <int N>

@@ -13,14 +13,14 @@ namespace hyperslab::ops::cuda {
 
 /// The split of a block and its shared memory.
 struct StreamCut {
-  static constexpr int kWarps = 16;  // that compute
+  static constexpr int kWarps = 16;  // warps that compute
   static constexpr int kWorkers = 32 * kWarps;
   static constexpr int kThreads = kWorkers + 32;  // the last warp moves rows
   static constexpr int kSteps = 2;                // vectors of a piece that a thread has
   static constexpr int kPieceVectors = kSteps * kWorkers;
   static constexpr int kPieceBytes = 16 * kPieceVectors;
   static constexpr int kMostBuffers = 8;
-  static constexpr int kBlocks = 2;  // of a multiprocessor
+  static constexpr int kBlocks = 2;  // blocks on a multiprocessor
   static constexpr int kSharedBytes = 111 * 1024;
   static constexpr int kMostPieces = (kSharedBytes + kPieceBytes - 1) / kPieceBytes;
 };
@@ -28,7 +28,7 @@ struct StreamCut {
 /// Sizes of a launch. Rows begin at multiples of 16 bytes and end at them.
 struct StreamSizes {
   int row_bytes;     ///< up to the next row
-  int loaded_bytes;  ///< those of logits, with what follows them up to 16
+  int loaded_bytes;  ///< bytes of the logits, with those after them up to 16
   int pieces;
   int buffers;  ///< for a row each
 
@@ -39,7 +39,7 @@ struct StreamSizes {
         buffers(std::min(StreamCut::kMostBuffers, StreamCut::kSharedBytes / row)) {}
   [[nodiscard]] int shared_bytes() const { return buffers * row_bytes; }
 
-  /// Of so many bytes of a row those in a piece.
+  /// Bytes in `piece` of a row of `bytes`.
   [[nodiscard]] __device__ static int piece_of(int bytes, int piece) {
     return min(StreamCut::kPieceBytes, bytes - piece * StreamCut::kPieceBytes);
   }
@@ -47,12 +47,12 @@ struct StreamSizes {
 
 /// Values that the threads of a block exchange.
 struct StreamShared {
-  std::uint64_t full[StreamCut::kMostBuffers][StreamCut::kMostPieces];     ///< of logits
-  std::uint64_t written[StreamCut::kMostBuffers][StreamCut::kMostPieces];  ///< with the gradient
+  std::uint64_t full[StreamCut::kMostBuffers][StreamCut::kMostPieces];     ///< logits are there
+  std::uint64_t written[StreamCut::kMostBuffers][StreamCut::kMostPieces];  ///< gradient is there
   Dim preceded[StreamCut::kMostBuffers];  ///< 1 + row if an equal logit is before its target's
   std::int32_t target[StreamCut::kMostBuffers];
   RowTotal total[StreamCut::kMostBuffers];
-  float top[2][StreamCut::kWarps];  ///< of rows in turn
+  float top[2][StreamCut::kWarps];  ///< largest logits; rows take turns
   float sum[2][StreamCut::kWarps];
 
   /// One thread, before a barrier of the block.

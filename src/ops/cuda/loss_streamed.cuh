@@ -21,7 +21,7 @@ struct StreamPower {
   [[nodiscard]] __device__ static float between(float reference, float larger) {
     return power_of_2(reference - larger);
   }
-  /// Of the reference as it was rounded, measured from the largest logit itself.
+  /// The ratio of powers from the largest logit itself to those from the rounded reference.
   [[nodiscard]] __device__ static float rounding(float top, float reference) {
     return power_of_2(-fmaf(top, kLog2E, -reference));
   }
@@ -41,7 +41,7 @@ struct StreamSum {
     top = larger;
     reference = from;
   }
-  /// Of lanes that are `kLanes` neighbors.
+  /// Merges the sums of `kLanes` neighboring lanes, in each of them.
   template <int kLanes>
   __device__ void gather() {
     float largest = top;
@@ -86,7 +86,7 @@ class StreamWorker {
 
  private:
   struct Seen : StreamSum {
-    int piece = 0;  ///< where the largest is first
+    int piece = 0;  ///< first piece with the largest logit
   };
 
   /// The vector that this thread has in a step of a piece.
@@ -143,7 +143,7 @@ class StreamWorker {
     for (int step = 0; has(step); ++step) add<1>(row, piece, step, seen);
   }
 
-  /// What all threads have seen, in each.
+  /// The merged sum of all computing threads, in each of them.
   __device__ StreamSum gather(StreamSum mine, int turn) const {
     mine.gather<32>();
     const auto warp = threadIdx.x / 32;

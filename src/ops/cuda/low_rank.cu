@@ -11,16 +11,16 @@ namespace {
 constexpr int kRows = static_cast<int>(kLowRankRows);
 constexpr int kTileColumns = 128;
 constexpr int kStripColumns = static_cast<int>(kLowRankColumns);
-constexpr int kTiles = kStripColumns / kTileColumns;  ///< of a piece; as many are on their way
+constexpr int kTiles = kStripColumns / kTileColumns;  ///< tiles of a piece, and of shared memory
 constexpr int kThreads = 256;
-constexpr int kSteps = 8;  ///< of 16 rows or columns of a tile
+constexpr int kSteps = 8;  ///< steps of 16 rows or columns in a tile
 
 struct Part {
   const void* b;
   float* db;
   int first;   ///< column of dy
   int count;   ///< columns
-  int strips;  ///< of this part
+  int strips;  ///< strips of this part
 };
 
 struct LowRankCall {
@@ -306,7 +306,7 @@ __device__ float4 sum_terms(const float* from, Dim stride, int count) {
 template <int R, class T>
 __global__ void __launch_bounds__(kThreads)
     low_rank_sums_kernel(const __grid_constant__ LowRankCall call) {
-  constexpr int kFours = R / 4;  // of a row
+  constexpr int kFours = R / 4;  // vectors of four in a row
   const Dim strip_floats = static_cast<Dim>(call.rows) * R;
   Dim four = static_cast<Dim>(blockIdx.x) * kThreads + threadIdx.x;
   const Dim du_fours = static_cast<Dim>(call.rows) * call.parts * kFours;

@@ -6,12 +6,12 @@
 #include "hyperslab/ops/low_rank.hpp"
 #include "workspace.hpp"
 
-// How low_rank_backward is cut, for the kernel and for the plan; it needs no CUDA.
+// The split of low_rank_backward, for the kernel and for the plan; it needs no CUDA.
 
 namespace hyperslab::ops::cuda {
 
-inline constexpr Dim kLowRankRows = 128;     ///< of a piece of dy
-inline constexpr Dim kLowRankColumns = 512;  ///< of a strip, from top to bottom
+inline constexpr Dim kLowRankRows = 128;     ///< rows of a piece of dy
+inline constexpr Dim kLowRankColumns = 512;  ///< columns of a strip, which has all rows of dy
 inline constexpr std::size_t kMostLowRankParts = 4;
 
 /// Strips of kLowRankColumns columns are cut into pieces of kLowRankRows rows. Blocks take equal

@@ -21,7 +21,7 @@ struct RowsOutput {
 /// not suit: they must be bf16 or f16, K a multiple of 8, x and weight aligned to 16 bytes.
 [[nodiscard]] bool matrix_vector(Context& ctx, CView x, CView weight, CView bias, View y);
 
-/// The same of quantized weights; takes every operand.
+/// quantized_linear_forward on every operand, for a few rows of x.
 void quantized_matrix_vector(Context& ctx, CView x, const CQuantizedMatrix& weight, CView bias,
                              View y);
 
@@ -32,8 +32,8 @@ void quantized_matrix_vector(Context& ctx, CView x, const CQuantizedMatrix& weig
 /// linear_forward that reads the weights at the speed of the memory.
 void plain_rows(Context& ctx, CView x, CView weight, CView bias, const RowsOutput& out);
 
-/// The same of quantized_row: one row of x, weights of int8, or of int4 in groups of 32 to 256
-/// elements whose scales take a multiple of 16 bytes in a row, and K at most 18,432.
+/// True if quantized_row takes these: one row of x, weights of int8 or of int4 in groups of 32 to
+/// 256 elements whose scales take a multiple of 16 bytes in a row, and K at most 18,432.
 [[nodiscard]] bool suits_quantized_row(CView x, const CQuantizedMatrix& weight, bool gated);
 /// quantized_linear_forward likewise. x is rounded to 16 bits of the largest among its neighbors.
 void quantized_row(Context& ctx, CView x, const CQuantizedMatrix& weight, CView bias,

@@ -13,13 +13,13 @@ namespace hyperslab::ops::cuda {
 
 /// The split of a block and its shared memory for rows of 16-bit elements.
 struct NormRing {
-  static constexpr int kMostGroups = 24;  // of a warp
+  static constexpr int kMostGroups = 24;  // groups of one warp each
   static constexpr int kMostStages = 16;
   static constexpr int kSharedBytes = 216 * 1024;
-  /// Of a block whose threads have K vectors of a row: what they sum up is in registers.
+  /// Threads of a block, at most, that hold K vectors of a row each: their sums are in registers.
   [[nodiscard]] static constexpr int most_threads(int K) { return K == 1 ? 768 : 512; }
 
-  int threads;  ///< of a row
+  int threads;  ///< threads that share a row
   int groups;
   int stages;
   int blocks;

@@ -10,7 +10,7 @@
 namespace hyperslab::ops::cuda {
 namespace {
 
-constexpr int kProducts = 128;  // of a tile with eight rows of x
+constexpr int kProducts = 128;  // products of a tile with eight rows of x
 using Ring = WeightRing<false>;
 static_assert(Ring::kBytes + 2 * kRingWarps * kProducts * 4 + 1024 <= kRingShared);
 
@@ -22,7 +22,7 @@ struct PlainRows {
   T* y;
   int rows;
   Dim K;
-  Activation activation;  ///< of a gated source
+  Activation activation;  ///< activation of a gated source
 };
 
 /// A lane's 16 bytes of its row of x that belong to a piece.

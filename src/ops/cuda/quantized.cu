@@ -240,8 +240,8 @@ void round_weights(Context& ctx, const char* name, const Rounding<T, kFormat>& o
   check_launch(name);
 }
 
-/// What one thread widens, elements i to i + N of one group. Words of codes are read at once if
-/// N > 1.
+/// Widens quantized weights: a thread takes elements i to i + N of one group, and reads words of
+/// codes at once if N > 1.
 template <class T, WeightFormat kFormat>
 struct Widening {
   QuantizedElements<kFormat> weight;

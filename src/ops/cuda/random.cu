@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(256)
 
 void fill_normal(Context& ctx, const NormalSpec& spec, std::uint64_t first, std::uint64_t pitch,
                  View y) {
-  constexpr Dim kMostRows = 65535;  // of a grid
+  constexpr Dim kMostRows = 65535;  // limit of a grid
   auto [rows, columns] = y.dims<2>("fill_normal y");
   if (pitch == static_cast<std::uint64_t>(columns)) {
     columns *= rows;

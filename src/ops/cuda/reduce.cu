@@ -30,7 +30,7 @@ struct PartialColumns {
 };
 struct AllPartialColumns {
   PartialColumns sums[kMostSums];
-  int first_block[kMostSums];  ///< of each
+  int first_block[kMostSums];  ///< the first block of each sum
   int count;
 };
 

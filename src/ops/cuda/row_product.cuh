@@ -27,12 +27,12 @@ constexpr Dim kMostColumns = 18432;  // whose x fits into shared memory beside t
 template <class T>
 struct RowWeights {
   RingSource source;
-  const float* row_scales;  ///< of int8
+  const float* row_scales;  ///< (M) scales of int8
   const T* bias;
-  int group_bytes_log2;  ///< of codes of int4
+  int group_bytes_log2;  ///< bytes of a group of int4 codes are 1 << this
 };
 
-/// What a loop over stages needs of the weights, in registers.
+/// The sizes that a loop over stages needs of the weights, in registers.
 struct StageShape {
   int row_bytes;
   int scale_piece;
@@ -151,10 +151,10 @@ template <class Codes, class T>
 struct CodeFormat {
   static constexpr bool kScaled = Codes::kGrouped;
   static constexpr int kCodes = Codes::kCodes;
-  static constexpr float kLargest = 127 * 256;  // of the integers that x becomes
+  static constexpr float kLargest = 127 * 256;  // magnitude of the integers that x becomes
   static constexpr float kSmallest = 1e-30F;    // below it x counts as zero
 
-  /// Of kCodes columns of x: its scale, and what its codes' zero of 8 adds to a sum.
+  /// The scale of kCodes columns of x, and the share of a sum that the codes' zero of 8 makes.
   struct Span {
     float scale;
     int zero;

@@ -24,8 +24,8 @@ struct SampleCall {
 
 /// Values that the threads of a block share.
 struct Shared {
-  Mass sums[kDigits];        ///< of a digit's candidates
-  unsigned counts[kDigits];  ///< of them
+  Mass sums[kDigits];        ///< weight of the candidates with each digit, or their number
+  unsigned counts[kDigits];  ///< number of the candidates with each digit
   Mass of_warps[kWarps];
   Found found[kWarps];
   Mass above;          ///< sum of the digits above the chosen one
@@ -104,7 +104,7 @@ class Row {
     return weight < least_weight_ ? 0 : __float2ull_rn(weight * kUnits);
   }
 
-  /// What reach() found may lie below what was cut before, though no kept candidate does.
+  /// Cuts candidates below `found`, which may itself lie below an earlier cut.
   __device__ void cut_below(Candidate found) { least_ = max(least_, found); }
   __device__ void cut_to_top_k() {
     const auto one = [](float) { return Mass{1}; };
@@ -242,7 +242,7 @@ class Row {
   float top_ = 0;  ///< the largest logit
   float temperature_ = 1;
   float least_weight_ = 0;
-  Candidate least_ = 0;  ///< of those that are kept
+  Candidate least_ = 0;  ///< smallest that is kept
 };
 
 /// A block a row.

@@ -13,20 +13,20 @@ template <class T>
 struct SoftmaxCall {
   Dim rows = 0;
   Dim tokens = 0;
-  Dim sample_rows = 0;  ///< of all heads
+  Dim sample_rows = 0;  ///< rows of all heads of a sample
   Dim window = 0;
   const std::int32_t* first_keys = nullptr;
   float softcap = 0;
   Dim per_sample = 0;   ///< elements of H squares
   Dim mask_sample = 0;  ///< elements of a sample in the mask, which counts all heads
-  Dim mask_first = 0;   ///< of them, those before the first head here
+  Dim mask_first = 0;   ///< mask elements before the first head here
   bool causal = true;
   float scale = 1;
   DropoutMask mask;
   const T* probabilities = nullptr;  ///< backward only
   const T* scores = nullptr;         ///< backward of capped scores only
-  const T* sinks = nullptr;          ///< of every head; null: there are none
-  float* sink_weights = nullptr;     ///< of every row; null: they are not wanted
+  const T* sinks = nullptr;          ///< (heads), or null: there are none
+  float* sink_weights = nullptr;     ///< (rows), or null: not wanted
   T* x = nullptr;                    ///< scores, or gradients of probabilities
   T* dropped = nullptr;              ///< null if dropout is not active
 };
@@ -51,7 +51,7 @@ struct Keys {
                                         call.mask_first + offset - sample * call.per_sample);
   }
   [[nodiscard]] __device__ bool see(Dim key) const { return key >= begin && key < end; }
-  /// Where a thread that takes N keys of every `stride` begins: at the first that it may see.
+  /// The key at which a thread that takes N keys of every `stride` begins; it sees none before.
   [[nodiscard]] __device__ Dim first_of(Dim first, Dim stride) const {
     return first + begin / stride * stride;
   }

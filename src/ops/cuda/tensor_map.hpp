@@ -13,7 +13,7 @@ namespace hyperslab::ops::cuda {
 struct TensorMapShape {
   CUtensorMapDataType type;
   std::initializer_list<Dim> sizes;          ///< elements, the innermost dimension first
-  std::initializer_list<Dim> strides_bytes;  ///< of all dimensions but the innermost
+  std::initializer_list<Dim> strides_bytes;  ///< for all dimensions but the innermost
   std::initializer_list<Dim> box;            ///< elements of a box
   CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_NONE;
 };

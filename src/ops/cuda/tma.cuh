@@ -81,7 +81,7 @@ __device__ inline void copy(void* to, const void* from, unsigned bytes, std::uin
       "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(shared_address(barrier)), "l"(policy)
       : "memory"));
 }
-/// The same without a policy.
+/// copy() without a cache policy.
 __device__ inline void copy(void* to, const void* from, unsigned bytes, std::uint64_t* barrier) {
   HYPERSLAB_TMA(
       asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
@@ -98,7 +98,7 @@ __device__ inline void copy(void* to, const CUtensorMap& from, int column, int r
       "l"(&from), "r"(column), "r"(row), "r"(shared_address(barrier)), "l"(policy)
       : "memory"));
 }
-/// The same of four dimensions, the innermost first.
+/// The box of four dimensions whose first element is at `at`, the innermost dimension first.
 __device__ inline void copy(std::uint32_t to, const CUtensorMap& from, const int (&at)[4],
                             std::uint64_t* barrier) {
   HYPERSLAB_TMA(asm volatile(
@@ -161,7 +161,7 @@ __device__ inline void copy(void* to, const CUtensorMap& from, int column, int r
                    "l"(&from), "r"(column), "r"(row), "r"(shared_address(barrier))
                    : "memory"));
 }
-/// The same into the first two blocks of the cluster, at the same offset; the barrier of each at
+/// Copies a box to the first two blocks of the cluster, at the same offset; the barrier of each at
 /// this offset counts the bytes that it gets.
 __device__ inline void copy_to_pair(void* to, const CUtensorMap& from, int column, int row,
                                     std::uint64_t* barrier) {

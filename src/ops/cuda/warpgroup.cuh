@@ -17,7 +17,7 @@
 namespace hyperslab::ops::cuda::warpgroup {
 
 inline constexpr int kThreads = 128;
-inline constexpr int kRows = 64;      // of a product, and of a tile
+inline constexpr int kRows = 64;      // rows of a product, and of a tile
 inline constexpr int kStep = 16;      // columns that an instruction multiplies
 inline constexpr int kSwizzled = 64;  // elements of 16 bits in a swizzled row of 128 bytes
 
@@ -244,7 +244,7 @@ __device__ void multiply_tiles(const Tile<64>& a, const Tile<192>& b, bool adds,
     multiply_step<T, false>(a.columns(step), b.rows(step), adds || step > 0, sums);
   }
 }
-/// The same of a b^T, for b (192 x 64), which lies as the tiles of its 64 rows would.
+/// sums (64 x 192) = a b^T, or +=, for b (192 x 64), which lies as three tiles of 64 rows would.
 template <class T>
 __device__ void multiply_tiles(const Tile<64>& a, const Tile<64>& b, bool adds,
                                float (&sums)[24][4]) {

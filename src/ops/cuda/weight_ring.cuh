@@ -17,7 +17,7 @@ namespace hyperslab::ops::cuda {
 constexpr int kRingTile = 16;     // rows of the matrix in a stage
 constexpr int kRingPiece = 1024;  // bytes of each of them
 constexpr int kRingBox = 8;       // rows that are copied at once, two boxes a stage
-constexpr int kRingWarps = 16;    // that share the columns of a piece, 64 bytes each
+constexpr int kRingWarps = 16;    // warps that share the columns of a piece, 64 bytes each
 constexpr int kRingReaders = 32 * kRingWarps;
 constexpr int kRingThreads = kRingReaders + 32;  // the last warp fills the ring
 static_assert(kRingPiece == 64 * kRingWarps && kRingTile == 2 * kRingBox);
@@ -25,7 +25,7 @@ constexpr int kRingShared = 227 * 1024;  // bytes that a block may use, those of
 
 /// Sizes of a matrix in a ring. Loops take a copy, which stays in registers.
 struct RingShape {
-  int row_bytes;    ///< of codes
+  int row_bytes;    ///< bytes of codes or elements
   int scale_piece;  ///< bytes of a row's scales in a box; 0: none
   int M;
   bool gated;  ///< a tile has eight rows of the first half and the same of the second
@@ -65,7 +65,7 @@ class WeightRing {
   static constexpr int kMostScales = 128;  // bytes of a row in a stage
   static constexpr int kScalesAt = kRingTile * kRingPiece;
   static constexpr int kStageBytes = kScalesAt + (kScaled ? kRingTile * kMostScales : 0);
-  static constexpr int kBytes = kStages * kStageBytes;  // of shared memory, aligned to 128
+  static constexpr int kBytes = kStages * kStageBytes;  // shared memory, aligned to 128
   struct Barriers {
     std::uint64_t full[kStages];
     std::uint64_t empty[kStages];

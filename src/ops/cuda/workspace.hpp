@@ -15,7 +15,7 @@ namespace hyperslab::ops::cuda {
 
 [[nodiscard]] constexpr Dim ceil_divide(Dim value, Dim unit) { return (value + unit - 1) / unit; }
 
-/// Of a reduction over everything: eight blocks on each multiprocessor.
+/// Blocks of a reduction over everything: eight on each multiprocessor.
 inline constexpr Dim kMostBlocks = Dim{8} * kReferenceMultiprocessors;
 
 /// The widest row of norm_backward and add_norm_forward.
