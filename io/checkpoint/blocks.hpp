@@ -17,7 +17,7 @@ struct StoredBlock {
   std::uint64_t file_offset = 0;
   std::uint64_t bytes = 0;
   std::uint32_t crc32c = 0;
-  std::size_t tag = 0;  ///< of whoever made it
+  std::size_t tag = 0;  ///< free for the caller's use
 };
 
 /// Block `k` of a piece of a tensor of this dtype.

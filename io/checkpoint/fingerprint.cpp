@@ -12,7 +12,7 @@ namespace hyperslab::io {
 namespace {
 
 constexpr std::string_view kParameters = "model/";
-constexpr Dim kRowsBytes = Dim{256} << 20;  // of a tensor in memory at a time
+constexpr Dim kRowsBytes = Dim{256} << 20;  // bytes of a tensor in memory at a time
 
 /// `Bits` are the unsigned integers as wide as an element.
 template <class Bits>

@@ -49,7 +49,7 @@ std::vector<Block> blocks_of(std::span<const Slab> slabs) {
   return blocks;
 }
 
-/// Of slabs on the CPU.
+/// Returns the first tensor of CPU slabs with an infinity or not-a-number, or "".
 std::string first_on_host(std::span<const Slab> slabs, const SaveOptions& options) {
   const std::vector<Block> blocks = blocks_of(slabs);
   std::atomic<std::size_t> first = slabs.size();

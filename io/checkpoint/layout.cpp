@@ -139,7 +139,7 @@ std::string bytes_of(SparseFile& file, std::uint64_t begin, std::uint64_t end) {
   return bytes;
 }
 
-/// What HDF5 wrote, in whole pages, less the ranges of the raw data in them.
+/// Returns the pages that HDF5 wrote, less the ranges of the raw data in them.
 std::vector<StructureBlock> structure_of(SparseFile& file, std::vector<Dataset> datasets) {
   std::ranges::sort(datasets, {}, &Dataset::file_offset);
   std::vector<StructureBlock> structure;

@@ -23,7 +23,7 @@ struct Dataset {
 struct RankFileHead {
   std::int64_t step = 0;
   int rank = 0;
-  std::string layout;  ///< of the ranks that wrote the checkpoint
+  std::string layout;  ///< text that names the layout of the ranks that wrote the checkpoint
 };
 
 /// Bytes that HDF5 itself wants in the file: superblock, groups, headers, attributes.

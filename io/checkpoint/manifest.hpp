@@ -11,7 +11,7 @@ namespace hyperslab::io {
 
 inline constexpr const char* kManifestName = "manifest.json";
 
-/// What manifest.json says.
+/// Contents of manifest.json.
 struct Manifest {
   CheckpointMeta meta;
   std::uint64_t block_bytes = CheckpointReader::kBlockBytes;
@@ -28,7 +28,7 @@ struct Manifest {
 /// Reads the manifest of a step folder and checks that every file is there with its size.
 [[nodiscard]] Manifest open_manifest(const std::string& folder);
 
-/// What one rank wrote, as a line of JSON for rank 0, and back into the manifest.
+/// The files and pieces of one rank as a line of JSON for rank 0, which adds it to the manifest.
 [[nodiscard]] std::string table_text(const Manifest& mine);
 void add_table(Manifest& all, const std::string& text);
 

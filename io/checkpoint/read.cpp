@@ -133,7 +133,7 @@ std::vector<Hyperslab> parts_of(const TensorEntry& entry) {
   return parts;
 }
 
-/// What a piece gives to one target.
+/// Elements that one target takes from a piece.
 struct Copy {
   HyperslabRuns runs;
   char* target = nullptr;

@@ -90,7 +90,7 @@ Opened open_step(const std::string& directory, std::int64_t expected) {
                           expected, there.empty() ? " none" : there));
 }
 
-/// Where the steps are: in `path` itself, or, if it has none, in the checkpoints of a run
+/// Directory with the steps: `path` itself or, if it has none, the folder of checkpoints of a run
 /// directory.
 std::string directory_of_steps(const std::string& path) {
   std::error_code error;

@@ -20,7 +20,7 @@
 namespace hyperslab::io {
 namespace {
 
-/// How all ranks fail together in a phase; rank 0 runs `undo`, which may be absent.
+/// Makes all ranks fail together in a phase; rank 0 runs `undo`, which may be absent.
 comm::OnFailure failure(std::int64_t step, const std::function<void()>& undo) {
   const auto text = [step](int rank, std::string message) {
     std::ranges::replace(message, '\n', ' ');
@@ -45,7 +45,7 @@ void move_back(const std::string& from, const std::string& to, const std::string
   }
 }
 
-/// What `latest` says, or nothing.
+/// Text of the file `latest`, or "" if it cannot be read.
 std::string latest_text(const std::string& path) {
   try {
     return storage::read_text(path);
@@ -157,7 +157,7 @@ void publish(const std::string& directory, const std::string& temporary, const s
              const Manifest& manifest) {
   const std::string folder = directory + "/" + name;
   const std::string text = to_text(manifest);
-  (void)manifest_of_text(text, name);  // what cannot be read back must not replace anything
+  (void)manifest_of_text(text, name);  // an unreadable manifest must not replace a folder
   storage::write_text(temporary + "/" + kManifestName, text);
   storage::sync_folder(temporary);
   const std::string latest = directory + "/" + kLatestName;
@@ -171,7 +171,7 @@ void publish(const std::string& directory, const std::string& temporary, const s
     throw;
   }
   if (!old.empty()) remove_quietly(old);
-  remove_quietly(folder + kReplaced);  // of a replacement that was interrupted
+  remove_quietly(folder + kReplaced);  // An interrupted replacement may have left it.
 }
 
 void save_checkpoint(comm::Peers& peers, const std::string& directory, const CheckpointMeta& meta,

@@ -28,7 +28,7 @@ namespace hyperslab::io {
                                        std::span<const std::string> tables,
                                        std::size_t block_bytes);
 
-/// What cannot be removed stays, with a warning.
+/// Removes the file or folder; if that fails, logs a warning and leaves it.
 void remove_quietly(const std::string& path);
 
 /// Throws Error(storage) with both numbers if the file system of `path` has less than `bytes`

@@ -123,8 +123,8 @@ class OpenBins {
   }
 
   std::size_t capacity_;
-  NumberSet spaces_;                      ///< of the bins that have some
-  std::vector<std::uint32_t> tops_;       ///< bin on top of those with each space
+  NumberSet spaces_;                      ///< free spaces of bins that are not full
+  std::vector<std::uint32_t> tops_;       ///< last filled bin with each free space
   std::vector<std::uint32_t> below_;      ///< the bin below each bin
   std::vector<std::uint32_t> heads_;      ///< first item of each bin
   std::vector<std::uint32_t> tails_;      ///< last item of each bin

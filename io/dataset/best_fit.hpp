@@ -9,9 +9,9 @@
 
 namespace hyperslab::io {
 
-/// What lies in each of some bins of equal capacity.
+/// Items in bins of equal capacity.
 struct Bins {
-  std::vector<std::uint32_t> items;  ///< of the bins, one after the other, each in its order
+  std::vector<std::uint32_t> items;  ///< all items, bin by bin, each bin in the order of filling
   std::vector<std::int64_t> firsts;  ///< first item of each bin, and the number of items
 };
 

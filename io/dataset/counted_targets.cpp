@@ -37,7 +37,7 @@ void ignore_targets(const TokenSource& source, const TargetRules& rules, std::in
 
 std::int64_t count_targets(const TokenSource& source, const TargetRules& rules, std::int64_t first,
                            std::int64_t count) {
-  std::array<std::int32_t, kPiece + 1> piece;  // of targets, after the token before them
+  std::array<std::int32_t, kPiece + 1> piece;  // one token, then the targets after it
   std::int64_t counted = 0;
   for (const std::int64_t end = first + count; first < end;) {
     const auto here = std::min(static_cast<std::int64_t>(kPiece), end - first);

@@ -13,7 +13,7 @@ namespace hyperslab::io {
 void ignore_targets(const TokenSource& source, const TargetRules& rules, std::int64_t first,
                     std::int32_t before, std::span<std::int32_t> targets);
 
-/// How many of the targets [first, first + count) count, first > 0; reads them.
+/// Reads the targets [first, first + count), first > 0, and returns the number that counts.
 [[nodiscard]] std::int64_t count_targets(const TokenSource& source, const TargetRules& rules,
                                          std::int64_t first, std::int64_t count);
 

@@ -43,8 +43,8 @@ class DocumentView final : public TokenSource {
 
   std::shared_ptr<const TokenSource> all_;
   std::string name_;
-  std::vector<std::int64_t> begins_;  ///< of each run, in all_
-  std::vector<std::int64_t> ends_;    ///< of each run, in this
+  std::vector<std::int64_t> begins_;  ///< position in all_ at which each run begins
+  std::vector<std::int64_t> ends_;    ///< position in this view at which each run ends
 };
 
 }  // namespace hyperslab::io

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::int64_t kWholeSetBytes = 1LL << 30;
 constexpr std::int64_t kWholeFileBytes = 16 << 20;
-constexpr std::int64_t kChunkBytes = 1 << 20;  // of what is read whole
+constexpr std::int64_t kChunkBytes = 1 << 20;  // piece of a shard that is read whole
 constexpr std::int64_t kBlockBytes = 4 << 10;
 
 /// Checksums of `count` chunks of `bytes_of_chunk` bytes; chunk i begins at begin_of(i).

@@ -45,7 +45,7 @@ std::int64_t signed_count(const Dataset& dataset) {
   return static_cast<std::int64_t>(std::min(dataset.count, kMost));
 }
 
-/// Where `count` elements lie in the file in one piece, or -1.
+/// Byte of the file at which all elements lie in one piece, or -1. Throws if the file is too short.
 std::int64_t offset_in_file(const Shard& shard, const Dataset& dataset) {
   const Storage& storage = dataset.storage;
   const bool is_mapped =

@@ -13,11 +13,11 @@
 
 namespace hyperslab::io {
 
-/// What messages call a file of data.
+/// Words for a file of data in messages.
 struct FileKind {
   const char* file;     ///< "token file"
   const char* content;  ///< "tokens"
-  const char* pattern;  ///< of such files: "*.bin"
+  const char* pattern;  ///< pattern of the names: "*.bin"
 };
 inline constexpr FileKind kTokenFile{"token file", "tokens", "*.bin"};
 inline constexpr FileKind kImageFile{"image file", "images", "*.tar"};
@@ -28,15 +28,15 @@ inline constexpr FileKind kImageFile{"image file", "images", "*.tar"};
                             const FileKind& kind = kTokenFile,
                             std::source_location where = std::source_location::current());
 
-/// What tells a changed file from the one before without reading it.
+/// Size and time of a file, which show a change without reading it.
 struct FileStamp {
   std::int64_t bytes = 0;
-  std::int64_t seconds = 0;  ///< of the last modification
+  std::int64_t seconds = 0;  ///< time of the last modification
   std::int64_t nanoseconds = 0;
   bool operator==(const FileStamp&) const = default;
 };
 
-/// Of the file at `path` now; nothing if it cannot be looked at.
+/// Stamp of the file at `path` now; nothing if it cannot be looked at.
 [[nodiscard]] std::optional<FileStamp> stamp_of(const std::string& path);
 
 /// Throws Error(data) if the file at `path` is not the one of this stamp; a file that is gone by

@@ -42,7 +42,7 @@ std::string_view dict_of(const Shard& shard, std::size_t& body) {
   return text.substr(start, length);
 }
 
-/// What follows 'key': in the dict, without leading blanks.
+/// Text after "'key':" in the dict, without leading blanks. Throws if there is none.
 std::string_view value_of(const Shard& shard, std::string_view dict, std::string_view key) {
   for (const char quote : {'\'', '"'}) {
     const std::string name = fmt::format("{0}{1}{0}", quote, key);

@@ -45,7 +45,7 @@ class TokenWriter {
   std::int64_t documents_ = 0;
   bool document_begins_ = true;
   std::vector<std::byte> buffer_;
-  AtomicFile file_;  ///< of .h5: the ids alone, copied into the HDF5 file at the end
+  AtomicFile file_;  ///< for .h5 it has the ids alone, which the end copies into the HDF5 file
 };
 
 /// Writes `ids` as one file, as above, without a record of the vocabulary.

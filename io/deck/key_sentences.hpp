@@ -6,7 +6,7 @@
 
 namespace hyperslab::deck {
 
-/// What a key, "optimizer.lr", or a section, "optimizer", means: one sentence, with its unit.
+/// Meaning of a key, "optimizer.lr", or of a section, "optimizer": one sentence, with its unit.
 struct KeySentence {
   std::string_view key;
   std::string_view sentence;
@@ -14,7 +14,7 @@ struct KeySentence {
 /// One for every section and key of schema.hpp, in its order.
 [[nodiscard]] std::span<const KeySentence> key_sentences();
 
-/// Empty if there is none.
+/// The sentence of a key or section; empty if there is none.
 [[nodiscard]] std::string_view sentence_of(std::string_view key);
 
 }  // namespace hyperslab::deck

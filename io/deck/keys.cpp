@@ -35,7 +35,7 @@ class KeyLister {
  public:
   explicit KeyLister(model::Family family) : family_(family) {}
 
-  /// What was visited; leaves nothing here.
+  /// Gives the visited sections away; leaves nothing here.
   [[nodiscard]] std::vector<SectionInfo> take_sections() { return std::move(sections_); }
   void section(std::string_view name) { sections_.push_back({name, sentence_of(name), {}}); }
   template <class Enum, std::size_t N>

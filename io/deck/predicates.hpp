@@ -36,30 +36,30 @@ namespace hyperslab::deck {
   return std::int64_t{c.parallel.data} * c.parallel.tensor * c.parallel.pipeline;
 }
 
-/// Of a wsd schedule.
+/// Steps of the decay at the end of a wsd schedule.
 [[nodiscard]] inline std::int64_t decay_steps(const train::Config& c) {
   return std::llround(c.schedule.decay_fraction * static_cast<double>(c.train.steps));
 }
 
-/// Those of deck section `parallel`.
+/// Rules of deck section `parallel`.
 [[nodiscard]] std::span<const Rule> layout_rules();
-/// Those of deck sections `adapter` and `quantization`, and of model.frozen_format.
+/// Rules of deck sections `adapter` and `quantization`, and of model.frozen_format.
 [[nodiscard]] std::span<const Rule> adapter_rules();
-/// Those of models of images, and of deck section `augment`.
+/// Rules of models of images, and of deck section `augment`.
 [[nodiscard]] std::span<const Rule> image_rules();
-/// Those of mixtures of training data.
+/// Rules of mixtures of training data.
 [[nodiscard]] std::span<const Rule> mixture_rules();
-/// Those of deck section `precision`.
+/// Rules of deck section `precision`.
 [[nodiscard]] std::span<const Rule> precision_rules();
-/// Those of rotary positions.
+/// Rules of rotary positions.
 [[nodiscard]] std::span<const Rule> rope_rules();
-/// Those of documents in samples of text.
+/// Rules of documents in samples of text.
 [[nodiscard]] std::span<const Rule> document_rules();
-/// Those of texts that a model generates while it trains.
+/// Rules of texts that a model generates while it trains.
 [[nodiscard]] std::span<const Rule> sample_rules();
-/// Those of the maximal update parametrization.
+/// Rules of the maximal update parametrization.
 [[nodiscard]] std::span<const Rule> mup_rules();
-/// Those of windows and scores of attention.
+/// Rules of windows and scores of attention.
 [[nodiscard]] std::span<const Rule> score_rules();
 
 }  // namespace hyperslab::deck

@@ -8,7 +8,7 @@
 
 namespace hyperslab::deck {
 
-/// Where in a deck something is: a line and column of the file, both from 1, or an override.
+/// Position in a deck: a line and column of the file, both from 1, or the index of an override.
 struct Mark {
   int override_index = -1;  ///< -1: the file
   int line = 1;
@@ -16,14 +16,14 @@ struct Mark {
   friend auto operator<=>(const Mark&, const Mark&) = default;
 };
 
-/// What is wrong with a deck, gathered until everything has been looked at.
+/// Problems of a deck, gathered until everything has been looked at.
 class Problems {
  public:
   /// `key` is the whole path, "model.heads"; empty if no key is to blame.
   void add(Mark mark, std::string key, std::string text);
   [[nodiscard]] std::size_t size() const { return problems_.size(); }
-  /// Throws Error(usage) with a line per problem, sorted by mark, if there is any; of more than
-  /// 50 with the number of the others.
+  /// Throws Error(usage) with a line per problem, sorted by mark, if there is any. It lists up to
+  /// 50 and counts the others.
   void raise(const std::string& file, std::span<const std::string> overrides) const;
 
  private:

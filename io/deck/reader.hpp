@@ -155,7 +155,7 @@ class Reader {
     value = step ? io::ResumeChoice{io::ResumeFrom::step, *step} : *choice;
   }
 
-  /// Where a rule points for this key: the key, else its section, else the start of the file.
+  /// Mark for a rule about this key: the key, else its section, else the start of the file.
   [[nodiscard]] Mark mark_of(std::string_view full_key) const {
     const auto dot = full_key.find('.');
     auto* section = find_entry(root_, full_key.substr(0, dot));

@@ -8,10 +8,10 @@
 
 namespace hyperslab::deck {
 
-/// What an override of train.steps, train.epochs or checkpoint.every = 0 leaves no room for in a
-/// deck file is cut: warm-up and traced steps beyond the end, the other of steps and epochs,
-/// milestones without periodic checkpoints. Values that overrides give themselves stay, and rules
-/// check them. Returns what was cut, one line; empty: nothing.
+/// Adapts values of the deck file to an override of train.steps, train.epochs or checkpoint.every =
+/// 0. Cuts warm-up and traced steps beyond the end; leaves out epochs beside an override of steps,
+/// steps beside one of epochs, and milestones without periodic checkpoints. Rules check values that
+/// overrides give, which stay. Returns the changes in one line; empty if there are none.
 [[nodiscard]] std::string shorten(train::Config& config, Reader& reader);
 
 }  // namespace hyperslab::deck

@@ -134,8 +134,8 @@ bool is_overridden(const Entry* entry) {
   return entry != nullptr && entry->mark.override_index >= 0;
 }
 
-/// Of images, resolved decks hold keys that follow from others. An override of these leaves them
-/// out, unless it gives them itself.
+/// A resolved deck of an image model holds keys that follow from others. An override of the others
+/// removes the keys that follow, unless it gives them itself.
 void leave_out_derived(Node& root) {
   Entry* const model = find_entry(root, "model");
   if (model == nullptr) return;

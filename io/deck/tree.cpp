@@ -87,7 +87,7 @@ class TreeBuilder : public YAML::EventHandler {
  private:
   struct Open {
     Node node;
-    std::optional<Node> key;  ///< of a map whose value comes next
+    std::optional<Node> key;  ///< last key of an open map, until its value comes
   };
 
   [[nodiscard]] Mark mark_of(const YAML::Mark& position) const {

@@ -17,15 +17,15 @@ struct Node {
   enum class Kind : std::uint8_t { null, scalar, sequence, map };
   Kind kind = Kind::null;
   bool quoted = false;
-  std::string text;  ///< of a scalar
+  std::string text;  ///< value of a scalar
   Mark mark;
-  std::vector<Node> items;     ///< of a sequence
-  std::vector<Entry> entries;  ///< of a map, in the order of the file
+  std::vector<Node> items;     ///< elements of a sequence
+  std::vector<Entry> entries;  ///< entries of a map, in the order of the file
 };
 
 struct Entry {
   std::string key;
-  Mark mark;  ///< of the key
+  Mark mark;  ///< position of the key
   Node value;
 };
 

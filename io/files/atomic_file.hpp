@@ -49,7 +49,7 @@ class AtomicFile {
  private:
   std::string path_;
   std::string temporary_;  ///< empty once it has been renamed
-  std::int64_t size_ = 0;  ///< of what was appended
+  std::int64_t size_ = 0;  ///< bytes appended so far
   storage::File file_;
 };
 

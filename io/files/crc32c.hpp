@@ -10,7 +10,7 @@ namespace hyperslab::io {
 /// result over the bytes before these. Uses the processor's instruction if it was compiled for
 /// one that has it.
 [[nodiscard]] std::uint32_t crc32c(const void* data, std::size_t bytes, std::uint32_t seed = 0);
-/// The same by tables of eight bytes, on any processor.
+/// CRC-32C by tables, eight bytes at a time, on any processor.
 [[nodiscard]] std::uint32_t crc32c_by_table(const void* data, std::size_t bytes,
                                             std::uint32_t seed = 0);
 

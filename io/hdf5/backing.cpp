@@ -87,7 +87,7 @@ hid_t register_driver() {
   H5FD_class_t driver{};
 #ifdef H5FD_CLASS_VERSION
   driver.version = H5FD_CLASS_VERSION;
-  driver.value = static_cast<H5FD_class_value_t>(300);  // of the range for drivers of programs
+  driver.value = static_cast<H5FD_class_value_t>(300);  // a value that is free for programs
 #endif
   driver.name = "hyperslab_backing";
   driver.maxaddr = (haddr_t{1} << 62);

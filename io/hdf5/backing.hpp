@@ -8,9 +8,9 @@
 
 namespace hyperslab::io::hdf5 {
 
-/// What reads and writes a file for HDF5 instead of its own calls. A failure is not reported
-/// through HDF5 (version 1.10 crashes at exit after a failed write); who implements this keeps it
-/// for its user.
+/// Reads and writes a file for HDF5 in place of HDF5's own calls. A failure is not reported
+/// through HDF5 (version 1.10 crashes at exit after a failed write); the class that implements this
+/// keeps it for its user.
 class Backing {
  public:
   Backing() = default;

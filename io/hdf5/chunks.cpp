@@ -46,7 +46,7 @@ class ChunkReader {
     if (!chunks_.empty() && chunk.index <= chunks_.back().index) {
       cursor.fail("chunks that do not ascend");
     }
-    if (chunk.index >= needed_) return;  // of a dataset that was made shorter
+    if (chunk.index >= needed_) return;  // the dataset was made shorter
     (void)source_.at(chunk.address, chunk.bytes, what_);
     chunks_.push_back(chunk);
   }
@@ -257,8 +257,8 @@ std::vector<std::byte> unfiltered(const Source& source, const Dataset& dataset,
     source.fail_damaged(
         fmt::format("{} with {} bytes instead of {}", what, bytes.size(), *expected));
   };
-  // What each filter was given: the elements, with the checksums of those before it; none: not
-  // known, as after deflate.
+  // Bytes that each filter was given when it encoded the chunk: the elements, with the checksums of
+  // the filters before it. Nothing if they are not known, as after deflate.
   std::vector<std::optional<std::uint64_t>> sizes;
   std::optional<std::uint64_t> size = storage.chunk * dataset.type.bytes;
   for (std::size_t i = 0; i < storage.filters.size(); ++i) {

@@ -136,7 +136,7 @@ class DatasetReader {
     filters.push_back(static_cast<FilterKind>(kind));
   }
 
-  /// Of filters whose name newer files leave out.
+  /// Name of a standard filter; newer files leave it out.
   static std::string name_of(std::uint64_t kind) {
     constexpr std::array kNames = {"none", "deflate", "shuffle",    "fletcher32",
                                    "szip", "nbit",    "scaleoffset"};
@@ -230,7 +230,7 @@ class DatasetReader {
   Dataset dataset_;
 };
 
-/// How many elements the file can hold, filters counted in.
+/// Upper limit of the elements that the file can hold, compressed or not.
 std::uint64_t most_elements(const Source& source, const Dataset& dataset) {
   const auto& filters = dataset.storage.filters;
   const bool deflated = std::ranges::find(filters, FilterKind::deflate) != filters.end();

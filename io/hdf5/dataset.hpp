@@ -16,22 +16,22 @@
 namespace hyperslab::io::hdf5 {
 
 struct ElementType {
-  bool is_integer = false;  ///< of 1, 2, 4 or 8 whole bytes
-  bool is_enum = false;     ///< of such integers, as h5py writes bool
+  bool is_integer = false;  ///< integers of 1, 2, 4 or 8 whole bytes
+  bool is_enum = false;     ///< enumeration of such integers, as h5py writes bool
   bool is_signed = false;
   bool is_big_endian = false;
-  std::size_t bytes = 0;  ///< of an element of any type
+  std::size_t bytes = 0;  ///< size of an element of any type
 };
 
 enum class FilterKind : std::uint8_t { deflate = 1, shuffle = 2, fletcher32 = 3 };
 
 enum class ChunkIndex : std::uint8_t { tree, single, implicit, fixed_array };
 
-/// How the elements are stored.
+/// Storage of the elements in the file.
 struct Storage {
   enum class Kind : std::uint8_t { compact, contiguous, chunked };
   Kind kind = Kind::contiguous;
-  std::uint64_t address = kUndefinedAddress;  ///< of elements, or of the index of chunks
+  std::uint64_t address = kUndefinedAddress;  ///< begin of elements, or of the index of chunks
   std::span<const std::byte> bytes;           ///< compact elements
   std::uint64_t chunk = 0;                    ///< elements of a chunk
   ChunkIndex index = ChunkIndex::tree;
@@ -62,7 +62,7 @@ void read_elements(const Source& source, const Dataset& dataset, std::span<std::
 
 /// A chunk in the file.
 struct Chunk {
-  std::uint64_t index = 0;  ///< of its first element by the elements of a chunk
+  std::uint64_t index = 0;  ///< first element / elements of a chunk
   std::uint64_t address = 0;
   std::uint64_t bytes = 0;  ///< stored
   std::uint32_t mask = 0;   ///< bit i: it has not been through filter i

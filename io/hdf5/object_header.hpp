@@ -38,11 +38,11 @@ struct Message {
     const Source& source, const std::vector<Message>& messages, MessageType type,
     const std::string& what);
 
-/// What the root group says of a name.
+/// A name's entry in the root group.
 struct Link {
   enum class Kind : std::uint8_t { hard, soft, external, other };
   Kind kind = Kind::hard;
-  std::uint64_t address = 0;  ///< of the object header, of a hard link
+  std::uint64_t address = 0;  ///< address of the object header, of a hard link only
 };
 
 /// The link `name` of the root group; nothing if there is none.

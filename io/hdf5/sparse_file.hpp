@@ -25,7 +25,7 @@ class SparseFile final : public Backing {
     std::uint64_t begin = 0;
     std::uint64_t end = 0;
   };
-  /// What was written, in whole pages, ascending; neighbours are one extent.
+  /// The written pages, ascending; adjacent pages are one extent.
   [[nodiscard]] std::vector<Extent> written() const;
 
  private:

@@ -47,7 +47,7 @@ class StagedFile final : public hdf5::Backing {
 
   storage::File file_;
   std::uint64_t most_bytes_;
-  std::map<std::uint64_t, Page> pages_;  ///< what waits, by number
+  std::map<std::uint64_t, Page> pages_;  ///< pages that wait for a commit, by number
   std::uint64_t size_ = 0;               ///< as HDF5 sees it
   std::string broken_;
 };

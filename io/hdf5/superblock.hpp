@@ -19,7 +19,7 @@ constexpr std::size_t kMostOfSuperblock = 100;
 [[nodiscard]] std::string superblock_problem(std::span<const std::byte> head,
                                              std::uint64_t file_bytes);
 
-/// The same for the file at `path`; "" if it cannot be read, which the library says in its words.
+/// Checks the file at `path`; "" also if it cannot be read, which the library itself reports.
 [[nodiscard]] std::string superblock_problem(const std::string& path);
 
 }  // namespace hyperslab::io::hdf5

@@ -29,7 +29,7 @@ class DrawnImages final : public ImageSet {
  private:
   ImageSetOptions options_;
   std::vector<std::string> classes_;
-  std::size_t image_bytes_ = 0;  ///< of one
+  std::size_t image_bytes_ = 0;  ///< bytes of one image
   std::int64_t count_ = 0;
   std::vector<std::byte> memory_;
 };

@@ -133,7 +133,7 @@ bool ends_with_its_mark(std::span<const std::byte> bytes) {
 
 ImageHeader read_jpeg_header(std::span<const std::byte> bytes) {
   Segments segments(bytes);
-  std::optional<std::uint32_t> transform;  // of Adobe's marker: 0: RGB or CMYK, 1: YCbCr, 2: YCCK
+  std::optional<std::uint32_t> transform;  // in Adobe's marker: 0: RGB or CMYK, 1: YCbCr, 2: YCCK
   Segment segment;
   while (segments.next(segment)) {
     if (segment.marker == kAdobe && segment.body.size() >= 12 &&

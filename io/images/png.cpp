@@ -29,7 +29,7 @@ void on_error(png_structp png, png_const_charp text) {
   std::longjmp(state->after_error, 1);
 }
 
-void on_warning(png_structp /*png*/, png_const_charp /*text*/) {}  // of chunks beside the pixels
+void on_warning(png_structp /*png*/, png_const_charp /*text*/) {}  // a warning changes no pixel
 
 void on_read(png_structp png, png_bytep out, std::size_t bytes) {
   auto* const state = static_cast<Png*>(png_get_io_ptr(png));

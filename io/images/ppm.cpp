@@ -32,7 +32,7 @@ class Fields {
     }
     return value;
   }
-  /// Where the pixels begin.
+  /// Offset of the pixels.
   std::size_t end() {
     if (at_ == text_.size() || !is_blank(text_[at_])) fail();
     return at_ + 1;

@@ -15,7 +15,7 @@ namespace hyperslab::io {
 [[nodiscard]] ImageHeader read_ppm_header(std::span<const std::byte> bytes);
 /// rgb: (height, width, 3). Throws Error(data).
 void decode_ppm(std::span<const std::byte> bytes, std::span<std::uint8_t> rgb);
-/// What stands before the pixels.
+/// Header of a PPM of this size; the pixels follow it.
 [[nodiscard]] std::string ppm_header(image::ImageSize size);
 
 }  // namespace hyperslab::io

@@ -19,8 +19,8 @@ namespace hyperslab::io {
 namespace {
 
 constexpr std::size_t kBufferBytes = 4 << 20;
-constexpr std::int64_t kEndBytes = 2 * kTarBlock;  // of zeros
-constexpr std::size_t kMostName = 100;             // of a ustar header, without its prefix
+constexpr std::int64_t kEndBytes = 2 * kTarBlock;  // zeros at the end of a tar
+constexpr std::size_t kMostName = 100;  // name field of a ustar header, without its prefix
 
 /// Runs `work`; what the system refuses becomes the error of fail_write().
 template <class Work>

@@ -49,7 +49,7 @@ class SetWriter {
   std::string temporary_;  ///< empty once it has been renamed
   std::int64_t shard_bytes_;
   std::optional<storage::File> file_;
-  std::string buffer_;        ///< what follows the file's bytes
+  std::string buffer_;        ///< bytes that come after those already in the file
   std::int64_t written_ = 0;  ///< bytes of the file
   std::vector<Shard> shards_;
   std::vector<ImageRow> rows_;

@@ -14,8 +14,8 @@
 namespace hyperslab::io {
 namespace {
 
-// Of all shards, for the fingerprint of a large set; its index, which tells where each image is and
-// how long, is read whole.
+// Blocks of all shards that the fingerprint of a large set reads. Its index, which has offset and
+// length of each image, is read whole.
 constexpr std::int64_t kMostBlocks = 8192;
 
 /// The name in the header before an image.

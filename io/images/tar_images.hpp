@@ -12,7 +12,7 @@
 
 namespace hyperslab::io {
 
-/// Where an image is: a row of the file index.npy.
+/// Position and label of an image: a row of the file index.npy.
 struct ImageRow {
   std::int64_t shard = 0;
   std::int64_t offset = 0;  ///< bytes from the shard's start
@@ -29,11 +29,11 @@ struct ImageFile {
 /// Maps them in their order. Throws Error(data).
 [[nodiscard]] std::vector<ImageFile> map_image_files(const std::vector<std::string>& paths);
 
-/// What an image set is made of.
+/// Files and index of an image set.
 struct ImageFiles {
   std::vector<ImageFile> shards;
-  std::vector<ImageFile> others;     ///< that must not change either
-  std::vector<ImageRow> own_rows;    ///< of an index made at opening
+  std::vector<ImageFile> others;     ///< files that must not change either
+  std::vector<ImageRow> own_rows;    ///< rows of an index made at opening
   std::span<const ImageRow> rows;    ///< those, or the mapped ones of a file
   std::vector<std::string> classes;  ///< in the order of the labels
   std::string format;                ///< "tar", "packed"
@@ -62,7 +62,7 @@ class TarImages final : public ImageSet {
   [[nodiscard]] std::string classes_text() const;
   void require_rows(std::int64_t classes) const;
   [[nodiscard]] const ImageRow& row(std::int64_t index) const;
-  /// Of the content of each shard.
+  /// One hash for the content of each shard.
   [[nodiscard]] std::vector<std::uint64_t> shard_hashes() const;
 
   ImageFiles files_;

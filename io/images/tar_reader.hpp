@@ -47,9 +47,9 @@ class TarReader {
 
   std::string path_;
   std::span<const std::byte> bytes_;
-  std::int64_t at_ = 0;                      ///< of the next header
-  std::string long_name_;                    ///< of the next member; empty: in its header
-  std::optional<std::int64_t> member_size_;  ///< of the next member, of pax
+  std::int64_t at_ = 0;                      ///< offset of the next header
+  std::string long_name_;                    ///< name of the next member; empty: in its header
+  std::optional<std::int64_t> member_size_;  ///< size of the next member if pax gives it
 };
 
 /// The name in a header of 512 bytes, as ustar has it.

@@ -15,7 +15,7 @@
 namespace hyperslab::io {
 namespace {
 
-/// What follows the last dot of a name, in small letters.
+/// Text after the last dot of a name, in small letters; empty without a dot.
 std::string suffix_of(std::string_view name) {
   const std::size_t dot = name.rfind('.');
   std::string suffix(dot == name.npos ? std::string_view() : name.substr(dot + 1));

@@ -26,7 +26,7 @@ struct TarSample {
   std::string name;
   std::int64_t offset = 0;
   std::int64_t bytes = 0;
-  std::optional<std::int64_t> label;  ///< of the member .cls with the same stem
+  std::optional<std::int64_t> label;  ///< number in the member .cls with the same stem
 };
 
 struct TarContent {

@@ -35,8 +35,8 @@ class WorkerPool {
   bool take(std::unique_lock<std::mutex>& lock, int worker);
 
   int threads_;
-  std::mutex turn_;   // of callers
-  std::mutex mutex_;  // of everything below
+  std::mutex turn_;   // held by the caller whose turn it is
+  std::mutex mutex_;  // guards everything below
   std::condition_variable asked_;
   std::condition_variable done_;
   const Job* job_ = nullptr;

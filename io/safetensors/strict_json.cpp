@@ -24,7 +24,7 @@ std::string shown(const std::string& name) {
 
 json strict_json(const std::string& text, const std::string& file) {
   constexpr int kDeepest = 16;
-  std::vector<std::set<std::string>> keys;  // of the objects that are open
+  std::vector<std::set<std::string>> keys;  // one set for each open object
   const auto watch = [&](int depth, json::parse_event_t event, const json& parsed) {
     if (depth > kDeepest) throw Error(ExitCode::checkpoint, file + ": its JSON is nested too deep");
     if (event == json::parse_event_t::object_start) keys.emplace_back();

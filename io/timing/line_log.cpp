@@ -95,7 +95,7 @@ struct LineLog::Impl {
                  "from here on are lost");
     removed_lines++;
   }
-  /// Of all lines that were appended.
+  /// Counts the appended lines that are dropped, still pending or in a file that was removed.
   [[nodiscard]] std::size_t lost_lines() const { return lost + pending.size() + removed_lines; }
 
   std::string path;

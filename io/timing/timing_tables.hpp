@@ -30,8 +30,8 @@ inline constexpr PhaseColumn kAfterReduce[] = {
     {"checkpoint_seconds", Phase::checkpoint, "saving a checkpoint after the step"}};
 
 [[nodiscard]] std::vector<Column> step_columns();
-[[nodiscard]] std::vector<Column> traffic_columns();  ///< of a group
-// Of traced steps.
+[[nodiscard]] std::vector<Column> traffic_columns();  ///< columns of a group's table
+// The next tables hold traced steps only.
 [[nodiscard]] std::vector<Column> traced_columns();
 [[nodiscard]] std::vector<Column> event_columns();
 [[nodiscard]] std::vector<Column> operation_columns();

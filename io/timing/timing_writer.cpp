@@ -109,7 +109,7 @@ struct TimingWriter::Impl {
       }
       hdf5::check(H5Fflush(file.get(), H5F_SCOPE_GLOBAL) >= 0, ExitCode::storage,
                   path + ": flushing failed");
-    } catch (const Error& error) {  // of HDF5 itself, which is not to be trusted after that
+    } catch (const Error& error) {  // HDF5 itself failed: nothing more is written
       return given_up = error.what();
     }
     std::string failure = disk.commit();

@@ -164,7 +164,7 @@ struct Span {
   std::string arguments;  ///< the members of a JSON object
 };
 
-/// What one rank adds to a trace.
+/// Writes the events of one rank to a trace.
 class RankTrace {
  public:
   /// `begin_seconds`: of the trace, on rank 0's clock.
@@ -201,7 +201,7 @@ class RankTrace {
   };
   std::map<std::tuple<std::int64_t, std::string, std::int64_t>, Exchange> exchanges_;
   struct GroupTracks {
-    int number = 0;                       ///< of the group, from 1
+    int number = 0;                       ///< number of the group, from 1
     std::vector<Nanoseconds> busy_until;  ///< each of its tracks
   };
   std::map<std::string, GroupTracks> groups_;
@@ -394,7 +394,7 @@ void RankTrace::write_memory() {
   }
 }
 
-/// What the files say of traced steps; `begin_seconds`: when the first of them began on any rank.
+/// Finds traced steps and losses of all files, and the earliest start of a step on any rank.
 TraceSummary summarize(const std::vector<std::string>& files, double& begin_seconds) {
   TraceSummary summary;
   summary.ranks = static_cast<int>(files.size());

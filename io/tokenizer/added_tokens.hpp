@@ -55,7 +55,7 @@ class AddedTokenSearch {
   std::size_t findable_ = 0;
   std::bitset<256> single_;                     ///< bytes that are a token
   std::bitset<std::size_t{256} * 256> starts_;  ///< pairs of bytes that a token begins with
-  std::unordered_map<std::uint64_t, std::uint32_t> edges_;  ///< of a trie: node and byte to node
+  std::unordered_map<std::uint64_t, std::uint32_t> edges_;  ///< trie: node and byte to node
   std::vector<std::uint32_t> ends_{kNone};                  ///< token that ends at each node
 };
 

@@ -92,7 +92,7 @@ std::vector<std::int32_t> BpeTokenizer::encode(std::string_view text) const {
   return ids;
 }
 
-/// Of offsets that io::last_cut() gives: after a line break, or before a space.
+/// True if text may be cut at an offset of io::last_cut(): after a line break, or before a space.
 bool BpeTokenizer::may_cut(std::string_view text, std::size_t at) const {
   if (inside_added_[pair_at(text, at)]) return false;
   const bool after_line = text[at - 1] == '\n';

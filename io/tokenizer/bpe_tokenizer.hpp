@@ -39,7 +39,7 @@ class BpeTokenizer final : public Tokenizer {
   [[nodiscard]] NamedTokens named_tokens() const override { return vocabulary_.named; }
 
  private:
-  /// What one thread works with; kept from call to call.
+  /// Working memory of one thread, kept from call to call.
   struct Worker {
     Splitter splitter;
     PieceEncoder encoder;

@@ -11,7 +11,7 @@
 
 namespace hyperslab::io {
 
-/// What every vocabulary of a BPE has.
+/// Tokens and merges, which every vocabulary of a BPE has.
 struct MergeVocabulary {
   struct Merge {
     std::int32_t left;
@@ -34,7 +34,7 @@ struct MergeVocabulary {
 /// A byte-level BPE vocabulary as read from files.
 struct BpeVocabulary : MergeVocabulary {
   std::array<std::int32_t, 256> byte_ids{};  ///< id of each single byte
-  std::string pattern;                       ///< what pieces match; merges stay within a piece
+  std::string pattern;                       ///< pattern of pieces; merges stay within a piece
   std::string pattern_source;                ///< file and key that name it
   bool in_nfc = false;                       ///< text is brought to Unicode's form C first
 };

@@ -16,7 +16,7 @@ CharacterCuts::CharacterCuts(const CharacterVocabulary& vocabulary,
   learn_merges();
   if (!vocabulary_.whole_pieces) return;
   // A part of a word may be a token, which is not merged, unless it is longer than all of them.
-  constexpr std::size_t kMostBytes = 4;  // of a character that a normalizer may have shortened
+  constexpr std::size_t kMostBytes = 4;  // longest character, which a normalizer may shorten
   const auto can_be_found = [](const AddedToken& token) { return !token.hidden; };
   may_cut_words_ =
       !vocabulary_.splits_words() && std::ranges::none_of(vocabulary_.added, can_be_found);

@@ -12,8 +12,8 @@
 
 namespace hyperslab::io {
 
-/// Where text may be cut without changing its ids, as the vocabulary proves it: no token that
-/// merging gives has the two characters side by side, so that no merge reaches over the place.
+/// Places at which the vocabulary proves that a cut changes no ids of a text. No token that merging
+/// gives has the two characters there side by side, so no merge reaches over the place.
 class CharacterCuts {
  public:
   /// Both must outlive this.

@@ -9,7 +9,7 @@
 
 namespace hyperslab::io {
 
-/// What ids are as text, by the decoder of a vocabulary.
+/// Texts of ids, by the decoder of a vocabulary.
 class CharacterTexts {
  public:
   /// `vocabulary` must outlive this.
@@ -17,7 +17,7 @@ class CharacterTexts {
 
   /// Bytes of an id of the vocabulary inside a text.
   [[nodiscard]] std::string inside(std::int32_t id) const;
-  /// And at the beginning of one.
+  /// Bytes of an id of the vocabulary at the beginning of a text.
   [[nodiscard]] std::string first(std::int32_t id) const;
 
  private:

@@ -16,7 +16,7 @@ CharacterTokenizer::CharacterTokenizer(CharacterVocabulary vocabulary)
       tables_(vocabulary_, alphabet_, false),
       cuts_(vocabulary_, alphabet_),
       texts_(vocabulary_) {
-  for (const bool special : {true, false}) {  // of two with one text the special one counts
+  for (const bool special : {true, false}) {  // a special token hides an equal one
     for (const AddedToken& token : vocabulary_.added) {
       if (token.special != special) continue;
       (token.normalized ? normal_added_ : added_).add(token, vocabulary_.text_in_search(token));

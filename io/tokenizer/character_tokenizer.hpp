@@ -50,7 +50,7 @@ class CharacterTokenizer final : public Tokenizer {
   [[nodiscard]] NamedTokens named_tokens() const override { return vocabulary_.named; }
 
  private:
-  /// What one thread works with; kept from call to call.
+  /// Working memory of one thread, kept from call to call.
   struct Worker {
     explicit Worker(const BpeTables& tables) : encoder(tables) {}
     PieceEncoder encoder;

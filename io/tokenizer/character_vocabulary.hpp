@@ -24,19 +24,19 @@ struct Metaspace {
   bool splits = true;  ///< words end before each of them
 };
 
-/// What becomes of the texts of tokens.
+/// Changes of the texts of tokens by the decoder.
 struct TokenRules {
   std::string from;  ///< becomes `to`; empty: nothing does
   std::string to;
   bool has_bytes = false;           ///< <0xC3> is a byte
-  bool strips_first_space = false;  ///< of a whole text
+  bool strips_first_space = false;  ///< removes the first space of a whole text
   std::string drops_in_first;       ///< character that goes from the first token; empty: none
 };
 
 /// A BPE on characters, as SentencePiece's became in Hugging Face's tokenizer.json: characters that
 /// it does not know become their bytes' tokens, else the unknown token.
 struct CharacterVocabulary : MergeVocabulary {
-  std::array<std::int32_t, 256> byte_ids{};  ///< of <0x00> and on; -1: none
+  std::array<std::int32_t, 256> byte_ids{};  ///< ids of <0x00> to <0xFF>; -1: none
   std::int32_t unknown = -1;                 ///< -1: such characters are left out
   bool fuses_unknown = false;                ///< a run of them is one token
   std::vector<NormalizerStep> normalizer;

@@ -15,7 +15,7 @@ namespace hyperslab::io {
 /// is at least 2.
 [[nodiscard]] std::size_t last_cut(std::string_view text, std::size_t from);
 
-/// Whether a text may be cut at an offset that parts pieces.
+/// True if a text may be cut at an offset between two pieces.
 using MayCut = std::function<bool(std::string_view text, std::size_t at)>;
 /// The last of these offsets that `may_cut` takes, after a line break if there is one of those.
 /// O(bytes), whatever `may_cut` refuses.

@@ -149,7 +149,7 @@ std::size_t DocumentReader::safe_bytes() const {
   return buffer_.size() - begin_ - longest + 1;
 }
 
-/// Where to cut `text`, of which more follows.
+/// Offset at which to cut `text`, which goes on in the file.
 std::size_t DocumentReader::cut(std::string_view text) const {
   const std::size_t unseen = cut_of_(text, 2);
   if (unseen != text.npos) return unseen;

@@ -78,7 +78,7 @@ class DocumentReader {
   DocumentSeparator separator_;
   LastCut cut_of_;
   std::string buffer_;
-  std::size_t begin_ = 0;        ///< of what was not yet given out
+  std::size_t begin_ = 0;        ///< first byte that was not yet given out
   bool line_begins_ = true;      ///< at begin_
   bool at_end_ = false;          ///< the buffer holds the rest of the file
   bool document_begins_ = true;  ///< at begin_

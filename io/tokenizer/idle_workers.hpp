@@ -8,8 +8,8 @@
 
 namespace hyperslab::io {
 
-/// What threads work with, each for the time of a loan: as many as were lent at once, kept from
-/// loan to loan. Threads may borrow at the same time.
+/// Workers that threads borrow, each for the time of a loan. There are as many as were lent at
+/// once, and they are kept from loan to loan. Threads may borrow at the same time.
 template <class Worker>
 class IdleWorkers {
  public:

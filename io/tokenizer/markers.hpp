@@ -24,7 +24,7 @@ class MarkerSearch {
   const std::vector<std::string>& markers_;
   std::string_view text_;
   std::size_t begin_ = 0;
-  std::vector<std::size_t> offsets_;  ///< of each marker from begin_ on
+  std::vector<std::size_t> offsets_;  ///< next occurrence of each marker, from begin_ on
 };
 
 }  // namespace hyperslab::io

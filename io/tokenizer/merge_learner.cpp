@@ -123,7 +123,7 @@ class Learner {
   std::vector<std::int32_t> symbols_;  ///< token that begins there, kInside or kBoundary
   std::vector<std::uint32_t> begins_;  ///< at the last byte of a token, where it begins
   std::vector<std::uint32_t> pieces_;  ///< the piece
-  std::vector<std::int64_t> counts_;   ///< of each piece
+  std::vector<std::int64_t> counts_;   ///< occurrences of each piece
   PairTable pairs_;
   std::vector<std::uint32_t> grown_;  ///< pairs that the present merge makes
   std::priority_queue<Candidate, std::vector<Candidate>, Later> heap_;

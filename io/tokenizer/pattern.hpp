@@ -71,9 +71,9 @@ class Splitter {
   std::shared_ptr<pcre2_real_jit_stack_8> stack_;
   std::string_view text_;
   std::string_view subject_;  ///< the stretch as the engine sees it, of as many bytes
-  std::string copy_;          ///< of the stretch, if it has stand-ins
+  std::string copy_;          ///< copy of the stretch, if it has stand-ins
   std::size_t next_ = 0;
-  std::size_t stretch_begin_ = 0;  ///< of valid UTF-8 that the engine looks at
+  std::size_t stretch_begin_ = 0;  ///< begin of the valid UTF-8 that the engine looks at
   std::size_t stretch_end_ = 0;
   std::size_t match_begin_ = 0;  ///< a match found after text that no match covers
   std::size_t match_end_ = 0;

@@ -35,7 +35,7 @@ std::uint32_t hash_of(std::string_view piece) {
   return static_cast<std::uint32_t>(mix(hash ^ word));
 }
 
-/// What one thread counts with.
+/// Splitter and counts of one thread.
 struct Counter {
   explicit Counter(const Pattern& pattern) : splitter(pattern) {}
 
@@ -81,7 +81,7 @@ class Counters {
   IdleWorkers<Counter> counters_;
 };
 
-/// What is counted together ends at white space, so no special is cut.
+/// Counts a file block by block. Each block ends beside white space, so that no special is cut.
 void count_file(const std::string& path, const std::vector<std::string>& specials,
                 Counters& counters) {
   TextFile file(path);

@@ -11,7 +11,7 @@
 
 namespace hyperslab::io {
 
-/// How often each piece occurs: open addressing over pieces stored one after the other.
+/// Number of occurrences of each piece: open addressing over pieces stored one after the other.
 class PieceCounts {
  public:
   struct Entry {

@@ -21,7 +21,7 @@ class Alphabet {
   virtual void append(std::string_view piece, std::vector<std::int32_t>& ids) const = 0;
 };
 
-/// What all threads read.
+/// Merges and ids, which all threads read.
 struct BpeTables {
   /// `vocabulary` and `symbols` must outlive this. `whole_pieces`: a piece that is a token is not
   /// merged.
@@ -56,7 +56,7 @@ class PieceEncoder {
 
   const BpeTables& tables_;
   std::vector<Slot> cache_;
-  std::vector<std::int32_t> ids_;  ///< of the piece being merged
+  std::vector<std::int32_t> ids_;  ///< ids of the piece that is merged
   std::vector<std::uint32_t> ranks_;
 };
 

@@ -11,7 +11,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::size_t kMostSteps = 16;  // of a normalizer or decoder
+constexpr std::size_t kMostSteps = 16;  // steps of a normalizer or decoder
 
 json type_of(const json& part) { return part.is_object() ? part.value("type", json()) : json(); }
 

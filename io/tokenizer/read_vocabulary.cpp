@@ -50,7 +50,7 @@ bool is_of_tiktoken(const std::string& path) {
                   "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=");
 }
 
-/// What a file is if it is known and not read, and what to do instead; else empty.
+/// Names a file of a known format that is not read, and the remedy; empty for other files.
 std::string foreign_file(const std::filesystem::path& path) {
   const std::string name = path.filename().string();
   const auto* const known = std::ranges::find(kForeignFiles, name, &ForeignFile::name);

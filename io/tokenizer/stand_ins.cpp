@@ -40,7 +40,7 @@ std::uint32_t stand_in_of(std::uint32_t code) {
   return std::ranges::lower_bound(ranges, code, {}, &StandIn::last)->code_point;
 }
 
-/// Where the next byte that is not ASCII is, from `at` on.
+/// Offset of the next byte that is not ASCII, from `at` on; the size of `text` if there is none.
 std::size_t skip_ascii(std::string_view text, std::size_t at) {
   for (std::uint64_t eight = 0; at + sizeof eight <= text.size(); at += sizeof eight) {
     std::memcpy(&eight, text.data() + at, sizeof eight);

@@ -9,9 +9,9 @@
 
 namespace hyperslab::io {
 
-/// What `post_processor` of the tokenizer.json `path`, which has `tokens` ids, adds to a single
-/// text: nothing if it is null or ByteLevel (it changes offsets alone), the special tokens of a
-/// TemplateProcessing, or those of a Sequence of such. Throws Error(data) for others.
+/// Reads the ids that `post_processor` of the tokenizer.json `path` (of `tokens` ids) adds to one
+/// text. null and ByteLevel (which changes offsets alone) add none; TemplateProcessing, also in a
+/// Sequence, adds its special tokens. Throws Error(data) for other processors.
 [[nodiscard]] TextTemplate read_text_template(const std::string& path,
                                               const nlohmann::json& post_processor,
                                               std::int64_t tokens);

@@ -43,7 +43,7 @@ class Batch {
   }
   void end_document() { ends_.push_back({text_.size(), {}, &around_.after}); }
 
-  /// Where the tokenizer may be given a text in two parts.
+  /// Gives the last offset at which a text may be cut for the tokenizer.
   [[nodiscard]] LastCut cut_of() const {
     return
         [this](std::string_view text, std::size_t from) { return tokenizer_.last_cut(text, from); };
@@ -63,7 +63,7 @@ class Batch {
   using Ids = std::vector<std::int32_t>;
   struct End {
     std::size_t at;
-    TextPlace place;    ///< of the text before it
+    TextPlace place;    ///< place of the text before it
     const Ids* follow;  ///< ids that come after it, or null
   };
   /// Text, or ids, for one thread.
@@ -139,7 +139,7 @@ void append_file(const std::string& path, const DocumentSeparator& separator, Ba
   }
 }
 
-/// The same of JSON lines, each of which is a document.
+/// Appends a document a line. Documents without text are left out as in append_file().
 void append_json_lines(const std::string& path, const JsonLines& format, Batch& batch) {
   JsonLinesReader reader(path, format);
   bool open = true;

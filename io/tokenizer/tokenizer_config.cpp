@@ -29,7 +29,7 @@ json read_object(const std::string& path) {
   return file;
 }
 
-/// Of a token that is a string, or an object with `content`; empty if it is neither.
+/// Text of a token that is a string, or an object with `content`; empty if it is neither.
 std::string text_of(const json& token) {
   const json text = token.is_object() ? token.value("content", json()) : token;
   return text.is_string() ? text.get<std::string>() : std::string();

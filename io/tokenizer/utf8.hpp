@@ -32,7 +32,7 @@ inline constexpr std::uint32_t kNoCharacter = 0x110000;
 /// White_Space of the Unicode Character Database.
 [[nodiscard]] bool is_white_space(std::uint32_t code);
 [[nodiscard]] std::size_t bytes_of_first_spaces(std::string_view text);
-/// Where the white space at the end of `text` begins; its size if there is none.
+/// Offset at which the white space at the end of `text` begins; its size if there is none.
 [[nodiscard]] std::size_t begin_of_last_spaces(std::string_view text);
 
 }  // namespace hyperslab::io

@@ -70,7 +70,7 @@ class VocabularyBuilder {
 
   std::string path_;
   std::vector<Entry> entries_;
-  std::unordered_map<std::string, std::size_t> index_;  ///< of entries_ by text
+  std::unordered_map<std::string, std::size_t> index_;  ///< indices in entries_ by text
   std::unordered_map<std::uint64_t, std::size_t> merge_index_;
   std::vector<MergeVocabulary::Merge> merges_;
 };

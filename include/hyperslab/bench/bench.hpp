@@ -47,11 +47,11 @@ struct BenchComponent {
   /// FLOPs of a step, from the plan. A row softmax that is a pass of its own counts 5 a score that
   /// the mask keeps, and 4 backward.
   double flops = 0;
-  double share = 0;           ///< of the step's seconds
-  double expected_share = 0;  ///< of the step's FLOPs
+  double share = 0;           ///< share of the step's seconds
+  double expected_share = 0;  ///< share of the step's FLOPs
   /// Inside attention; empty if one kernel does it all. They are counted in the component, too.
   std::vector<BenchComponent> parts;
-  std::string fused;  ///< what else runs in the kernels of this component, or where this one runs
+  std::string fused;  ///< operations of this component that share kernels, for a table
 };
 
 /// Seconds of a step by every available clock, means over the measured steps; not a number
@@ -69,7 +69,7 @@ struct CallFigures {
   double minimum = 0;
   double median = 0;
   double maximum = 0;
-  double standard_deviation = 0;  ///< of the sample, n - 1
+  double standard_deviation = 0;  ///< sample standard deviation, n - 1
 };
 /// `seconds`: at least one.
 [[nodiscard]] CallFigures call_figures_of(std::span<const double> seconds);
@@ -80,7 +80,7 @@ struct BenchKernel {
   ops::KernelClass kernel_class = ops::KernelClass::other;
   std::int64_t calls = 0;  ///< in all measured steps
   double seconds = 0;      ///< in all measured steps
-  CallFigures call;        ///< of single calls
+  CallFigures call;        ///< seconds of single calls
   std::array<std::int64_t, kPhases> phase_calls{};
   std::array<double, kPhases> phase_seconds{};
 };
@@ -88,7 +88,7 @@ struct BenchKernel {
 /// Kernels of the first rank, or its ops on the CPU.
 struct BenchKernels {
   std::string unavailable;          ///< why there are none, if they were asked for
-  int forwards = 0;                 ///< of a microbatch, in all measured steps
+  int forwards = 0;                 ///< forward passes of a microbatch, in all measured steps
   CommunicationTime communication;  ///< in all measured steps, on this rank
   std::vector<BenchKernel> rows;    ///< the longest first; without phases if graphs ran
   [[nodiscard]] double seconds() const;
@@ -121,13 +121,13 @@ struct BenchMemory {
   std::vector<std::pair<std::string, Allocation>> allocations;  ///< with the arena's name
   model::MemoryPlan plan;
   bool measured = false;          ///< on a GPU; otherwise the rest is zero
-  std::size_t before_bytes = 0;   ///< of the GPU, in use before the arenas: contexts, NCCL, others
+  std::size_t before_bytes = 0;   ///< in use on the GPU before the arenas: contexts, NCCL, others
   std::size_t library_bytes = 0;  ///< that cuBLASLt is given
   std::size_t device_bytes = 0;   ///< in use after the measured steps
   /// Lives of allocations in the step with memory_timeline, since it began; otherwise empty.
   std::vector<io::AllocationLife> lives;
   std::vector<train::MemoryTimeline::Span> spans;
-  std::size_t residual_stream_bytes = 0;  ///< of one microbatch at one place between two layers
+  std::size_t residual_stream_bytes = 0;  ///< residual stream of one microbatch between two layers
   [[nodiscard]] std::size_t predicted_bytes() const {
     return before_bytes + library_bytes + plan.total();
   }
@@ -140,7 +140,7 @@ struct BenchMemory {
 /// Seconds of some steps, put together.
 struct StepFigures {
   double mean = 0;
-  double standard_deviation = 0;  ///< of the sample, n - 1
+  double standard_deviation = 0;  ///< sample standard deviation, n - 1
   double median = 0;
 };
 /// `seconds`: at least one.
@@ -150,18 +150,18 @@ struct StepFigures {
 struct BenchResult {
   std::vector<double> step_seconds;  ///< every measured step, the longest of all ranks
   double mean = 0;
-  double standard_deviation = 0;  ///< of the sample, n - 1
+  double standard_deviation = 0;  ///< sample standard deviation, n - 1
   double median = 0;
-  double tokens = 0;       ///< of a step, all ranks
-  double model_flops = 0;  ///< of a step, all ranks, causal
+  double tokens = 0;       ///< tokens of a step, all ranks
+  double model_flops = 0;  ///< FLOPs of a step, all ranks, causal
   double model_flops_full = 0;
   /// FLOP/s of all ranks together: on the CPU in an fp32 product of 2048 x 2048 x 2048, the median
   /// of one product after every measured step, so that both see the same machine; on a GPU its
   /// peak, or what was measured on it if it is not in the table; see plan::machine_rate().
   double matmul_rate = 0;
   bool rate_is_measured = true;
-  std::string rate_name;    ///< of plan::MachineRate
-  std::string rate_source;  ///< of plan::MachineRate
+  std::string rate_name;    ///< name in plan::MachineRate
+  std::string rate_source;  ///< source in plan::MachineRate
   std::int64_t memory_peak_bytes = 0;
   bool graphs = false;                          ///< the steps ran as CUDA graphs
   std::array<double, kPhases> phase_seconds{};  ///< mean of a step, of the first rank
@@ -169,7 +169,7 @@ struct BenchResult {
   std::vector<BenchComponent> components;
   BenchKernels kernels;
   std::vector<BenchDType> dtypes;
-  BenchMemory memory;  ///< of this rank
+  BenchMemory memory;  ///< memory of this rank
   [[nodiscard]] double tokens_per_second() const { return tokens / median; }
   [[nodiscard]] double flops_per_second() const { return model_flops / median; }
   /// Causal. Rates are those of the median step.
@@ -190,8 +190,8 @@ struct CallCounts {
   static constexpr int kSteps = kLastStep - kFirstStep + 1;
   static constexpr double kLaunchesPerSegment = 4;
   int rank = 0;                  ///< that made these calls: the one farthest from passing
-  int segments = 0;              ///< of a step
-  std::vector<CallCount> calls;  ///< of all these steps together
+  int segments = 0;              ///< segments of a step
+  std::vector<CallCount> calls;  ///< calls in all these steps together
   [[nodiscard]] std::int64_t count(CallKind kind) const;
   [[nodiscard]] double launches_per_segment() const;
   /// No allocation, no synchronization, at most four launches a segment.

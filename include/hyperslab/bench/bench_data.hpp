@@ -14,16 +14,16 @@ namespace hyperslab::bench {
 struct DataBenchRow {
   std::string name;
   std::vector<double> step_seconds;             ///< medians over the measured steps, of every rank
-  std::vector<double> rank_targets_per_second;  ///< of every rank, in its median step
+  std::vector<double> rank_targets_per_second;  ///< rate of every rank in its median step
   [[nodiscard]] double targets_per_second() const;  ///< sum over the ranks
 };
 
 struct DataBenchResult {
   std::string source;       ///< one line on the tokens or images
   bool of_images = false;   ///< targets are images, else tokens
-  double rank_targets = 0;  ///< of one step, on one rank
-  double rank_bytes = 0;    ///< of the views of a stage in one step, on one rank
-  double counted = 0;       ///< of all targets of the measured steps, the share that counts
+  double rank_targets = 0;  ///< targets of one step on one rank
+  double rank_bytes = 0;    ///< bytes of a stage's views in one step, on one rank
+  double counted = 0;       ///< share of the measured steps' targets that counts
   std::vector<DataBenchRow> rows;
 };
 

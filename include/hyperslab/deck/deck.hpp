@@ -12,7 +12,7 @@
 
 namespace hyperslab::deck {
 
-/// What the rules are checked against besides the deck itself.
+/// Surroundings of a run, against which the rules check a deck.
 struct Surroundings {
   int ranks = 1;  ///< that were started
   bool has_cuda_device = false;
@@ -59,7 +59,7 @@ struct Rule {
                                       const Surroundings& surroundings,
                                       std::string* cuts = nullptr);
 
-/// What `auto`, `never` or a step means; none for any other text.
+/// Choice for `auto`, `never` or a step; none for any other text.
 [[nodiscard]] std::optional<io::ResumeChoice> parse_resume(std::string_view text);
 [[nodiscard]] std::string text_of(const io::ResumeChoice& choice);
 

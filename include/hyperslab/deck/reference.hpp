@@ -18,7 +18,7 @@ struct KeyInfo {
   std::string gpt2_default;
   std::string llama_default;
   std::string vit_default;
-  std::string_view sentence;  ///< what it means, with its unit
+  std::string_view sentence;  ///< meaning of the key, with its unit
 };
 struct SectionInfo {
   std::string_view name;
@@ -31,12 +31,12 @@ struct SectionInfo {
 /// Keys of one section, or of all if `section` is empty, for a terminal: name, values, default
 /// and sentence of each. Throws Error(usage) for an unknown section.
 [[nodiscard]] std::string keys_text(std::string_view section);
-/// The same as markdown: a heading and a table for every section.
+/// Keys of one section, or of all, as markdown: a heading and a table for every section.
 [[nodiscard]] std::string keys_markdown(std::string_view section);
 /// Rules about keys of one section, or of all, for a terminal. Throws Error(usage) for an unknown
 /// section.
 [[nodiscard]] std::string rules_text(std::string_view section);
-/// The same as a markdown table: key, what must hold.
+/// Rules as a markdown table: the key, and the condition that must hold.
 [[nodiscard]] std::string rules_table(std::string_view section = "");
 
 /// The known word that `word` may mean: one that begins with it (from three letters), else the

@@ -25,14 +25,14 @@ struct EvalDeck {
   /// more ranks than those were started and the layout needs a larger one.
   std::int64_t validation_batch = 0;
   plan::IsLegal is_legal;  ///< for advice if memory runs out
-  bool averages = false;   ///< of the weights (optimizer.ema_decay), in place of them
+  bool averages = false;   ///< loads averages of the weights (optimizer.ema_decay) in place of them
 };
 
 struct Result {
   std::string checkpoint;
   std::int64_t step = 0;
   train::Evaluation evaluation;
-  double seconds = 0;  ///< of the evaluation alone, of the slowest rank
+  double seconds = 0;  ///< duration of the evaluation alone, on the slowest rank
   train::Footprint footprint;
 };
 

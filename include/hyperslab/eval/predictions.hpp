@@ -39,7 +39,7 @@ class Predictions {
   Dim classes_;
   bool keeps_logits_;
   std::vector<Row> rows_;
-  std::vector<float> logits_;  ///< of every row
+  std::vector<float> logits_;  ///< logits of every row
 };
 
 }  // namespace hyperslab::eval

@@ -17,8 +17,8 @@ struct TaskResults {
   std::string checkpoint;
   std::int64_t step = 0;
   std::vector<tasks::Result> tasks;
-  std::int64_t endings = 0;         ///< of all tasks, which the model read
-  double seconds = 0;               ///< of the forward passes, of the slowest rank
+  std::int64_t endings = 0;         ///< endings of all tasks that the model read
+  double seconds = 0;               ///< duration of the forward passes, on the slowest rank
   train::Footprint footprint = {};  ///< with the longest sequences
 };
 

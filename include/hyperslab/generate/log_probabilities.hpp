@@ -15,7 +15,7 @@ struct TokenLogProbability {
 /// The log-probabilities of one token of a text and of its alternatives.
 struct TokenLogProbabilities {
   double log_probability = 0;            ///< nats, of the token itself
-  std::vector<TokenLogProbability> top;  ///< of the likeliest tokens, the likeliest first
+  std::vector<TokenLogProbability> top;  ///< the likeliest tokens, the likeliest first
 };
 
 /// The log-probability of token `id` under the softmax of `logits` (V), at temperature 1 and before

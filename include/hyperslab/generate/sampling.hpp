@@ -15,8 +15,8 @@ struct SamplingOptions {
   double temperature = 1.0;         ///< 0: the most likely token
   std::int64_t top_k = 0;           ///< 0: all
   double top_p = 1.0;               ///< nucleus (Holtzman et al. 2020); 1: all
-  double min_p = 0;                 ///< of the likeliest's probability (Nguyen et al. 2024); 0: all
-  double repetition_penalty = 1.0;  ///< of tokens of the text so far; 1: none
+  double min_p = 0;                 ///< share of the top probability (Nguyen et al. 2024); 0: all
+  double repetition_penalty = 1.0;  ///< penalty of tokens of the text so far; 1: none
   std::uint64_t seed = 1;           ///< text i draws from the stream of seed + i
   std::vector<std::int32_t> stop_tokens = {};  ///< each ends a text, and is no part of it
   [[nodiscard]] bool stops_at(std::int32_t token) const {
@@ -54,7 +54,7 @@ class Sampler {
   std::uint64_t key_;
   std::int64_t draws_ = 0;
   std::int64_t V_;
-  std::vector<bool> is_seen_;  ///< of the penalty
+  std::vector<bool> is_seen_;  ///< by token: the text has it, and the penalty applies
   std::vector<std::int32_t> seen_;
   std::vector<float> logits_;  ///< after the penalty
   ops::TokenChooser chooser_;

@@ -7,14 +7,14 @@
 #include "hyperslab/image/image_size.hpp"
 #include "hyperslab/ops/image.hpp"
 
-// What is random about an image is drawn here, on the host and in double, as a pure function of the
-// deck, the seed and the sample's place in the endless order of samples. No draw depends on the
-// batch, the layout or the device, nor on how far an image was decoded.
+// The host draws all random numbers of an image here, in double: a pure function of the deck, the
+// seed and the sample's place in the endless order of samples. No draw depends on the batch, the
+// layout or the device, nor on the scale at which an image was decoded.
 
 namespace hyperslab::image {
 
-/// What happens to sample `index` of training, mixing left out (draw_mixing). `source`: the image
-/// in its file; `decoded`: what ops::augment_images will read, perhaps smaller; `size`: rows and
+/// Draws the augmentation of training sample `index`, without mixing (draw_mixing). `source`: the
+/// image in its file; `decoded`: the image that is augmented, perhaps smaller; `size`: rows and
 /// columns of the result. In torchvision's order: crop, mirror, colour jitter, policy, erasing.
 /// Throws an internal Error if more than ops::kMostImageOperations are asked for.
 [[nodiscard]] ops::ImageAugmentation draw_augmentation(const AugmentConfig& config,
@@ -28,15 +28,15 @@ namespace hyperslab::image {
                                                              ImageSize source, ImageSize decoded,
                                                              Dim size);
 
-/// How a sample is mixed with another one.
+/// One sample's mixing with another one.
 struct Mixing {
   ops::ImageMix kind = ops::ImageMix::none;
-  float weight = 1;           ///< of the own label; for cutmix the share of the area that stayed
-  ops::ImageBox cut;          ///< what cutmix takes from the partner
+  float weight = 1;           ///< weight of the own label; for cutmix its share of the area
+  ops::ImageBox cut;          ///< box that cutmix takes from the partner
   std::uint64_t partner = 0;  ///< index of the other sample, unless the kind is none
 };
 
-/// Draws how sample `index` is mixed. Samples of a pair, or with MixMode::batch of a global batch
+/// Draws the mixing of sample `index`. Samples of a pair, or with MixMode::batch of a global batch
 /// [k G, (k + 1) G) of G = `global_batch` samples, have equal draws but for the partner.
 [[nodiscard]] Mixing draw_mixing(const AugmentConfig& config, std::uint64_t seed,
                                  std::uint64_t index, std::uint64_t global_batch, Dim size);

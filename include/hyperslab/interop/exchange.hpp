@@ -22,7 +22,7 @@ struct ExportOptions {
   std::string output;        ///< the folder to make
   DType dtype = DType::f32;  ///< f32, bf16 or f16
   Library library = Library::transformers;
-  image::AugmentConfig preprocessing;  ///< of a model of images: what eval does to one
+  image::AugmentConfig preprocessing;  ///< preparation of images in eval, for a model of images
   std::string vocabulary;  ///< folder whose tokenizer files go along, or `bytes`; empty: none
   bool requires_vocabulary = false;  ///< an error if its files are not found
   std::uint64_t shard_bytes = io::ModelFolder::kShardBytes;
@@ -47,10 +47,10 @@ struct ImportOptions {
 [[nodiscard]] model::ModelSpec huggingface_model(const std::string& folder,
                                                  const ImportOptions& options = {});
 
-/// What the folder of a model of images says about images before the model: mean, deviation,
+/// Reads the preprocessing of a model of images from its folder: mean, deviation,
 /// interpolation and validation_crop, of timm's pretrained_cfg or transformers'
-/// preprocessor_config.json; warns if it says nothing. Throws Error(checkpoint) that names what is
-/// not done here, and keys that are neither known nor among the ignored ones.
+/// preprocessor_config.json; warns if the folder has none. Throws Error(checkpoint) that names
+/// steps that are not done here, and keys that are neither known nor among the ignored ones.
 [[nodiscard]] image::AugmentConfig image_preprocessing(
     const std::string& folder, const std::vector<std::string>& ignored_keys = {});
 

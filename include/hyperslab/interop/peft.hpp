@@ -45,7 +45,7 @@ class PeftFolder {
   PeftFolder& operator=(PeftFolder&&) = delete;
   ~PeftFolder();
 
-  /// What a deck says of them.
+  /// The adapters, as deck section `adapter` describes them.
   [[nodiscard]] const nn::AdapterConfig& adapter() const { return adapter_; }
   /// Makes a checkpoint of step 0 of them under `directory`, with cleared moments; of `meta`, deck,
   /// model, vocabulary and fingerprint of the base are the caller's. Throws Error(checkpoint) for

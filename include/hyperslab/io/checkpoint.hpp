@@ -29,7 +29,7 @@ struct Slab {
   CView data;
   std::shared_ptr<const void> owner = {};  ///< keeps the data alive, unless someone else does
 };
-/// The same with memory to fill, of the dtype that is stored.
+/// A slab's memory to fill, of the dtype that is stored.
 struct SlabTarget {
   std::string tensor;
   Shape global_shape;
@@ -37,7 +37,7 @@ struct SlabTarget {
   View data;
 };
 
-/// What a checkpoint holds besides tensors.
+/// Values of a checkpoint besides its tensors.
 struct CheckpointMeta {
   std::int64_t step = 0;
   std::int64_t samples_seen = 0;  ///< position in the global order of samples
@@ -46,25 +46,25 @@ struct CheckpointMeta {
   std::int64_t skipped_steps = 0;
   double loss_scale = 1;
   std::int64_t good_steps = 0;
-  double wall_seconds = 0;  ///< of training so far, over all starts
+  double wall_seconds = 0;  ///< seconds of training so far, over all starts
   std::uint64_t data_fingerprint = 0;
   std::string model;            ///< every choice of the model, one line
-  std::string order;            ///< what the order of samples depends on, one line
+  std::string order;            ///< everything that the order of samples depends on, one line
   std::string layout;           ///< "data 4 x tensor 1 x pipeline 1"
   std::string deck;             ///< the resolved deck
-  std::string started_in = {};  ///< where its relative paths begin; empty: not known
-  std::string version;          ///< of the program that wrote it
+  std::string started_in = {};  ///< folder where its relative paths begin; empty: not known
+  std::string version;          ///< version of the program that wrote it
   std::string algorithms = {};  ///< AlgorithmCache::text() of GPUs; empty: none was chosen
-  std::string spikes = {};      ///< what the run knows of spikes, one line; empty: nothing
+  std::string spikes = {};      ///< state of the run's detection of spikes, one line; empty: none
   /// Files that go into the step's folder `vocabulary`; a reader leaves it empty and has
   /// vocabulary().
   std::vector<VocabularyFile> vocabulary = {};
   bool scales_loss = false;  ///< the run scales its losses, and loss_scale is the newest scale
-  /// Of a checkpoint that holds adapters alone: parameter_fingerprint() of the model that they are
-  /// added to; of random weights a number for run.seed. Absent if the checkpoint holds a whole
+  /// With adapters alone: parameter_fingerprint() of the model that they are added to, or, if that
+  /// has random weights, a number for run.seed. Absent if the checkpoint holds a whole
   /// model.
   std::optional<std::uint64_t> base_fingerprint = std::nullopt;
-  std::int64_t base_step = 0;  ///< of that model's checkpoint
+  std::int64_t base_step = 0;  ///< step of that model's checkpoint
 };
 
 /// Which complete steps stay.
@@ -103,7 +103,7 @@ class CheckpointReader {
 
   [[nodiscard]] const CheckpointMeta& meta() const { return meta_; }
   [[nodiscard]] const std::string& folder() const { return folder_; }
-  /// Of all files of the step but the manifest.
+  /// Size of all files of the step but the manifest.
   [[nodiscard]] std::uint64_t bytes() const;
   /// A file in the step's folder `vocabulary`.
   struct VocabularyEntry {
@@ -184,7 +184,7 @@ class CheckpointReader {
   std::shared_ptr<SoundFiles> sound_ = std::make_shared<SoundFiles>();
 };
 
-/// How a rank writes its part of a checkpoint.
+/// Options of a rank that writes its part of a checkpoint.
 struct SaveOptions {
   std::size_t block_bytes = CheckpointReader::kBlockBytes;  ///< a multiple of 4
   int writers = 2;                                          ///< threads that write, and that check
@@ -224,8 +224,8 @@ void save_checkpoint(comm::Peers& peers, const std::string& directory, const Che
 [[nodiscard]] std::uint64_t parameter_fingerprint(const CheckpointReader& reader, int part = 0,
                                                   int parts = 1);
 
-/// What `hyperslab checkpoint info` shows: folder, step, layout, tokens, version, sizes, and a line
-/// per tensor of the model with its shape, dtype and pieces; of adapters also their base, whose
+/// Text of `hyperslab checkpoint info`: folder, step, layout, tokens, version, sizes, and a line
+/// per tensor of the model with its shape, dtype and pieces. Adapters also name their base, whose
 /// path is `base`, empty for random weights.
 [[nodiscard]] std::string describe(const CheckpointReader& reader, const std::string& base = "");
 

@@ -9,7 +9,7 @@
 
 namespace hyperslab::io {
 
-/// How a tensor differs between two checkpoints.
+/// Difference of a tensor between two checkpoints.
 struct TensorDifference {
   std::string tensor;
   /// "only in the first", "shape (2, 3) and (2, 4)", "dtype f32 and f16"; empty: the values differ.

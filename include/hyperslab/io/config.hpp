@@ -8,7 +8,7 @@
 
 namespace hyperslab::io {
 
-/// How samples are drawn from tokens: see Samples.
+/// Way in which samples are drawn from tokens: see Samples.
 enum class Sampling : std::uint8_t { blocks, windows };
 [[nodiscard]] constexpr std::string_view name_of(Sampling sampling) {
   return sampling == Sampling::blocks ? "blocks" : "windows";
@@ -17,16 +17,16 @@ enum class Sampling : std::uint8_t { blocks, windows };
 /// Type of the ids in a file that does not tell.
 enum class RawIds : std::uint8_t { uint16, uint32 };
 
-/// What becomes of an image that cannot be decoded: an error, or a sample that does not count.
+/// Consequence of an image that cannot be decoded: an error, or a sample that does not count.
 enum class BrokenImages : std::uint8_t { refuse, skip };
-/// Where images are decoded: by threads of the CPU, or by a GPU's nvJPEG; `automatic`: by the CPU,
+/// Device that decodes images: threads of the CPU, or a GPU's nvJPEG. `automatic` takes the CPU,
 /// which was faster beside a step (analysis/results/vit-h200.txt).
 enum class DecodeOn : std::uint8_t { automatic, cpu, gpu };
 
-/// What tokens of one sample attend to: all before them, or those of their own document.
+/// Tokens that a token of a sample attends to: all before it, or those of its own document.
 enum class Documents : std::uint8_t { joined, masked };
 
-/// What a sample of text holds: a run of tokens, a document or part of one, or several of those
+/// Content of a sample of text: a run of tokens, a document or part of one, or several of those
 /// that fit together. See PackedSamples.
 enum class Packing : std::uint8_t { contiguous, document, best_fit };
 [[nodiscard]] constexpr std::string_view name_of(Packing packing) {
@@ -45,23 +45,23 @@ struct TargetRules {
 struct DataConfig {
   std::vector<std::string> train;  ///< `synthetic`, paths or globs of token files or image sets
   std::vector<std::string> validation;
-  std::vector<double> weights;  ///< of the entries of `train`, and again for each of weight_steps;
-                                ///< empty: all samples equally often
+  std::vector<double> weights;             ///< one for each entry of `train`, and again for each of
+                                           ///< weight_steps; empty: all samples equally often
   std::vector<std::int64_t> weight_steps;  ///< first steps of further weights
   Sampling sampling = Sampling::blocks;
-  RawIds dtype = RawIds::uint16;  ///< of .bin files without a header
+  RawIds dtype = RawIds::uint16;  ///< ids in .bin files without a header
   std::string vocabulary;  ///< folder of a vocabulary, or `bytes`; for texts and bits per byte
   std::int32_t ignore_token = -1;  ///< targets of this id do not count; -1: all do
   bool join_files = false;         ///< samples may go from the end of a file into the next
   bool loss_mask = false;          ///< the files' loss_mask says which tokens count as targets
-  double validation_fraction = 0;  ///< of the training documents, by hash, for validation
+  double validation_fraction = 0;  ///< share of the training documents, by hash, for validation
   std::int32_t end_token = -1;     ///< ends documents in files without a list of them; -1: none
   Documents documents = Documents::joined;
   Packing packing = Packing::contiguous;
   bool predict_starts = true;  ///< true if the first token of a document counts as a target
   BrokenImages broken_images = BrokenImages::refuse;
   DecodeOn decode = DecodeOn::automatic;
-  std::int64_t threads = 0;  ///< of a rank that decode images; 0: as many as it has cores
+  std::int64_t threads = 0;  ///< threads of a rank that decode images; 0: as many as it has cores
 
   [[nodiscard]] TargetRules target_rules() const {
     return {ignore_token, end_token, predict_starts};
@@ -69,12 +69,12 @@ struct DataConfig {
   friend bool operator==(const DataConfig&, const DataConfig&) = default;
 };
 
-/// What a start goes on from: the newest checkpoint if there is one (`auto`), none (`never`), or a
-/// step.
+/// Choice of the point where a start goes on: the newest checkpoint if there is one (`auto`), a
+/// step, or the beginning (`never`).
 enum class ResumeFrom : std::uint8_t { newest, nothing, step };
 struct ResumeChoice {
   ResumeFrom from = ResumeFrom::newest;
-  std::int64_t step = 0;  ///< of ResumeFrom::step
+  std::int64_t step = 0;  ///< with ResumeFrom::step
   friend bool operator==(const ResumeChoice&, const ResumeChoice&) = default;
 };
 
@@ -91,7 +91,7 @@ struct CheckpointConfig {
   std::string memory_directory = "/dev/shm";
   ResumeChoice resume;
   std::string initial;    ///< checkpoint whose weights a new run starts from; empty: none
-  bool new_head = false;  ///< of classes: not those weights, but initial values of its own
+  bool new_head = false;  ///< the classes' head starts from initial values, not those weights
   friend bool operator==(const CheckpointConfig&, const CheckpointConfig&) = default;
 };
 

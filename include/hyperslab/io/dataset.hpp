@@ -23,7 +23,7 @@ struct TokenFileSummary {
   std::string format;  ///< "llm.c uint16"
   std::int64_t tokens = 0;
   std::int64_t file_bytes = 0;
-  std::uint64_t fingerprint = 0;  ///< of this file, in the way of TokenSource::fingerprint()
+  std::uint64_t fingerprint = 0;  ///< hash of this file, made as TokenSource::fingerprint()
 };
 
 /// A token file keeps this record of the vocabulary that made it.
@@ -233,7 +233,7 @@ class Loader {
   [[nodiscard]] std::int64_t position_of(int microbatch, Dim B) const {
     return (std::int64_t{microbatch} * data_ranks_ + data_rank_) * B;
   }
-  /// The same sample's place in the endless order.
+  /// Place of this rank's first sample of a microbatch in the endless order.
   [[nodiscard]] std::int64_t first_sample(std::int64_t step, int microbatch, Dim B) const;
   /// Targets that count in the whole global batch of `step`, of all ranks; may be 0. Known without
   /// reading if every target counts; otherwise the first call for a step reads the whole batch,
@@ -245,7 +245,7 @@ class Loader {
     counts_keys_ = true;
     window_ = window;
   }
-  /// Of this rank's samples of a step that were loaded lately; 1 if nothing was counted.
+  /// Shares of keys in this rank's samples of a step loaded lately; 1 if nothing was counted.
   [[nodiscard]] KeyShares key_shares(std::int64_t step) const;
 
  private:
@@ -272,9 +272,9 @@ class Loader {
   int data_ranks_;
   bool overfit_one_batch_;
   std::mutex scratch_mutex_;
-  std::vector<std::int32_t> scratch_;  ///< of the sort into token_sort_index
+  std::vector<std::int32_t> scratch_;  ///< memory for the sort into token_sort_index
   std::mutex count_mutex_;
-  std::array<Count, 16> counts_;  ///< of step s at s mod 16
+  std::array<Count, 16> counts_;  ///< entry s mod 16 has step s
   bool counts_keys_ = false;
   Dim window_ = 0;
   mutable std::mutex keys_mutex_;

@@ -5,7 +5,7 @@
 
 namespace hyperslab::io {
 
-/// Of the library that is loaded, such as "HDF5 1.10.8".
+/// Version of the library that is loaded, such as "HDF5 1.10.8".
 [[nodiscard]] std::string hdf5_version();
 
 }  // namespace hyperslab::io

@@ -21,11 +21,11 @@ namespace hyperslab::io {
 
 class WorkerPool;
 
-/// How images become samples.
+/// Options by which images become samples.
 struct ImageSampleOptions {
   image::AugmentConfig augment;
   Dim size = 0;   ///< rows and columns of pixels that the model reads
-  Dim patch = 0;  ///< of a patch
+  Dim patch = 0;  ///< rows and columns of a patch
   Dim channels = 3;
   std::uint64_t seed = 0;
   std::int64_t global_batch = 0;  ///< samples of a step, for image::MixMode::batch
@@ -73,11 +73,11 @@ class ImageSamples final : public Samples {
   [[nodiscard]] const ImageSet& set() const { return set_; }
   [[nodiscard]] const ImageSampleOptions& options() const { return options_; }
   [[nodiscard]] ops::ImageOutput output() const;
-  /// Which image of the set sample `index` is.
+  /// Index in the set of the image of sample `index`.
   [[nodiscard]] std::int64_t image_of(std::int64_t index) const;
 
   // The steps of read(), for feeds that decode elsewhere.
-  /// Whether an image is decoded whole, as where no scaled decoding is to be had.
+  /// True if an image is decoded whole, as where no scaled decoding is to be had.
   using IsWhole = std::function<bool(const ImageItem&)>;
   /// Samples [first, first + count) with their headers and sizes, and after them, at most `count`,
   /// the partners in mixing that are not among them; those from `end` on are none.
@@ -104,8 +104,8 @@ class ImageSamples final : public Samples {
   const ImageSet& set_;
   ImageSampleOptions options_;
   std::unique_ptr<WorkerPool> pool_;
-  mutable std::vector<ImageDecoder> decoders_;  ///< of every thread of the pool
-  mutable std::mutex read_mutex_;               ///< of all below
+  mutable std::vector<ImageDecoder> decoders_;  ///< one for every thread of the pool
+  mutable std::mutex read_mutex_;               ///< guards everything below
   mutable std::unique_ptr<Context> ctx_;
   mutable std::vector<std::uint8_t> pixels_;
   mutable std::vector<std::uint8_t> scratch_;

@@ -30,7 +30,7 @@ class ImageSet : public DataSource {
 struct ImageSetOptions {
   std::int64_t classes = 0;  ///< labels must be below it
   std::int64_t size = 0;     ///< width and height of a drawn image, pixels
-  std::uint64_t seed = 0;    ///< of drawn images
+  std::uint64_t seed = 0;    ///< seed of drawn images
 };
 
 /// Opens `synthetic` (drawn shapes, in memory, as PPM), one folder of pack-images, or every tar

@@ -6,7 +6,7 @@
 
 namespace hyperslab::io {
 
-/// What an exception of nlohmann's JSON says is wrong, and where, for one line: without the
+/// Problem and place that an exception of nlohmann's JSON names, in one line: without the
 /// identifier in brackets before it, and cut where it quotes a long text.
 [[nodiscard]] std::string json_problem(const std::exception& error);
 

@@ -38,12 +38,12 @@ class MixtureOrder {
   [[nodiscard]] std::vector<std::int64_t> counts(std::int64_t k) const;
   /// Samples after which the sources follow each other again as from the begin on.
   [[nodiscard]] std::int64_t period() const { return static_cast<std::int64_t>(sources_.size()); }
-  /// Of the period, a number a source.
+  /// Samples of each source in a period.
   [[nodiscard]] const std::vector<std::int64_t>& parts() const { return parts_; }
 
  private:
   std::vector<std::int64_t> parts_;
-  std::vector<std::uint16_t> sources_;  ///< of each sample of the period
+  std::vector<std::uint16_t> sources_;  ///< source of each sample of the period
   std::vector<std::uint32_t> earlier_;  ///< samples of the same source before it
 };
 
@@ -79,8 +79,8 @@ class MixtureSchedule {
 /// Sampling::blocks each comes once an epoch of the source.
 class MixedSamples final : public Samples {
  public:
-  /// Of the parts of `all` (TokenSource::parts), which must stay. Packed documents are packed with
-  /// those of their part. Throws Error(usage) if a stage has not one weight a part, Error(data) if
+  /// Mixes the parts of `all` (TokenSource::parts), which must stay. Packs documents of each part
+  /// by themselves. Throws Error(usage) if a stage has not one weight a part, Error(data) if
   /// a part holds less than one sample, and as PackedSamples and TokenSource::documents().
   MixedSamples(const TokenSource& all, const std::vector<MixtureStage>& stages, Sampling sampling,
                Dim T, std::uint64_t seed, const TargetRules& rules = {},
@@ -101,7 +101,7 @@ class MixedSamples final : public Samples {
   [[nodiscard]] const MixtureSchedule& schedule() const { return schedule_; }
   /// Samples of one epoch of each source.
   [[nodiscard]] std::vector<std::int64_t> sizes() const;
-  /// Of all sources together; absent if nothing is packed.
+  /// Sum over all sources; absent if nothing is packed.
   [[nodiscard]] std::optional<PackingFigures> packing() const;
 
  private:

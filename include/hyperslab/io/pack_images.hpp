@@ -12,10 +12,10 @@ namespace hyperslab::io {
 /// Which part of an input that has two is packed.
 enum class ImageSplit : std::uint8_t { unnamed, train, validation };
 
-/// What to pack, and how.
+/// Inputs, output and options of pack_images().
 struct ImagePacking {
-  /// Of one kind: folders of class folders; TinyImageNet's folder; folders or files of CIFAR's
-  /// binary version; tar files, globs of them, or folders with them.
+  /// Inputs of one kind: folders of class folders; TinyImageNet's folder; folders or files of
+  /// CIFAR's binary version; tar files, globs of them, or folders with them.
   std::vector<std::string> inputs;
   std::string output;  ///< a new folder
   ImageSplit split = ImageSplit::unnamed;
@@ -33,7 +33,7 @@ struct BrokenImage {
   std::string problem;  ///< "expected a whole JPEG image, found ..."
 };
 
-/// What was packed.
+/// Contents of a folder that pack_images() wrote.
 struct PackedImages {
   std::string layout;  ///< "class folders"
   std::int64_t images = 0;

@@ -13,7 +13,7 @@ namespace hyperslab::io {
 /// Tokens of a piece, of which an index keeps 20 bits.
 inline constexpr Dim kMostPackedTokens = Dim{1} << 20;
 
-/// What packing makes of the documents of a source.
+/// Numbers of documents and samples after packing a source.
 struct PackingFigures {
   std::int64_t documents = 0;
   std::int64_t pieces = 0;
@@ -73,7 +73,7 @@ class PackedSamples final : public Samples {
   Dim T_;
   std::uint64_t seed_;
   TargetRules rules_;
-  std::vector<std::uint64_t> pieces_;  ///< of the samples, one after the other
+  std::vector<std::uint64_t> pieces_;  ///< pieces of the samples, one after the other
   std::vector<std::int64_t> firsts_;   ///< first piece of each sample, and the end of the last
   PackingFigures figures_;
 };

@@ -20,7 +20,7 @@ struct SafetensorsEntry {
   std::string file;
   std::string dtype;  ///< F32, F16, BF16, ..., as the header spells it
   std::vector<Dim> shape;
-  std::uint64_t offset = 0;  ///< of the first byte in the file
+  std::uint64_t offset = 0;  ///< position of the first byte in the file
   std::uint64_t bytes = 0;
 };
 

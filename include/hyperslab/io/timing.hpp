@@ -23,11 +23,11 @@ namespace hyperslab::io {
 struct GroupInfo {
   comm::GroupRole role = comm::GroupRole::other;
   int size = 1;                 ///< ranks
-  std::vector<int> ranks = {};  ///< of the world, in the order of the members
+  std::vector<int> ranks = {};  ///< ranks of the world, in the order of the members
 };
 inline constexpr std::size_t kMostGroups = 6;
 
-/// What went through one group in a step, all kinds of calls together. Bytes are those of the
+/// Traffic of one group in a step, all kinds of calls together. Bytes are those of the
 /// buffers handed in. On the CPU seconds are from calls to their ends, of operations that were
 /// waited for in the step, and exposed_seconds the host's in waits (see comm::Traffic). On a GPU
 /// seconds are the device's, told some steps late: of gradient reductions for the data group, of
@@ -59,8 +59,8 @@ struct RankInfo {
   int tensor = 0;
   std::string commit;
   std::string start_time;  ///< ISO 8601, UTC: a label, never used for differences
-  int threads = 1;         ///< of the rank's CPU ops
-  std::string schedule;    ///< of the pipeline
+  int threads = 1;         ///< threads of the rank's CPU ops
+  std::string schedule;    ///< name of the pipeline schedule
   int zero = 0;
   bool sequence = false;
   std::vector<GroupInfo> groups;  ///< at most kMostGroups
@@ -71,7 +71,7 @@ struct TracedStep {
   std::int64_t step = 0;
   double start_seconds = 0;         ///< on this rank's monotonic clock
   double clock_offset_seconds = 0;  ///< to be added, for rank 0's
-  double clock_error_seconds = 0;   ///< of the offset, at most
+  double clock_error_seconds = 0;   ///< largest possible error of the offset
   std::int64_t lost = 0;            ///< events, operations and messages that found no room
 };
 
@@ -80,7 +80,7 @@ struct TracedStep {
 struct AllocationLife {
   std::string category;    ///< parameters, gradients, optimizer, activations or workspace
   std::string label;       ///< "blocks.3.mlp.hidden"
-  int layer = -1;          ///< of the model; -1: of none or of all
+  int layer = -1;          ///< layer of the model; -1: of none or of all
   int slot = -1;           ///< that holds a microbatch; -1: of the step
   std::int64_t bytes = 0;  ///< with the gap to the next allocation
   double start_seconds = 0;
@@ -90,7 +90,7 @@ struct AllocationLife {
 /// A row of /steps: the recorder's times and what only the trainer knows.
 struct TimingRow {
   StepTimes times;
-  std::int64_t tokens = 0;  ///< of this rank
+  std::int64_t tokens = 0;  ///< tokens that this rank trained on
   std::int64_t memory_peak_bytes = 0;
   std::int64_t memory_now_bytes = 0;
   GroupTraffics groups{};  ///< in the order of RankInfo::groups
@@ -152,13 +152,13 @@ class TimingWriter {
 /// runs/<name>/timing/start_NNNN for the next start; creates it. Rank 0 only.
 [[nodiscard]] std::string next_start_folder(const std::string& run_directory);
 
-/// What a loss means: of text.
+/// Figures that follow from a loss of text.
 struct TextMetrics {
   double perplexity = 0;
   double token_accuracy = 0;
   std::optional<double> bits_per_byte = {};  ///< if the vocabulary tells the bytes of the text
 };
-/// The same of images: shares whose class is the likeliest, and among the five likeliest.
+/// Figures of images: shares whose class is the likeliest, and among the five likeliest.
 struct ImageMetrics {
   double top1 = 0;
   double top5 = 0;
@@ -177,10 +177,10 @@ struct MetricsLine {
   double mfu = 0;
   double mfu_full = 0;
   LossMeaning meaning;
-  double images_per_second = 0;  ///< of images
+  double images_per_second = 0;  ///< with a model of images only
   double wall_seconds = 0;
   std::int64_t skipped_steps = 0;
-  std::int64_t memory_peak_bytes = 0;  ///< of rank 0, as in its timing file
+  std::int64_t memory_peak_bytes = 0;  ///< peak of rank 0, as in its timing file
   struct Validation {
     double loss = 0;
     LossMeaning meaning;

@@ -27,7 +27,7 @@ struct NamedTokens {
   std::int32_t pad = -1;  ///< that fills up a row
 };
 
-/// Where a part of a text stands.
+/// Position of a part of a text.
 enum class TextPlace : std::uint8_t {
   start,        ///< the text begins with it
   after_token,  ///< a special token that the text names stands before it
@@ -88,7 +88,7 @@ class TextDecoder {
 /// The Unicode version whose letters and digits split patterns see.
 [[nodiscard]] std::string_view unicode_version();
 
-/// What the names of special tokens in a text are.
+/// Meaning of the names of special tokens in a text.
 enum class SpecialTokens : std::uint8_t {
   text,    ///< text like other text
   parsed,  ///< these tokens, as transformers takes them
@@ -126,7 +126,7 @@ void require_fits_model(const Tokenizer& tokenizer, const std::string& vocabular
 /// whose ids are the bytes, and <|endoftext|> as id 256.
 [[nodiscard]] std::string byte_tokenizer_json();
 
-/// What separates the documents of a text file; it belongs to neither.
+/// Separator between the documents of a text file; it belongs to neither.
 struct DocumentSeparator {
   enum class Kind : std::uint8_t {
     marker_line,  ///< a line that is only `<|endoftext|>`
@@ -134,7 +134,7 @@ struct DocumentSeparator {
     text,
   };
   Kind kind = Kind::marker_line;
-  std::string text;  ///< of Kind::text
+  std::string text;  ///< separator with Kind::text
 };
 
 /// `blank-lines`, or a text in which \n, \r, \t, \\ and \xHH stand for bytes. Throws Error(usage)
@@ -182,13 +182,13 @@ std::int64_t tokenize_files(const Tokenizer& tokenizer, std::span<const std::str
 std::int64_t decode_files(const Tokenizer& tokenizer, const std::vector<std::string>& inputs,
                           const std::string& output, const DocumentSeparator& separator = {});
 
-/// What train_vocabulary() makes of which texts.
+/// Inputs, outputs and size for train_vocabulary().
 struct VocabularyTraining {
   std::int64_t size = 0;            ///< ids in all: 256 bytes, merges, special tokens
   std::vector<std::string> inputs;  ///< text files, JSON lines; `-`: standard input
   std::vector<std::string> specials = {"<|endoftext|>"};  ///< split the text, are never merged
   std::string output;   ///< folder; gets vocab.json, merges.txt and tokenizer.json
-  JsonLines json = {};  ///< how inputs of JSON lines are read
+  JsonLines json = {};  ///< reading of inputs that are JSON lines
 };
 
 /// Trains a byte-level BPE with GPT-2's split pattern: ids 0-255 are the bytes in GPT-2's order,
@@ -218,7 +218,7 @@ class StopSearch {
   /// Bytes that surely stand before a stop: what may be the beginning of one is held back. Nothing
   /// once one was found.
   [[nodiscard]] std::string push(std::string_view bytes);
-  /// What was held back.
+  /// Returns the bytes that were held back.
   [[nodiscard]] std::string finish();
   [[nodiscard]] bool found() const { return found_; }
 

@@ -7,14 +7,14 @@
 
 namespace hyperslab::io {
 
-/// What is in a trace that was written.
+/// Contents of a trace that was written.
 struct TraceSummary {
   std::string start;  ///< folder of the timings that it is made of
   int ranks = 0;
   std::vector<std::int64_t> steps;
   std::int64_t events = 0;         ///< spans on tracks
   std::int64_t flows = 0;          ///< messages whose two ends are in it
-  std::int64_t lost = 0;           ///< what found no room while the run recorded
+  std::int64_t lost = 0;           ///< events, operations and messages that found no room
   double clock_error_seconds = 0;  ///< most that clocks of two hosts are apart in it
 };
 

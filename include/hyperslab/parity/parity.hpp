@@ -23,7 +23,7 @@ using GlobalTensors = std::map<std::string, std::vector<float>>;
 /// The results of a layout, on rank 0.
 struct LayoutTrace {
   std::vector<double> losses;  ///< nats per token, of every step
-  GlobalTensors gradients;     ///< of step 1
+  GlobalTensors gradients;     ///< gradients of step 1
 };
 
 /// Trains `steps` steps of the deck under its layout, on the first parallel.ranks() ranks of the
@@ -33,7 +33,7 @@ struct LayoutTrace {
 
 /// The largest differences that two layouts may have.
 struct ParityTolerance {
-  double gradient = 2e-6;  ///< of step 1, see tensor_difference
+  double gradient = 2e-6;  ///< difference in step 1, see tensor_difference
   double loss = 1e-5;      ///< relative, over the first 10 steps
   double late_loss = 1e-4;
 };

@@ -9,7 +9,7 @@
 
 namespace hyperslab::pipeline {
 
-/// What an executor drives: the chunks of one rank, with the slots that the program asks for.
+/// Work that an executor drives: the chunks of one rank, with the slots that the program asks for.
 ///
 /// Memory of one slot: output_gradient and input_gradient may be the same; input, output and the
 /// gradients must not overlap, and slots must not overlap each other. While something is sent from

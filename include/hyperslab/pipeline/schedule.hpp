@@ -26,9 +26,9 @@ enum class Payload : std::uint8_t { activation, gradient };
 struct Transfer {
   bool sends = false;
   Payload payload = Payload::activation;
-  int chunk = 0;  ///< of this rank: whose output or input it is
+  int chunk = 0;  ///< chunk of this rank whose output or input it is
   int microbatch = 0;
-  int slot = 0;  ///< of this rank's chunk
+  int slot = 0;  ///< slot of that chunk
   int peer = 0;  ///< pipeline rank
   friend bool operator==(const Transfer&, const Transfer&) = default;
 };
@@ -56,7 +56,7 @@ struct Program {
   int stages = 1;  ///< ranks of the pipeline group
   int virtual_stages = 1;
   int microbatches = 1;
-  std::vector<std::vector<Action>> ranks;  ///< what each rank does, in order
+  std::vector<std::vector<Action>> ranks;  ///< actions of each rank, in order
   std::vector<std::vector<int>> slots;     ///< [rank][chunk]
 
   [[nodiscard]] int global_stages() const { return stages * virtual_stages; }

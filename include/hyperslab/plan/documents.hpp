@@ -12,7 +12,7 @@ namespace hyperslab::plan {
 /// The keys that tokens see in a deck's samples.
 struct DocumentKeys {
   KeyShares shares;          ///< 1 where documents are joined, or not known
-  std::int64_t samples = 0;  ///< of the training data, which `shares` were counted in
+  std::int64_t samples = 0;  ///< samples of the training data in which `shares` were counted
   std::string unknown;       ///< why documents are not known; empty: they are, or are joined
 };
 

@@ -35,7 +35,7 @@ class Interpolation {
   double mean_ = 0;
   double centre_[2] = {};
   double slope_[2] = {};
-  std::vector<double> weights_;  ///< of the points' covariances
+  std::vector<double> weights_;  ///< weight of each point's exp(-distance / range)
   double smallest_ = 0;
   double largest_ = 0;
 };

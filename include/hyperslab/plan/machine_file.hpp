@@ -15,7 +15,7 @@ namespace hyperslab::plan {
 struct OpRow {
   std::string op;
   OpSize size;
-  double seconds = 0;  ///< of its kernels, or of the CPU
+  double seconds = 0;  ///< seconds of its kernels, or of the CPU
   double kernels = 1;  ///< that one call launches
 };
 
@@ -24,21 +24,21 @@ struct CollectiveRow {
   std::string group;  ///< whose share of the GPU it takes: "data", "tensor", "pipeline"
   std::string call;   ///< "all_reduce", "send"
   int ranks = 2;
-  double bytes = 0;  ///< of the whole buffer, as comm::Traffic counts them
+  double bytes = 0;  ///< bytes of the whole buffer, as comm::Traffic counts them
   double seconds = 0;
 };
 
 /// One kind of machine. Files hold it as JSON; `hyperslab bench DECK --machine FILE` adds to it.
 struct MachineFile {
-  std::string name;                  ///< of the GPU or CPU
-  std::string device = "cuda";       ///< or "cpu"
-  std::vector<std::string> sources;  ///< what was measured: commit, deck, ranks; one a measurement
-  int ranks_per_node = 8;            ///< which the fast links join
-  double memory_bytes = 0;           ///< of a rank; 0: not known
-  double launch_seconds = 0;         ///< between two kernels of a graph
+  std::string name;                    ///< name of the GPU or CPU
+  std::string device = "cuda";         ///< or "cpu"
+  std::vector<std::string> sources;    ///< commit, deck and ranks of each measurement
+  int ranks_per_node = 8;              ///< which the fast links join
+  double memory_bytes = 0;             ///< memory of a rank; 0: not known
+  double launch_seconds = 0;           ///< between two kernels of a graph
   double network_latency_seconds = 0;  ///< between nodes
   double network_bytes_per_second =
-      0;  ///< of one rank between nodes; 0: not known, and all ranks are taken to be on one node
+      0;  ///< a rank's rate between nodes; 0: unknown, and all ranks are taken to be on one node
   double storage_bytes_per_second = 0;       ///< that one rank writes to checkpoints; 0: not known
   std::map<std::string, double> peak_flops;  ///< by precision, dense
   /// The FLOP/s that a rank's power limit allows for long, by precision: a step with F FLOPs of ops

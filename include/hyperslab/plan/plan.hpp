@@ -18,15 +18,15 @@ struct Plan {
   /// The most of `memory` in use at one time of a step, as runs report it: without libraries'
   /// workspace, and slots that the schedule has no use for.
   std::int64_t peak_in_use = 0;
-  Ledger ledger;            ///< of one step, of samples of one document
-  double hidden_flops = 0;  ///< of `ledger`, what leave_out_documents() took off
+  Ledger ledger;            ///< work of one step, with samples of one document
+  double hidden_flops = 0;  ///< FLOPs of `ledger` that leave_out_documents() took off
   std::vector<std::pair<std::string, Allocation>> allocations;  ///< with the arena's name
-  std::vector<std::pair<std::string, Shape>> parameters;        ///< of this rank
-  std::map<comm::GroupRole, comm::Traffic> traffic;             ///< of one step, by group
+  std::vector<std::pair<std::string, Shape>> parameters;        ///< names and shapes on this rank
+  std::map<comm::GroupRole, comm::Traffic> traffic;             ///< traffic of one step, by group
   std::size_t checkpoint_bytes = 0;       ///< that this rank writes of a checkpoint
-  std::vector<OperationList> operations;  ///< of each listed step, in order
+  std::vector<OperationList> operations;  ///< operations of each listed step, in order
 
-  [[nodiscard]] double flops() const { return ledger.total().flops - hidden_flops; }  ///< of a step
+  [[nodiscard]] double flops() const { return ledger.total().flops - hidden_flops; }  ///< in a step
 };
 /// `listed_steps`: how many steps' operations to list.
 [[nodiscard]] Plan make_plan(const train::Config& config, const train::TrainerOptions& options,

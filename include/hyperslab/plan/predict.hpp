@@ -13,9 +13,9 @@ namespace hyperslab::plan {
 /// A step on a machine, and what follows from its time.
 struct PredictedStep {
   SimulatedStep step;
-  double tokens = 0;       ///< of a step, all ranks
-  double model_flops = 0;  ///< of a step, all ranks, causal
-  double peak_flops = 0;   ///< of a rank
+  double tokens = 0;       ///< tokens of a step, all ranks
+  double model_flops = 0;  ///< FLOPs of a step, all ranks, causal
+  double peak_flops = 0;   ///< FLOP/s of a rank
   std::vector<std::string> unknown_ops;
 
   [[nodiscard]] double tokens_per_second() const { return tokens / step.seconds; }
@@ -36,7 +36,7 @@ struct CheckpointInterval {
   double save_seconds = 0;
   double failure_seconds = 0;   ///< between two failures anywhere in the run
   double interval_seconds = 0;  ///< by Daly's eq. 37
-  double lost_share = 0;        ///< of the time: saving, and work that is done again
+  double lost_share = 0;        ///< share of the time for saves and for work that is done again
 };
 /// `mtbf_hours`: between two failures of one rank. Of `ranks` ranks any can fail.
 [[nodiscard]] CheckpointInterval checkpoint_interval(double save_seconds, double mtbf_hours,

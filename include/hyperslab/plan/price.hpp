@@ -15,7 +15,7 @@ namespace hyperslab::plan {
 struct GroupLayout {
   int ranks = 1;
   int nodes = 1;           ///< that its ranks lie on
-  int ranks_per_node = 1;  ///< of the group, on each of them
+  int ranks_per_node = 1;  ///< ranks of the group on each node
 };
 
 /// Seconds of operations on a machine of which some sizes were measured. An op takes the time of a
@@ -53,7 +53,7 @@ class Prices {
   /// The measured sizes of one op with one number of operands.
   struct Known {
     std::vector<Interpolation::Point> points;
-    std::vector<double> kernels;                ///< of each point
+    std::vector<double> kernels;                ///< kernels of each point
     std::optional<Interpolation> efficiency{};  ///< its logarithm
   };
   /// The time of one call of an op beside its ideal time.

@@ -18,8 +18,8 @@ using WhyNot = std::function<std::string(const train::Config&)>;
 /// A layout that is legal and fits.
 struct FoundLayout {
   train::Config config;
-  double seconds = 0;            ///< of a step
-  std::size_t memory_bytes = 0;  ///< of the fullest rank
+  double seconds = 0;            ///< seconds of a step
+  std::size_t memory_bytes = 0;  ///< memory of the fullest rank
 };
 
 struct SearchResult {

@@ -20,7 +20,7 @@ namespace hyperslab::plan {
 struct SimulatedRank {
   double step = 0;
   double compute = 0;                              ///< with what communication beside it costs
-  std::array<double, kPhases> compute_by_phase{};  ///< of `compute`
+  std::array<double, kPhases> compute_by_phase{};  ///< `compute` of each phase
   std::map<std::string, double> exposed;           ///< waiting, by group
   std::map<std::string, double> communication;     ///< in progress, by group
 };

@@ -38,13 +38,13 @@ class Calibration {
 
 /// The sizes of a quantized checkpoint.
 struct Sizes {
-  std::int64_t elements = 0;  ///< of the blocks' matrices
-  std::uint64_t bytes = 0;    ///< of their codes and scales
+  std::int64_t elements = 0;  ///< elements of the blocks' matrices
+  std::uint64_t bytes = 0;    ///< bytes of their codes and scales
   double squared_error = 0;   ///< sums over the matrices' elements
   double squared_weights = 0;
-  std::int64_t all_elements = 0;   ///< of all parameters
-  std::uint64_t few_bytes = 0;     ///< of all codes and scales
-  std::int64_t kept_elements = 0;  ///< of parameters that are kept as they are
+  std::int64_t all_elements = 0;   ///< elements of all parameters
+  std::uint64_t few_bytes = 0;     ///< bytes of all codes and scales
+  std::int64_t kept_elements = 0;  ///< elements of parameters that are kept as they are
 };
 
 /// The matrices to round and their format.
@@ -53,7 +53,7 @@ struct Rounding {
   bool embeddings = false;   ///< the table of tokens, besides the blocks' matrices
   bool head = false;         ///< the head, likewise; a tied table is both
   DType first = DType::f32;  ///< rounded to it before: the dtype in which the run computed
-  Calibration* calibration = nullptr;  ///< of the blocks' matrices; null: each weight by itself
+  Calibration* calibration = nullptr;  ///< for the blocks' matrices; null: rounds to the nearest
 };
 
 /// True if `tensor` of a checkpoint is a matrix of a block.

@@ -18,7 +18,7 @@ namespace hyperslab::run {
 struct StartCommand {
   std::vector<std::string> launcher;   ///< "mpirun", "-np", "4"; empty: none
   std::string program;                 ///< empty: unknown, and no commands are named
-  std::vector<std::string> arguments;  ///< of `train`
+  std::vector<std::string> arguments;  ///< arguments of `train`
 };
 
 struct RunOptions {

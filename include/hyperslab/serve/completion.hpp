@@ -30,7 +30,7 @@ enum class Finish : std::uint8_t {
   length,  ///< max_tokens
 };
 
-/// What an answer has more of.
+/// Next piece of an answer, from one of its choices.
 struct AnswerPiece {
   std::size_t choice = 0;           ///< prompt * n + which of its choices
   std::string text;                 ///< valid UTF-8

@@ -12,7 +12,7 @@
 
 namespace hyperslab::serve {
 
-/// What all pieces of one answer share.
+/// Fields that all pieces of one answer share.
 struct AnswerHead {
   std::string id;
   std::string model;
@@ -31,7 +31,7 @@ class AnswerJson {
   [[nodiscard]] nlohmann::ordered_json whole(const Usage& usage) const;
   /// One piece alone, of a streamed answer.
   [[nodiscard]] nlohmann::ordered_json chunk(const AnswerPiece& piece) const;
-  /// What ends a streamed answer that counts.
+  /// Last piece of a streamed answer whose request asks for its usage.
   [[nodiscard]] nlohmann::ordered_json usage_chunk(const Usage& usage) const;
 
  private:

@@ -16,13 +16,13 @@
 
 namespace hyperslab::serve {
 
-/// What requests are held against.
+/// Model that requests ask for, with its limits.
 struct ServedModel {
   std::string name;                          ///< that requests give as "model"
   const io::Tokenizer* tokenizer = nullptr;  ///< special tokens in texts are text
-  const io::Tokenizer* parsing = nullptr;    ///< the same, where they are parsed; null: they cannot
+  const io::Tokenizer* parsing = nullptr;    ///< special tokens in texts are parsed; null: refused
   std::int64_t context = 0;                  ///< tokens
-  std::int64_t vocabulary = 0;               ///< of the model, at least the tokenizer's
+  std::int64_t vocabulary = 0;               ///< ids of the model, at least the tokenizer's
   io::TextEnds ends = {};        ///< the tokens that end texts, and the one that begins documents
   std::int64_t token_bytes = 0;  ///< longest_token(); 0: texts of any length are encoded
 };
@@ -58,7 +58,7 @@ struct CompletionRequest {
   [[nodiscard]] std::size_t choices() const { return prompts.size() * static_cast<std::size_t>(n); }
 };
 
-/// Of one request at most: choices; and tokens of all choices, prompts included, each as often as
+/// Limits of one request: choices; and tokens of all choices, prompts included, each as often as
 /// the answer names tokens for it (1 + logprobs), which bounds what an answer takes.
 inline constexpr std::int64_t kMostChoices = 1024;
 inline constexpr std::int64_t kMostRequestTokens = 1 << 20;
@@ -70,7 +70,7 @@ inline constexpr std::size_t kMostStopBytes = 1024;
 /// An object of JSON. Throws RequestError(400) for what is none, or is nested too deeply.
 [[nodiscard]] nlohmann::json parse_object(std::string_view body);
 
-/// How the texts of a request are read.
+/// Rules for reading the texts of a request.
 struct TextRules {
   bool add_special = true;    ///< add_special_tokens: those that the vocabulary puts before a text
   bool parse_special = true;  ///< names of special tokens in a text stand for these; false where
@@ -83,7 +83,7 @@ struct TextRules {
 [[nodiscard]] std::vector<std::int32_t> parse_ids(const ServedModel& model,
                                                   const nlohmann::json& ids,
                                                   const std::string& field);
-/// How the end-of-text token is called; empty if there is none.
+/// Name of the end-of-text token; empty if there is none.
 [[nodiscard]] std::string end_of_text_name(const io::Tokenizer& tokenizer);
 
 /// Prompts are a text, texts, ids or lists of ids; an empty one begins a document. Texts that are

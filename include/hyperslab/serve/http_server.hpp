@@ -40,7 +40,7 @@ struct HttpResponse {
   std::vector<std::pair<std::string, std::string>> headers;  ///< further ones
 };
 
-/// Where the answer to one request goes: either one send(), or begin_stream(), stream() for every
+/// Takes the answer to one request: either one send(), or begin_stream(), stream() for every
 /// piece and end_stream(). Any thread, one at a time; no call waits for the client.
 class HttpReply {
  public:
@@ -69,7 +69,7 @@ class HttpServer {
   /// Called on the server's thread; returns at once, and answers now or later. What it throws
   /// becomes status 500.
   using Handler = std::function<void(HttpRequest request, std::shared_ptr<HttpReply> reply)>;
-  /// What the server itself says about a request that never reached the handler.
+  /// Makes the server's own answer to a request that never reached the handler.
   using Refusal = std::function<HttpResponse(int status, const std::string& text)>;
 
   /// Listens; port 0: one that is free. Throws Error(usage) for an address that is none or is not

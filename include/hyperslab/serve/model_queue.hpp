@@ -20,7 +20,7 @@ class ModelQueue {
 
   /// One of the two is called, once. Neither throws.
   struct Work {
-    std::function<void()> begin;   ///< what it begins, the model's steps go on with
+    std::function<void()> begin;   ///< starts texts, which the model's steps continue
     std::function<void()> refuse;  ///< the queue was closed before its turn came
     bool is_alone = false;         ///< it needs the model while nothing else is in progress
   };

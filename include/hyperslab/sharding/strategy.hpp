@@ -127,8 +127,8 @@ class ShardStrategy {
   /// Setup, once all parameters are bound: memory for FP8 values in place of values.
   virtual void allocate_fp8(param::ParamStore& /*store*/, Arena& /*parameters*/) {}
   struct GradientMemory {
-    param::StateView reduced;     ///< what gradients() returns
-    std::vector<View> by_bucket;  ///< where backward writes
+    param::StateView reduced;     ///< memory behind gradients()
+    std::vector<View> by_bucket;  ///< memory that backward writes to
   };
   [[nodiscard]] virtual GradientMemory take_gradients(Arena& arena, DType dtype) = 0;
   /// Starts the sum over the data group, which has several ranks.
@@ -151,8 +151,8 @@ class ShardStrategy {
   void note_arrival(Context& ctx) { data_point_ = arrivals_.arrive(ctx, data()); }
 
   struct State {
-    comm::Ticket ticket = 0;       ///< of the sum over the data group; 0: none in progress
-    comm::Ticket gather = 0;       ///< of updated values; 0: none in progress
+    comm::Ticket ticket = 0;       ///< sum over the data group; 0: none in progress
+    comm::Ticket gather = 0;       ///< gather of updated values; 0: none in progress
     Event update = {};             ///< the end of one in progress; complete: none is
     bool pending = false;          ///< closed, but its sums are not complete
     int microbatch = -1;           ///< the last one that wrote to it

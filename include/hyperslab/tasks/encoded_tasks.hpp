@@ -21,7 +21,7 @@ class EncodedTasks {
 
   [[nodiscard]] bool empty() const { return tasks_.empty(); }
   [[nodiscard]] const std::vector<Request>& requests() const { return requests_; }
-  /// Of every task, from the scores of requests().
+  /// Figures of every task, from the scores of requests().
   [[nodiscard]] std::vector<Result> figures(std::span<const Score> scores) const;
 
  private:

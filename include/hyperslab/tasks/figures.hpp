@@ -16,7 +16,7 @@ struct Figure {
   double standard_error = 0;  ///< not-a-number of a single question
 };
 
-/// What a model reached in a task.
+/// Figures that a model reached in a task.
 struct Result {
   std::string task;
   std::string metric;  ///< the figure that stands for the task

@@ -36,7 +36,7 @@ struct Request {
 [[nodiscard]] Request encode(const io::Tokenizer& tokenizer, const Choice& choice,
                              std::string_view delimiter, std::int64_t context_tokens);
 
-/// Of all choices of all questions, in their order. Throws Error(data) with file and line.
+/// Requests of all choices of all questions, in order. Throws Error(data) with file and line.
 [[nodiscard]] std::vector<Request> encode(const io::Tokenizer& tokenizer, const Task& task,
                                           std::int64_t context_tokens);
 

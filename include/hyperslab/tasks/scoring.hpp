@@ -11,7 +11,7 @@
 
 namespace hyperslab::tasks {
 
-/// What a model says of a request's ending.
+/// A model's score of a request's ending.
 struct Score {
   double log_probability = 0;  ///< nats, the sum over its tokens
   bool is_likeliest = false;   ///< every token is the likeliest where it stands

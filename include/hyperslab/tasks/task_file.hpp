@@ -22,7 +22,7 @@ struct Choice {
 
 struct Question {
   std::string id;               ///< empty: the line names none
-  std::int64_t line = 0;        ///< of the file, counted from 1
+  std::int64_t line = 0;        ///< line of the file, counted from 1
   std::vector<Choice> choices;  ///< one, if the kind is completion
   int label = 0;                ///< the right choice
 };
@@ -46,7 +46,7 @@ inline constexpr std::size_t kMostChoices = 64;
 /// than kMostLineBytes; Error(storage) if it cannot be read.
 [[nodiscard]] Task read_task(const std::string& path);
 
-/// Where the files of tasks lie that are given by their names.
+/// Folder of task files that are given by their names.
 inline constexpr const char* kFolder = "data/tasks";
 
 /// The paths of `names`: a path if it has a slash or ends with .jsonl, else NAME.jsonl in `folder`.

@@ -35,7 +35,7 @@ class BatchFeed {
     std::int64_t end = 0;     ///< samples from here on do not count
     std::int64_t stride = 0;  ///< the next part that is asked for begins so many samples later
   };
-  /// The same of a microbatch of an evaluation, which leaves sample_position as it is. Throws
+  /// Loads a microbatch of an evaluation likewise, but leaves sample_position as it is. Throws
   /// Error(data).
   virtual void load(Context& ctx, const Part& part, const Batch& destination) = 0;
   /// Waits until no thread reads from the loader or the samples, and forgets them.
@@ -45,7 +45,7 @@ class BatchFeed {
 struct FeedOptions {
   std::size_t depth = 1;  ///< microbatches whose copies to a GPU may be on their way at once; the
                           ///< caller sees to it that older ones are done
-  int microbatches = 1;   ///< of one step here
+  int microbatches = 1;   ///< microbatches of one step on this rank
   bool with_sort_index = true;  ///< false if no embedding needs the token sort index
 };
 

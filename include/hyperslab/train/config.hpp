@@ -22,7 +22,7 @@ namespace hyperslab::train {
 /// `automatic`: a GPU if the process sees one.
 enum class DeviceChoice : std::uint8_t { automatic, cpu, cuda };
 
-/// Whether groups and ranks are timed before the first step; `automatic`: on GPUs.
+/// Choice to time groups and ranks before the first step; `automatic`: on GPUs.
 enum class CheckLinks : std::uint8_t { automatic, always, never };
 
 /// Deck section `run`.
@@ -33,7 +33,7 @@ struct RunConfig {
   DeviceChoice device = DeviceChoice::automatic;
   bool deterministic = false;
   double hang_timeout_seconds = 600;  ///< without any progress; 0: no watchdog
-  double walltime_minutes = 0;        ///< of this start, from the process' beginning; 0: no limit
+  double walltime_minutes = 0;        ///< limit of this start, from the process' beginning; 0: none
   CheckLinks check_links = CheckLinks::automatic;
   std::string machine = {};  ///< machine file that measured links are compared with; empty: none
   bool tensorboard = false;  ///< write the metrics for TensorBoard, too
@@ -42,8 +42,8 @@ struct RunConfig {
   friend bool operator==(const RunConfig&, const RunConfig&) = default;
 };
 
-/// In what the blocks' linear layers multiply: as the rest, or in 8-bit floats with a scale a
-/// tensor, a row or a block.
+/// Format in which the blocks' linear layers multiply: that of the rest, or 8-bit floats with a
+/// scale a tensor, a row or a block.
 enum class GemmPrecision : std::uint8_t { compute, fp8_tensor, fp8_row, fp8_block };
 [[nodiscard]] constexpr std::string_view name_of(GemmPrecision precision) {
   switch (precision) {
@@ -58,15 +58,15 @@ enum class GemmPrecision : std::uint8_t { compute, fp8_tensor, fp8_row, fp8_bloc
 /// Deck section `precision`.
 struct PrecisionConfig {
   Precision compute = Precision::fp32;
-  Precision gradients = Precision::fp32;  ///< of parameters: fp32 or bf16
+  Precision gradients = Precision::fp32;  ///< parameters' gradients: fp32 or bf16
   GemmPrecision gemm = GemmPrecision::compute;
-  std::int64_t fp8_min_width = 2048;  ///< of the linear layers that multiply in 8-bit floats
+  std::int64_t fp8_min_width = 2048;  ///< least width of linear layers that multiply in fp8
   std::int64_t fp8_keep_first = 0;    ///< blocks that do not
   std::int64_t fp8_keep_last = 0;     ///< likewise, from the end
   bool fp8_cache_weights = false;     ///< weights are rounded once a step and kept
   bool fp8_param_gather = false;      ///< data ranks gather FP8 values of weights
 
-  /// What the model takes of it.
+  /// Settings for the model's layers.
   [[nodiscard]] nn::Fp8Config fp8() const {
     nn::Fp8Config config;
     if (gemm == GemmPrecision::fp8_tensor) config.recipe = nn::Fp8Recipe::tensor;
@@ -95,14 +95,14 @@ struct TrainConfig {
   std::int64_t global_batch = 0;      ///< samples
   std::int64_t microbatch = 0;        ///< samples; 0 in the deck: global_batch / data ranks
   std::int64_t validate_every = 0;    ///< steps; 0: only at the end
-  std::int64_t validate_batches = 0;  ///< of global_batch samples each; 0: the whole file once
+  std::int64_t validate_batches = 0;  ///< batches of global_batch samples; 0: the whole file once
   std::vector<std::string> tasks;     ///< task files that the model is scored on
   std::int64_t tasks_every = 0;       ///< steps between scores; 0: only at the end
   std::int64_t sample_every = 0;      ///< steps between texts that the model generates; 0: never
   std::vector<std::string> sample_prompts;  ///< that it continues; none: it begins a document
   std::int64_t sample_tokens = 64;          ///< that it adds to each at most
   double sample_temperature = 1;            ///< 0: the likeliest token
-  double z_loss = 0;                        ///< of log(Z)^2, added to the loss
+  double z_loss = 0;                        ///< factor of log(Z)^2, added to the loss
   std::int64_t log_norms = 0;               ///< steps between records; 0: never
   std::int64_t log_every = 10;              ///< steps between plain log lines
   bool overfit_one_batch = false;
@@ -129,7 +129,7 @@ struct QuantizationConfig {
   friend bool operator==(const QuantizationConfig&, const QuantizationConfig&) = default;
 };
 
-/// What becomes of a step whose loss or gradient norm is far above those before.
+/// Reaction to a step whose loss or gradient norm is far above those before.
 enum class SpikePolicy : std::uint8_t { ignore, log, skip, roll_back };
 
 /// Deck section `spikes`.
@@ -138,7 +138,7 @@ struct SpikeConfig {
   std::int64_t window = 128;        ///< steps over which mean and variance are weighted
   double z_score = 6;               ///< standard deviations above the mean that make a spike
   std::int64_t warmup = 128;        ///< steps that are only observed
-  std::int64_t max_roll_backs = 8;  ///< of a run; one more ends it
+  std::int64_t max_roll_backs = 8;  ///< most roll-backs of a run; one more ends it
   friend bool operator==(const SpikeConfig&, const SpikeConfig&) = default;
 };
 
@@ -171,7 +171,7 @@ struct Config {
   [[nodiscard]] std::int64_t microbatches() const {
     return train.global_batch / (train.microbatch * parallel.data);
   }
-  /// What groups are needed besides those of the axes, and which are timed.
+  /// Groups that are needed besides those of the axes, and the choice to time them.
   [[nodiscard]] mesh::GroupNeeds groups() const {
     const auto heads = static_cast<int>(model.kv_heads);
     return {model.tie_embeddings, parallel.tensor > heads ? parallel.tensor / heads : 1,

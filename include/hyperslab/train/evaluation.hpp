@@ -11,7 +11,7 @@ namespace hyperslab::train {
 
 /// The amount of text in the counted targets of some samples.
 struct TextAmount {
-  double bytes = 0;      ///< of all tokens; special ones, end of text among them, have none
+  double bytes = 0;      ///< bytes of all tokens; special ones, end of text among them, have none
   double words = 0;      ///< runs of other bytes than white space that begin in a counted target
   double line_ends = 0;  ///< line feeds
 };

@@ -28,7 +28,7 @@ class HostFeed final : public BatchFeed {
   Device device_;
   FeedOptions options_;
   std::unique_ptr<Prefetcher> prefetcher_;
-  std::vector<HostBatch> staging_;  ///< of next(); empty on the CPU and on meta
+  std::vector<HostBatch> staging_;  ///< memory for next(); empty on the CPU and on meta
   std::size_t at_ = 0;
 };
 

@@ -67,17 +67,17 @@ class Prefetcher {
   std::size_t held_;
   std::vector<HostBatch> ring_;
 
-  std::mutex mutex_;  // of everything below
+  std::mutex mutex_;  // guards everything below
   std::condition_variable asked_;
   std::condition_variable loaded_;
   io::Loader* loader_ = nullptr;  // null: the thread sleeps
   std::size_t head_ = 0;          // in the ring, of the oldest that was not taken
   std::size_t ready_ = 0;         // loaded, not taken
   std::size_t taken_ = 0;         // before head_, from loader_ in a row; at most held_
-  BatchIndex first_;              // of the one at head_
+  BatchIndex first_;              // microbatch at head_
   BatchIndex next_;               // that the thread loads
   bool busy_ = false;             // the thread loads at this moment
-  std::exception_ptr error_;      // of loading next_; the thread sleeps
+  std::exception_ptr error_;      // failure of loading next_; the thread sleeps
   bool stop_ = false;
   std::thread thread_;
 };

@@ -50,7 +50,7 @@ struct TrainerOptions {
   Machine machine = {};          ///< that the trainer runs on, or is planned for
   Dim B = 0;                     ///< 0: the deck's microbatch
   Dim T = 0;                     ///< 0: the deck's context
-  Activity* activity = nullptr;  ///< where a real trainer notes what it does; null: nowhere
+  Activity* activity = nullptr;  ///< record of a real trainer's progress; null: none
 };
 
 /// The device that the deck means here and the dtype that its precision computes in. On a GPU it
@@ -274,9 +274,9 @@ class Trainer {
   std::unique_ptr<BatchFeed> feed_;
   std::unique_ptr<GroupMeter> meter_;
   std::unique_ptr<StageWorker> worker_;
-  std::unique_ptr<pipeline::Executor> executor_;    ///< of a step
-  std::unique_ptr<pipeline::Executor> evaluation_;  ///< of one microbatch, forward only
-  ops::StepInput input_;                            ///< of the newest step
+  std::unique_ptr<pipeline::Executor> executor_;    ///< runs a training step
+  std::unique_ptr<pipeline::Executor> evaluation_;  ///< runs one microbatch, forward only
+  ops::StepInput input_;                            ///< input of the newest step
   std::array<StepTimes, ops::kResultRing> host_times_{};
   GraphSegment update_;
   Event snapshot_ready_;  ///< until then the update must not change what is copied
