@@ -183,7 +183,8 @@ def measure(layout: Layout, deck: Deck, mfu: float) -> Case:
 
 def metrics_of(run: Run, layout: Layout) -> tuple[float, float]:
     """Medians of rank 0's tokens/s and MFU over the measured steps that no later start did again; NaN
-    if there are none."""
+    if there are none. MFU is also NaN if that of one step is: a step was then faster than the rate,
+    which makes the rate wrong for all."""
     metrics = read_metrics(run)
     spans = lasting_steps(run)
     lasting = [(metrics.steps >= first) & (metrics.steps <= last)
@@ -191,11 +192,11 @@ def metrics_of(run: Run, layout: Layout) -> tuple[float, float]:
     measured = np.isin(metrics.steps, layout.ranks[0].columns["step"]) & np.any(
         [*lasting, np.zeros(metrics.steps.size, dtype=bool)], axis=0)
 
-    def median(key: str) -> float:
-        values = metrics.column(key)[measured]
+    def median(values: np.ndarray) -> float:
         return float(np.nanmedian(values)) if np.any(~np.isnan(values)) else math.nan
 
-    return median("tokens_per_second"), median("mfu")
+    mfu = metrics.column("mfu")[measured]
+    return median(metrics.column("tokens_per_second")[measured]), math.nan if np.any(np.isnan(mfu)) else median(mfu)
 
 
 def metrics_notes(case: Case, rate: float) -> list[str]:

@@ -472,6 +472,15 @@ class Metrics(ReportTest):
 
         self.assertEqual([row["mfu"] for row in content["groups"][0]["rows"]], [None, 0.25])
 
+    def test_utilization_of_a_start_whose_rate_was_wrong_is_unknown(self) -> None:
+        run = self.write("one", (1, 1, 1, 1), ONE)
+        write_metrics(run, [metrics_row(step) | {"mfu": 0.9 if step < 25 else None, "tokens_per_second": 41000.0}
+                            for step in range(1, 26)])
+
+        _, content = self.report(run)
+
+        self.assertIsNone(content["groups"][0]["rows"][0]["mfu"])
+
     def test_a_rate_that_agrees_is_no_note(self) -> None:
         run = self.write("one", (1, 1, 1, 1), ONE)
         write_metrics(run, [metrics_row(step) | {"tokens_per_second": 41000.0}

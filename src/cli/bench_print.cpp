@@ -70,6 +70,18 @@ void print_kernel_classes(const bench::BenchKernels& kernels, int steps) {
   }
 }
 
+void print_utilization(const bench::BenchResult& result) {
+  if (result.share_of_rate() > 1) {
+    fmt::print(
+        "utilization      unknown: the steps ran at {:.2f} times {}, during which other "
+        "programs used the machine\n",
+        result.share_of_rate(), result.rate_name);
+    return;
+  }
+  fmt::print("utilization      {:.1f} % with attention as masked, {:.1f} % with all of it, of {}\n",
+             100.0 * result.mfu(), 100.0 * result.mfu_full(), result.rate_name);
+}
+
 }  // namespace
 
 BenchSetup setup_of(const train::Config& config) {
@@ -125,8 +137,7 @@ void print_times(const bench::BenchResult& result, bool cold, bool each) {
   fmt::print("matmul rate      {:.2f} GFLOP/s of all ranks together, {}: {}\n",
              1e-9 * result.matmul_rate, result.rate_is_measured ? "measured" : "the peak",
              result.rate_source);
-  fmt::print("utilization      {:.1f} % with attention as masked, {:.1f} % with all of it, of {}\n",
-             100.0 * result.mfu(), 100.0 * result.mfu_full(), result.rate_name);
+  print_utilization(result);
   fmt::print("memory           {:.1f} MiB on the fullest rank\n",
              static_cast<double>(result.memory_peak_bytes) / 1048576.0);
 }

@@ -71,11 +71,11 @@ std::string Progress::text(const io::MetricsLine& line) const {
   const double left = mean_step_seconds_ * static_cast<double>(total_steps_ - line.step);
   const bool images = line.images_per_second > 0;
   return fmt::format(
-      "step {}/{}  loss {:.4f}  grad norm {:.3f}  lr {:.2e}  {:.0f} {}/s  utilization {:.1f} %  {} "
+      "step {}/{}  loss {:.4f}  grad norm {:.3f}  lr {:.2e}  {:.0f} {}/s  utilization {}  {} "
       "left",
       line.step, total_steps_, line.loss, line.grad_norm, line.lr,
       images ? line.images_per_second : line.tokens_per_second, images ? "images" : "tokens",
-      100.0 * line.mfu, duration(left));
+      std::isnan(line.mfu) ? "unknown" : fmt::format("{:.1f} %", 100.0 * line.mfu), duration(left));
 }
 
 void Progress::show(const io::MetricsLine& line) {

@@ -96,7 +96,7 @@ void RunRecords::log_run() {
   const train::Config& config = start_.config;
   const plan::MachineRate rate =
       plan::machine_rate(start_.world, trainer_.context(), config.precision.compute);
-  rate_ = rate.flops;
+  utilization_ = Utilization(rate);
   if (!start_.is_first()) return;
   const int ranks = start_.world.size();
   log::info(fmt::format(
@@ -216,10 +216,7 @@ void RunRecords::report(const ops::StepResult& result, double step_seconds,
   line.tokens = result.step * tokens;
   line.step_seconds = step_seconds;
   line.tokens_per_second = static_cast<double>(tokens) / line.step_seconds;
-  line.mfu = static_cast<double>(tokens) *
-             train::flops_per_token(config, config.model.context, documents) / line.step_seconds /
-             rate_;
-  line.mfu_full = flops_full_ / line.step_seconds / rate_;
+  put_utilization(documents, line);
   if (config.model.is_of_images()) {
     line.meaning =
         io::ImageMetrics{result.correct / result.tokens, result.correct5 / result.tokens};
@@ -240,6 +237,18 @@ void RunRecords::report(const ops::StepResult& result, double step_seconds,
   metrics_->append(line);
   if (tensorboard_) tensorboard_->append(line.step, io::scalars_of(line));
   progress_->show(line);
+}
+
+void RunRecords::put_utilization(const KeyShares& documents, io::MetricsLine& line) {
+  const train::Config& config = start_.config;
+  const double speed =
+      line.tokens_per_second * train::flops_per_token(config, config.model.context, documents);
+  if (const auto told = utilization_.judge(line.step, speed)) {
+    finish_line();
+    log::warn(*told);
+  }
+  line.mfu = utilization_.share(speed);
+  line.mfu_full = utilization_.share(flops_full_ / line.step_seconds);
 }
 
 void RunRecords::note_validation(const train::Evaluation& evaluation) {

@@ -20,6 +20,7 @@
 #include "spikes.hpp"
 #include "start.hpp"
 #include "step_clock.hpp"
+#include "utilization.hpp"
 
 namespace hyperslab::run {
 
@@ -70,6 +71,7 @@ class RunRecords {
   void record_device(std::int64_t step);
   void report(const ops::StepResult& result, double step_seconds, const KeyShares& documents,
               const std::optional<Spikes::Spike>& spike);
+  void put_utilization(const KeyShares& documents, io::MetricsLine& line);
   void flush_row();
 
   const Start& start_;
@@ -87,8 +89,8 @@ class RunRecords {
   std::optional<train::TextAmount> validation_text_;  // absent if the vocabulary does not show it
   std::optional<io::MetricsLine::Validation> validation_;
   std::optional<io::TimingRow> row_;  // the newest step's, until its checkpoint is written
-  double rate_ = 0;                   // FLOP/s of all ranks together
-  double flops_full_ = 0;             // FLOP of a step, with all of attention
+  Utilization utilization_;
+  double flops_full_ = 0;  // FLOP of a step, with all of attention
   double started_ = 0;
   double earlier_seconds_ = 0;  // time of earlier starts
   double last_loss_ = 0;

@@ -3,6 +3,8 @@
 
 #include <gmock/gmock.h>
 
+#include <cmath>
+
 #include "bench_rig.hpp"
 #include "hyperslab/core/error.hpp"
 #include "train/small_run.hpp"
@@ -33,6 +35,21 @@ std::map<std::string, bench::BenchComponent> components(const std::vector<std::s
     rows[row.name] = row;
   }
   return rows;
+}
+
+TEST(BenchResult, HasNoUtilizationOfARateThatTheStepsExceed) {
+  bench::BenchResult result;
+  result.median = 0.5;
+  result.model_flops = 4e9;
+  result.model_flops_full = 5e9;
+  result.matmul_rate = 10e9;
+  EXPECT_DOUBLE_EQ(result.mfu(), 0.8);
+  EXPECT_DOUBLE_EQ(result.mfu_full(), 1.0);
+
+  result.matmul_rate = 2e9;
+  EXPECT_DOUBLE_EQ(result.share_of_rate(), 4);
+  EXPECT_TRUE(std::isnan(result.mfu()));
+  EXPECT_TRUE(std::isnan(result.mfu_full()));
 }
 
 TEST(BenchComponents, SayWhereTheActivationIs) {

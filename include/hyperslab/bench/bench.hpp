@@ -172,8 +172,12 @@ struct BenchResult {
   BenchMemory memory;  ///< memory of this rank
   [[nodiscard]] double tokens_per_second() const { return tokens / median; }
   [[nodiscard]] double flops_per_second() const { return model_flops / median; }
-  /// Causal. Rates are those of the median step.
-  [[nodiscard]] double mfu() const { return flops_per_second() / matmul_rate; }
+  /// FLOP/s of the median step over the matrix rate, causal.
+  [[nodiscard]] double share_of_rate() const { return flops_per_second() / matmul_rate; }
+  /// The share, or not a number if it is above 1: the rate was then measured on a busy machine.
+  [[nodiscard]] double mfu() const {
+    return share_of_rate() > 1 ? std::numeric_limits<double>::quiet_NaN() : share_of_rate();
+  }
   [[nodiscard]] double mfu_full() const { return mfu() * model_flops_full / model_flops; }
 };
 
