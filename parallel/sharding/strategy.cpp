@@ -42,7 +42,7 @@ void ShardStrategy::allocate(param::ParamStore& store, Arena& parameters, Arena*
     memory.gradients = std::move(taken.by_bucket);
   }
   group_->bind(std::move(memory));
-  store.take_expansions(parameters, compute, gradients != nullptr);
+  store.take_quantized(parameters, compute, gradients != nullptr);
   if (gradients != nullptr) {
     store.take_reserved(parameters);
     allocate_fp8(store, parameters);

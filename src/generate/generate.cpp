@@ -101,7 +101,7 @@ void Generator::OwnTrainer::load(comm::World& world, const io::CheckpointReader*
     train::require_same_model(reader->meta(), config.model, reader->folder());
   });
   synchronize(trainer->context());
-  // A trainer that trains nothing expands no matrices: nothing writes weights from now on.
+  // A trainer that trains nothing dequantizes no matrices: nothing writes weights from now on.
   trainer->context().set_fixed_parameters(true);
 }
 

@@ -112,7 +112,7 @@ void Stage::initialize(Context& ctx) {
   for (const param::ParamGroup& group : params_.groups()) {
     param::initialize(ctx, group, options_.seed);
   }
-  param::initialize_expansions(ctx, params_, options_.seed);
+  param::initialize_quantized(ctx, params_, options_.seed);
 }
 
 void Stage::forward(Context& ctx, SlotId id, int unit, Mode mode, const StepViews& step,
@@ -180,7 +180,7 @@ void Stage::run_decode(Context& ctx, const UnitCall& call) {
   nn::ResidualStream stream;
   const auto pass = [&](int unit) { stream = at(unit).unit->forward(ctx, call, stream); };
   if (options_.training) return for_units(ctx, 0, units(), Order::ascending, pass);
-  for (int unit = 0; unit < units(); ++unit) pass(unit);  // without expanded matrices
+  for (int unit = 0; unit < units(); ++unit) pass(unit);  // without dequantized matrices
 }
 
 void Stage::read_whole(Context& ctx, std::span<const Dim> rows, View logits) {

@@ -51,7 +51,7 @@ void Embedding::forward(Context& ctx, CView tokens, const ops::TokenPosition& fi
                                  .positions = positions,
                                  .first_position = first_position,
                                  .first_keys = batch.first_keys};
-  if (const param::Expansion* quantized = table_.expansion()) {
+  if (const param::QuantizedWeight* quantized = table_.quantized()) {
     ops::quantized_embedding_forward(ctx, tokens, ops::as_const(quantized->matrix), tables,
                                      config_.scale, term);
   } else {

@@ -65,7 +65,7 @@ CView Head::scaled(Context& ctx, CView x, const Memory& memory) const {
 }
 
 void Head::project(Context& ctx, CView x, View logits) const {
-  if (const param::Expansion* quantized = weight_.expansion()) {
+  if (const param::QuantizedWeight* quantized = weight_.quantized()) {
     ops::quantized_linear_forward(ctx, x, ops::as_const(quantized->matrix), {},
                                   quantized->spec.activations, logits);
   } else {

@@ -65,38 +65,38 @@ Linear::Linear(param::ParamStore& params, const TensorGroup& group,
 }
 
 void Linear::multiply(Context& ctx, CView x, const LinearPass& pass, View y) const {
-  const param::Expansion* expansion = weight_.expansion();
+  const param::QuantizedWeight* quantized = weight_.quantized();
   if (fp8_.takes(rows_of(x))) {
     return fp8_.forward(ctx, x, weight_.value(), bias_value(),
                         {.amax = pass.amax, .input = pass.input_amax, .weights = pass.fp8_weights},
                         y);
   }
-  if (expansion == nullptr || !expansion->multiplies_codes()) {
+  if (quantized == nullptr || !quantized->multiplies_codes()) {
     return ops::linear_forward(ctx, x, weight_.value(), bias_value(), y);
   }
-  ops::quantized_linear_forward(ctx, x, ops::as_const(expansion->matrix), bias_value(),
-                                expansion->spec.activations, y);
+  ops::quantized_linear_forward(ctx, x, ops::as_const(quantized->matrix), bias_value(),
+                                quantized->spec.activations, y);
 }
 
 std::optional<ops::BlockWeights> Linear::product() const {
   if (adapter_ || fp8_.takes(1)) return std::nullopt;
-  const param::Expansion* expansion = weight_.expansion();
-  if (expansion == nullptr) {
+  const param::QuantizedWeight* quantized = weight_.quantized();
+  if (quantized == nullptr) {
     return ops::BlockWeights{
         .weight = weight_.value(), .codes = std::nullopt, .bias = bias_value()};
   }
-  if (!expansion->multiplies_codes() ||
-      expansion->spec.activations != ops::ActivationFormat::none) {
+  if (!quantized->multiplies_codes() ||
+      quantized->spec.activations != ops::ActivationFormat::none) {
     return std::nullopt;
   }
   return ops::BlockWeights{
-      .weight = {}, .codes = ops::as_const(expansion->matrix), .bias = bias_value()};
+      .weight = {}, .codes = ops::as_const(quantized->matrix), .bias = bias_value()};
 }
 
 void Linear::forward(Context& ctx, CView x, View y, const LinearPass& pass) const {
-  const param::Expansion* expansion = weight_.expansion();
+  const param::QuantizedWeight* quantized = weight_.quantized();
   const bool is_plain =
-      !fp8_.takes(rows_of(x)) && (expansion == nullptr || !expansion->multiplies_codes());
+      !fp8_.takes(rows_of(x)) && (quantized == nullptr || !quantized->multiplies_codes());
   // Few rows, as in generation, have kernels of their own, which do not add.
   if (adapter_ && is_plain && rows_of(x) > kFewRows && adapter_.covers(y.shape().back())) {
     // The wide product adds what is there as it ends, which saves a pass over y.
@@ -143,9 +143,9 @@ void Linear::forward_summed(Context& ctx, const TensorGroup& group, CView x, Vie
 
 void Linear::forward_activated(Context& ctx, CView x, ops::Activation activation, View pre, View y,
                                const LinearPass& pass) const {
-  const param::Expansion* expansion = weight_.expansion();
+  const param::QuantizedWeight* quantized = weight_.quantized();
   if (adapter_ || fp8_.takes(rows_of(x)) ||
-      (expansion != nullptr && expansion->multiplies_codes())) {
+      (quantized != nullptr && quantized->multiplies_codes())) {
     forward(ctx, x, pre, pass);
     return ops::activation_forward(ctx, activation, pre, y);
   }
@@ -154,16 +154,16 @@ void Linear::forward_activated(Context& ctx, CView x, ops::Activation activation
 
 void Linear::forward_gated(Context& ctx, CView x, ops::Activation activation, View pre, View y,
                            const LinearPass& pass) const {
-  const param::Expansion* expansion = weight_.expansion();
+  const param::QuantizedWeight* quantized = weight_.quantized();
   if (adapter_ || fp8_.takes(rows_of(x))) {
     forward(ctx, x, pre, pass);
     return ops::gated_forward(ctx, activation, pre, y);
   }
-  if (expansion == nullptr || !expansion->multiplies_codes()) {
+  if (quantized == nullptr || !quantized->multiplies_codes()) {
     return ops::linear_gated_forward(ctx, x, weight_.value(), bias_value(), activation, pre, y);
   }
-  ops::quantized_linear_gated_forward(ctx, x, ops::as_const(expansion->matrix), bias_value(),
-                                      expansion->spec.activations, activation, pre, y);
+  ops::quantized_linear_gated_forward(ctx, x, ops::as_const(quantized->matrix), bias_value(),
+                                      quantized->spec.activations, activation, pre, y);
 }
 
 Linear::SummedPass Linear::backward_input_summed(Context& ctx, const TensorGroup& group, CView dy,
@@ -207,7 +207,7 @@ LinearPass Linear::backward_input_gathered(Context& ctx, const TensorGroup& grou
 }
 
 bool Linear::is_plain(Dim rows) const {
-  return !adapter_ && !fp8_.takes(rows) && weight_.expansion() == nullptr;
+  return !adapter_ && !fp8_.takes(rows) && weight_.quantized() == nullptr;
 }
 
 LinearPass Linear::backward_input(Context& ctx, CView dy, View dx, LinearPass pass) const {
@@ -239,8 +239,8 @@ void Linear::backward_input_activated(Context& ctx, CView dy, CView pre, ops::Ac
 
 /// The input as forward multiplied by it: rounded if the product took int8 activations.
 CView Linear::rounded_input(Context& ctx, CView x) const {
-  const param::Expansion* expansion = weight_.expansion();
-  if (expansion == nullptr || !expansion->multiplies_codes()) return x;
+  const param::QuantizedWeight* quantized = weight_.quantized();
+  if (quantized == nullptr || !quantized->multiplies_codes()) return x;
   const View rounded(ctx.workspace("rounded input", x.bytes()), x.dtype(), x.device(), x.shape());
   ops::fake_quantize(ctx, ops::WeightFormat::int8, x.shape().back(), x.as_matrix(),
                      rounded.as_matrix());

@@ -56,16 +56,16 @@ void initialize(Context& ctx, const ParamGroup& group, std::uint64_t seed) {
   }
 }
 
-void initialize_expansions(Context& ctx, const ParamStore& store, std::uint64_t seed) {
-  for (const Expansion& expansion : store.expansions()) {
-    if (!expansion.frozen) continue;
-    expansion.for_rounded_rows([&](Dim first, Dim count) {
-      Tensor values(ctx.device(), DType::f32, {count, expansion.rounded_shape()[1]});
+void initialize_quantized(Context& ctx, const ParamStore& store, std::uint64_t seed) {
+  for (const QuantizedWeight& weight : store.quantized_weights()) {
+    if (!weight.frozen) continue;
+    weight.for_rounded_rows([&](Dim first, Dim count) {
+      Tensor values(ctx.device(), DType::f32, {count, weight.rounded_shape()[1]});
       ops::fill(ctx, 0, values.view());
-      for (const auto& [member, part, at] : expansion.members_in(first, count)) {
+      for (const auto& [member, part, at] : weight.members_in(first, count)) {
         initialize_param(ctx, *member, part, seed, values.view().slice(at, part.count[0]));
       }
-      expansion.round(ctx, values.view(), first);
+      weight.round(ctx, values.view(), first);
       synchronize(ctx);  // before `values` goes
     });
   }

@@ -52,7 +52,7 @@ Dim Param::stored_numel() const {
 }
 
 CView FusedParam::value() const {
-  return expansion_ != nullptr ? CView(expansion_->expanded)
+  return quantized_ != nullptr ? CView(quantized_->dequantized)
                                : joined<CView>(members_, members_.front()->value);
 }
 View FusedParam::gradient() const { return joined<View>(members_, members_.front()->gradient); }
@@ -135,30 +135,30 @@ FusedParam ParamStore::declare(std::span<const ParamSpec> specs) {
     if (!quantized) groups_[group].params_.push_back(members.back());
   }
   if (!quantized && !rounded) return FusedParam(std::move(members));
-  const Expansion* expansion = add_expansion(members, trained);
-  return FusedParam(std::move(members), expansion);
+  const QuantizedWeight* weight = add_quantized(members, trained);
+  return FusedParam(std::move(members), weight);
 }
 
-const Expansion* ParamStore::add_expansion(const std::vector<Param*>& members, bool trained) {
+const QuantizedWeight* ParamStore::add_quantized(const std::vector<Param*>& members, bool trained) {
   const std::optional<QuantizationSpec>& spec = trained ? storage_.trained : storage_.frozen;
-  if (!spec) throw Error(ExitCode::internal, "a matrix is expanded whose storage is not known");
-  Expansion& expansion = expansions_.emplace_back();
-  expansion.members = members;
-  expansion.unit = unit_;
-  expansion.frozen = !trained;
-  expansion.spec = *spec;
+  if (!spec) throw Error(ExitCode::internal, "a matrix is dequantized whose storage is not known");
+  QuantizedWeight& quantized = quantized_weights_.emplace_back();
+  quantized.members = members;
+  quantized.unit = unit_;
+  quantized.frozen = !trained;
+  quantized.spec = *spec;
   Dim rows = 0;
   for (const Param* member : members) rows += member->stored_rows;
   const Param& first = *members.front();
-  expansion.shape = {rows, first.part.count[1]};
+  quantized.shape = {rows, first.part.count[1]};
   // What is not a block's takes its input as it is.
-  if (first.role != Role::matrix) expansion.spec.activations = ops::ActivationFormat::none;
+  if (first.role != Role::matrix) quantized.spec.activations = ops::ActivationFormat::none;
   const bool cuts_rows = first.part.count[1] != first.global_shape[1];
-  if (cuts_rows && expansion.spec.format == ops::WeightFormat::int8) {
+  if (cuts_rows && quantized.spec.format == ops::WeightFormat::int8) {
     require(storage_.row_ranks != nullptr, "who holds the other parts of rows is not known");
-    expansion.row_ranks = storage_.row_ranks;
+    quantized.row_ranks = storage_.row_ranks;
   }
-  return &expansion;
+  return &quantized;
 }
 
 const View* ParamStore::reserve(const std::string& label, std::size_t bytes) {

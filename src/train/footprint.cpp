@@ -17,10 +17,10 @@ std::int64_t matrix_bytes(const param::ParamStore& store) {
   for (const param::Param& param : store.params()) {
     if (param.role == param::Role::matrix && param.value) bytes += param.value.bytes();
   }
-  for (const param::Expansion& expansion : store.expansions()) {
-    if (!expansion.frozen || expansion.members.front()->role != param::Role::matrix) continue;
-    const Dim group = expansion.spec.group_of(expansion.shape[1]);
-    bytes += ops::quantized_bytes(expansion.spec.format, group, expansion.shape).total();
+  for (const param::QuantizedWeight& weight : store.quantized_weights()) {
+    if (!weight.frozen || weight.members.front()->role != param::Role::matrix) continue;
+    const Dim group = weight.spec.group_of(weight.shape[1]);
+    bytes += ops::quantized_bytes(weight.spec.format, group, weight.shape).total();
   }
   return signed_bytes(bytes);
 }

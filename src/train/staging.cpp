@@ -67,7 +67,7 @@ void read_batch(Context& ctx, const io::CheckpointReader& reader, Targets batch,
 }
 
 /// Targets for what `rows`, from row `first` of a matrix on, are rounded from.
-std::vector<io::SlabTarget> targets_of(const param::Expansion& matrix, Dim first, View rows) {
+std::vector<io::SlabTarget> targets_of(const param::QuantizedWeight& matrix, Dim first, View rows) {
   std::vector<io::SlabTarget> targets;
   for (const auto& [member, part, at] : matrix.members_in(first, rows.shape()[0])) {
     targets.push_back(
@@ -125,7 +125,7 @@ void read_staged(Context& ctx, const io::CheckpointReader& reader, Targets targe
 namespace {
 
 /// True if the checkpoint holds the matrix quantized itself.
-bool holds_codes(const io::CheckpointReader& reader, const param::Expansion& matrix) {
+bool holds_codes(const io::CheckpointReader& reader, const param::QuantizedWeight& matrix) {
   return reader.tensors().contains("model/" + matrix.members.front()->name + ".codes");
 }
 
@@ -145,7 +145,7 @@ io::SlabTarget array_target(const param::Param& member, const std::string& suffi
 
 /// Codes and scales of the members, one after the other in host memory. Padding has scales of zero.
 struct StoredMatrix {
-  explicit StoredMatrix(const param::Expansion& matrix)
+  explicit StoredMatrix(const param::QuantizedWeight& matrix)
       : codes(Device::cpu, DType::u8, matrix.matrix.codes.shape()),
         scales(Device::cpu, matrix.matrix.scales.dtype(), matrix.matrix.scales.shape()) {
     std::memset(codes.view().raw(), 0, codes.view().bytes());
@@ -169,7 +169,8 @@ struct StoredMatrix {
   std::vector<io::SlabTarget> targets;
 };
 
-void read_codes(Context& ctx, const io::CheckpointReader& reader, const param::Expansion& matrix) {
+void read_codes(Context& ctx, const io::CheckpointReader& reader,
+                const param::QuantizedWeight& matrix) {
   const StoredMatrix stored(matrix);
   reader.read(stored.targets);
   copy(ctx, stored.codes.view(), matrix.matrix.codes);
@@ -180,7 +181,7 @@ void read_codes(Context& ctx, const io::CheckpointReader& reader, const param::E
 /// Some rows at a time, so that a large table takes little memory beside itself. first_dtype: the
 /// values are rounded to it before.
 void read_and_round(Context& ctx, const io::CheckpointReader& reader,
-                    const param::Expansion& matrix, DType first_dtype) {
+                    const param::QuantizedWeight& matrix, DType first_dtype) {
   Context host(Device::cpu);
   matrix.for_rounded_rows([&](Dim first, Dim count) {
     const Shape shape = {count, matrix.rounded_shape()[1]};
@@ -204,13 +205,13 @@ void read_and_round(Context& ctx, const io::CheckpointReader& reader,
 void read_quantized(Context& ctx, const io::CheckpointReader& reader,
                     const param::ParamStore& params, DType first) {
   std::vector<io::SlabTarget> rounded;
-  for (const param::Expansion& matrix : params.expansions()) {
+  for (const param::QuantizedWeight& matrix : params.quantized_weights()) {
     if (!matrix.frozen || holds_codes(reader, matrix)) continue;
     const View none(nullptr, DType::f32, Device::cpu, matrix.rounded_shape());
     for (const io::SlabTarget& target : targets_of(matrix, 0, none)) rounded.push_back(target);
   }
   reader.check(rounded);  // which lists everything that is missing at once
-  for (const param::Expansion& matrix : params.expansions()) {
+  for (const param::QuantizedWeight& matrix : params.quantized_weights()) {
     if (!matrix.frozen) continue;
     holds_codes(reader, matrix) ? read_codes(ctx, reader, matrix)
                                 : read_and_round(ctx, reader, matrix, first);

@@ -107,12 +107,12 @@ Batch batch_like(const model::Stage& stage) {
 }
 
 /// The time of components is that of the compute stream alone, and quantized matrices are
-/// expanded beside whole chunks, which updates would cut into units.
+/// dequantized beside whole chunks, which updates would cut into units.
 bool overlaps_updates(const Config& config, const TrainerOptions& options,
                       const model::MemoryPlan* plan) {
-  const bool expands = config.adapter || config.quantization;
+  const bool dequantizes = config.adapter || config.quantization;
   return plan != nullptr && options.device == Device::cuda && options.overlap_update &&
-         !options.time_components && !expands;
+         !options.time_components && !dequantizes;
 }
 
 std::unique_ptr<sharding::ShardStrategy> strategy_of(const Config& config,

@@ -73,8 +73,8 @@ std::vector<double> rows_of(CView array, Dim first, Dim count) {
   return count == 0 ? std::vector<double>() : test::to_doubles(array.slice(first, count));
 }
 
-const param::Expansion& named(SmallRun& run, const std::string& name) {
-  for (const param::Expansion& matrix : run.trainer().stage().params().expansions()) {
+const param::QuantizedWeight& named(SmallRun& run, const std::string& name) {
+  for (const param::QuantizedWeight& matrix : run.trainer().stage().params().quantized_weights()) {
     if (matrix.members.front()->name == name) return matrix;
   }
   throw std::runtime_error("no matrix " + name);
@@ -82,8 +82,8 @@ const param::Expansion& named(SmallRun& run, const std::string& name) {
 
 /// EXPECTs this rank's part of an array of the whole matrix; `elements`: columns of the matrix that
 /// share an entry of the array, 0: the row.
-void expect_part(const param::Expansion& part, const param::Expansion& whole, CView found,
-                 CView expected, Dim elements) {
+void expect_part(const param::QuantizedWeight& part, const param::QuantizedWeight& whole,
+                 CView found, CView expected, Dim elements) {
   Dim row = 0;
   Dim whole_row = 0;
   for (std::size_t i = 0; i < part.members.size(); ++i) {
@@ -106,10 +106,10 @@ void expect_part(const param::Expansion& part, const param::Expansion& whole, CV
 }
 
 void expect_parts_of_codes(TwoRuns& runs) {
-  const auto& parts = runs.many.trainer().stage().params().expansions();
+  const auto& parts = runs.many.trainer().stage().params().quantized_weights();
   ASSERT_FALSE(parts.empty());
-  for (const param::Expansion& part : parts) {
-    const param::Expansion& whole = named(runs.one, part.members.front()->name);
+  for (const param::QuantizedWeight& part : parts) {
+    const param::QuantizedWeight& whole = named(runs.one, part.members.front()->name);
     const bool is_int8 = part.spec.format == ops::WeightFormat::int8;
     expect_part(part, whole, part.matrix.codes, whole.matrix.codes, is_int8 ? 1 : 2);
     expect_part(part, whole, part.matrix.scales, whole.matrix.scales,
@@ -184,12 +184,12 @@ TEST_P(Simulated, MatricesAreRoundedAsOnOneRank) {
   const param::ParamStore& parts = runs.many.trainer().stage().params();
 
   for (int unit = 0; unit < parts.units(); ++unit) {
-    parts.expand(many, unit);
-    runs.one.trainer().stage().params().expand(one, unit);
-    for (const param::Expansion& part : parts.expansions()) {
+    parts.dequantize(many, unit);
+    runs.one.trainer().stage().params().dequantize(one, unit);
+    for (const param::QuantizedWeight& part : parts.quantized_weights()) {
       if (part.unit != unit) continue;
-      const param::Expansion& whole = named(runs.one, part.members.front()->name);
-      expect_part(part, whole, part.expanded, whole.expanded, 1);
+      const param::QuantizedWeight& whole = named(runs.one, part.members.front()->name);
+      expect_part(part, whole, part.dequantized, whole.dequantized, 1);
     }
   }
 }

@@ -46,8 +46,8 @@ class Quantized : public testing::Test {
     options.canary = canary;
     return {config, mesh, 0, options};
   }
-  static const std::deque<param::Expansion>& matrices(SmallRun& run) {
-    return run.trainer().stage().params().expansions();
+  static const std::deque<param::QuantizedWeight>& matrices(SmallRun& run) {
+    return run.trainer().stage().params().quantized_weights();
   }
   static double loss_of(SmallRun& run) {
     const auto tokens = io::open_tokens({"synthetic"}, io::RawIds::uint16, 67, 11);
@@ -73,7 +73,7 @@ void expect_rounded_values(SmallRun& plain, SmallRun& run) {
   }
   Context ctx(Device::cpu);
 
-  for (const param::Expansion& matrix : run.trainer().stage().params().expansions()) {
+  for (const param::QuantizedWeight& matrix : run.trainer().stage().params().quantized_weights()) {
     std::vector<double> all;
     for (const param::Param* member : matrix.members) {
       EXPECT_FALSE(member->value) << member->name;
@@ -112,7 +112,7 @@ TEST_P(Frozen, LargeMatricesAreRoundedInPieces) {
 TEST_P(Frozen, MatricesStayAsTheyAreAndAdaptersMove) {
   SmallRun run = run_of({"adapter.rank=2", "model.frozen_format=" + GetParam()}, true, true);
   std::vector<std::vector<std::uint8_t>> before;
-  for (const param::Expansion& matrix : matrices(run)) {
+  for (const param::QuantizedWeight& matrix : matrices(run)) {
     before.push_back(bytes_of(matrix.matrix.codes));
     before.push_back(bytes_of(matrix.matrix.scales));
   }
@@ -122,7 +122,7 @@ TEST_P(Frozen, MatricesStayAsTheyAreAndAdaptersMove) {
 
   EXPECT_NE(last, first);
   std::vector<std::vector<std::uint8_t>> after;
-  for (const param::Expansion& matrix : matrices(run)) {
+  for (const param::QuantizedWeight& matrix : matrices(run)) {
     after.push_back(bytes_of(matrix.matrix.codes));
     after.push_back(bytes_of(matrix.matrix.scales));
   }

@@ -93,7 +93,7 @@ class Context {
   /// adds in a changing order. Set before the first op.
   void set_deterministic(bool deterministic) { deterministic_ = deterministic; }
   [[nodiscard]] bool deterministic() const { return deterministic_; }
-  /// A promise that no parameter changes from now on, nor is expanded to a buffer, as in most
+  /// A promise that no parameter changes from now on, nor is dequantized to a buffer, as in most
   /// generation: a kernel may read weights while what was enqueued before it still runs. All that
   /// wrote them must have ended. Off by default.
   void set_fixed_parameters(bool fixed) { fixed_parameters_ = fixed; }

@@ -79,19 +79,19 @@ class Stage {
   void initialize(Context& ctx);
 
   enum class Order : std::uint8_t { ascending, descending };
-  /// Calls `pass` for units [first, last) in this order, each with its expanded matrices in place
-  /// (param::Expansion); those of the next unit are expanded beside the pass. Every forward pass,
-  /// and every backward pass but one for weights alone, goes through it.
+  /// Calls `pass` for units [first, last) in this order, each with its dequantized matrices in
+  /// place (param::QuantizedWeight); those of the next unit are dequantized beside the pass. Every
+  /// forward pass, and every backward pass but one for weights alone, goes through it.
   template <class Pass>
   void for_units(Context& ctx, int first, int last, Order order, Pass&& pass) const {
     const int step = order == Order::ascending ? 1 : -1;
     const int end = order == Order::ascending ? last : first - 1;
     int unit = order == Order::ascending ? first : last - 1;
-    if (unit != end) params_.expand(ctx, unit);
+    if (unit != end) params_.dequantize(ctx, unit);
     for (; unit != end; unit += step) {
       Event next;
-      const bool prefetches = unit + step != end && params_.expands(unit + step);
-      if (prefetches) next = ctx.run_beside([&] { params_.expand(ctx, unit + step); });
+      const bool prefetches = unit + step != end && params_.dequantizes(unit + step);
+      if (prefetches) next = ctx.run_beside([&] { params_.dequantize(ctx, unit + step); });
       pass(unit);
       if (prefetches) ctx.stream().wait(next);
     }

@@ -9,8 +9,8 @@
 
 #include "hyperslab/core/arena.hpp"
 #include "hyperslab/core/context.hpp"
-#include "hyperslab/param/expansion.hpp"
 #include "hyperslab/param/parametrization.hpp"
+#include "hyperslab/param/quantized_weight.hpp"
 #include "hyperslab/param/spec.hpp"
 
 namespace hyperslab::param {
@@ -46,21 +46,21 @@ struct Param {
 class FusedParam {
  public:
   FusedParam() = default;
-  explicit FusedParam(std::vector<Param*> members, const Expansion* expansion = nullptr)
-      : members_(std::move(members)), expansion_(expansion) {}
+  explicit FusedParam(std::vector<Param*> members, const QuantizedWeight* quantized = nullptr)
+      : members_(std::move(members)), quantized_(quantized) {}
   [[nodiscard]] explicit operator bool() const { return !members_.empty(); }
   [[nodiscard]] const std::vector<Param*>& members() const { return members_; }
   /// The operand of layers: the members' values as one view, whose first dimension is the sum of
   /// theirs, padding included; dequantized where they are quantized.
   [[nodiscard]] CView value() const;
   /// Null if the values are what layers compute with.
-  [[nodiscard]] const Expansion* expansion() const { return expansion_; }
+  [[nodiscard]] const QuantizedWeight* quantized() const { return quantized_; }
   /// Absent if the parameter is frozen.
   [[nodiscard]] View gradient() const;
 
  private:
   std::vector<Param*> members_;
-  const Expansion* expansion_ = nullptr;
+  const QuantizedWeight* quantized_ = nullptr;
 };
 
 /// A trained matrix whose data ranks gather FP8 values in place of values
@@ -198,10 +198,10 @@ class ParamStore {
   /// stay apart. Bucket sizes are multiples of data ranks x 128 bytes.
   void lay_out(std::size_t bucket_bytes);
 
-  /// Takes memory for quantized matrices and, with `expands`, a ring of two buffers for what they
-  /// and those with fake quantization are expanded to; each holds the matrices of one unit. Without
-  /// it products read the quantized values.
-  void take_expansions(Arena& arena, DType compute, bool expands);
+  /// Takes memory for quantized matrices and, with `dequantizes`, a ring of two buffers for what
+  /// they and those with fake quantization are dequantized to; each holds the matrices of one unit.
+  /// Without it products read the quantized values.
+  void take_quantized(Arena& arena, DType compute, bool dequantizes);
   /// Asks for memory beside the parameters, for what layers derive from them; the view is absent
   /// until take_reserved, and in a forward-only run.
   [[nodiscard]] const View* reserve(const std::string& label, std::size_t bytes);
@@ -210,16 +210,18 @@ class ParamStore {
   [[nodiscard]] const GatheredFp8* request_fp8(const FusedParam& matrix);
   [[nodiscard]] std::deque<GatheredFp8>& gathered_fp8() { return gathered_fp8_; }
   [[nodiscard]] const std::deque<GatheredFp8>& gathered_fp8() const { return gathered_fp8_; }
-  /// True if products of a unit take expanded matrices.
-  [[nodiscard]] bool expands(int unit) const;
-  /// Enqueues the expansion of a unit's matrices; a buffer is used again two such units later.
-  void expand(Context& ctx, int unit) const;
+  /// True if products of a unit take dequantized matrices.
+  [[nodiscard]] bool dequantizes(int unit) const;
+  /// Enqueues the dequantization of a unit's matrices; a buffer is used again two such units later.
+  void dequantize(Context& ctx, int unit) const;
   /// Switches fake quantization on or off; off, values are taken as they are. On at first.
   void set_rounding(bool rounds);
 
   [[nodiscard]] const std::deque<Param>& params() const { return params_; }
   /// Matrices that are stored quantized or trained with fake quantization.
-  [[nodiscard]] const std::deque<Expansion>& expansions() const { return expansions_; }
+  [[nodiscard]] const std::deque<QuantizedWeight>& quantized_weights() const {
+    return quantized_weights_;
+  }
   [[nodiscard]] int units() const { return unit_ + 1; }
   [[nodiscard]] ParamGroup& trained() { return groups_[0]; }
   [[nodiscard]] const ParamGroup& trained() const { return groups_[0]; }
@@ -238,7 +240,7 @@ class ParamStore {
   };
   Param& add(const ParamSpec& spec);
   [[nodiscard]] Dim size_of(const Fused& fused) const;
-  const Expansion* add_expansion(const std::vector<Param*>& members, bool trained);
+  const QuantizedWeight* add_quantized(const std::vector<Param*>& members, bool trained);
   [[nodiscard]] bool has_fp8(int unit) const;
   [[nodiscard]] std::vector<Bucket> shared_buckets(std::size_t group) const;
   [[nodiscard]] std::vector<Bucket> unit_buckets(std::size_t group, std::size_t bucket_bytes) const;
@@ -249,7 +251,7 @@ class ParamStore {
   MatrixStorage storage_;
   Parametrization parametrization_;
   std::deque<Param> params_;  // addresses are stable
-  std::deque<Expansion> expansions_;
+  std::deque<QuantizedWeight> quantized_weights_;
   struct Reserved {
     std::string label;
     Dim bytes = 0;
@@ -268,7 +270,7 @@ class ParamStore {
 void initialize(Context& ctx, const ParamGroup& group, std::uint64_t seed);
 
 /// Fills the frozen matrices that are stored quantized: the same values, rounded.
-void initialize_expansions(Context& ctx, const ParamStore& store, std::uint64_t seed);
+void initialize_quantized(Context& ctx, const ParamStore& store, std::uint64_t seed);
 
 /// A part of a named global tensor in a buffer of this rank.
 struct ParamSlab {

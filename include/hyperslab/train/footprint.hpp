@@ -13,7 +13,7 @@ namespace hyperslab::train {
 /// Bytes in memory.
 struct Footprint {
   std::int64_t parameters = 0;  ///< of all ranks: values, codes, adapters and padding; in
-                                ///< training masters and buffers of expanded matrices, too
+                                ///< training masters and buffers of dequantized matrices, too
   std::int64_t matrices = 0;    ///< of all ranks: those of the blocks as they are stored, without
                                 ///< masters, adapters and padding
   std::int64_t rank_peak = 0;   ///< of the rank that takes most: all arenas and workspace

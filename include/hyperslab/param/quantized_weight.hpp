@@ -15,26 +15,27 @@ struct Param;
 
 /// A matrix operand that layers do not multiply by as it is stored. Two kinds:
 /// - frozen: the members have no values; `matrix` holds them quantized. In training they are
-///   widened into `expanded`, which other units use in turn; in a forward-only run products read
+///   widened into `dequantized`, which other units use in turn; in a forward-only run products read
 ///   `matrix`.
 /// - trained with fake quantization: the members' values, quantized and widened again, go to
-///   `expanded`; `matrix` holds them quantized if products take that (int8 activations).
-struct Expansion {
+///   `dequantized`; `matrix` holds them quantized if products take that (int8 activations).
+struct QuantizedWeight {
   std::vector<Param*> members;  ///< one after the other
   int unit = 0;
   bool frozen = true;
   QuantizationSpec spec;
   Shape shape;                       ///< (rows of all members with padding, columns)
   ops::QuantizedMatrix matrix = {};  ///< absent codes: fake quantization of weights alone
-  View expanded = {};                ///< in the compute dtype; absent in a forward-only run
+  View dequantized = {};             ///< in the compute dtype; absent in a forward-only run
 
   bool rounds = true;  ///< false: fake quantization leaves the values as they are
   /// The ranks that hold the other parts of the rows, for int8 whose scales are those of whole
   /// rows. Else null.
   comm::Communicator* row_ranks = nullptr;
 
-  /// Enqueues what makes `expanded` valid. Collective over row_ranks if trained values are rounded.
-  void expand(Context& ctx) const;
+  /// Enqueues what makes `dequantized` valid. Collective over row_ranks if trained values are
+  /// rounded.
+  void dequantize(Context& ctx) const;
   /// Calls body(first, count) for rows [first, first + count) of `matrix` in turn, as many as are
   /// rounded at once: f32 values of 16 MiB, or what formats cannot divide.
   void for_rounded_rows(const std::function<void(Dim, Dim)>& body) const;
@@ -53,9 +54,9 @@ struct Expansion {
   [[nodiscard]] Hyperslab rounded_part(const Param& member) const;
   /// Shape of what `round` reads in all.
   [[nodiscard]] Shape rounded_shape() const;
-  /// True if products take the quantized values and not `expanded`.
+  /// True if products take the quantized values and not `dequantized`.
   [[nodiscard]] bool multiplies_codes() const {
-    return !expanded || (rounds && spec.activations != ops::ActivationFormat::none);
+    return !dequantized || (rounds && spec.activations != ops::ActivationFormat::none);
   }
   /// The members' values as one view; trained members only.
   [[nodiscard]] View values() const;

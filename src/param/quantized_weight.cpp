@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Matrices that layers do not multiply by as they are stored.
-#include "hyperslab/param/expansion.hpp"
+#include "hyperslab/param/quantized_weight.hpp"
 
 #include <algorithm>
 #include <map>
@@ -63,36 +63,36 @@ ops::QuantizedMatrix take_matrix(Arena& arena, const QuantizationSpec& spec, con
   return matrix;
 }
 
-std::string label_of(const Expansion& expansion) {
-  const std::string& name = expansion.members.front()->name;
-  return expansion.members.size() == 1
+std::string label_of(const QuantizedWeight& weight) {
+  const std::string& name = weight.members.front()->name;
+  return weight.members.size() == 1
              ? name
-             : name + " and " + std::to_string(expansion.members.size() - 1) + " more";
+             : name + " and " + std::to_string(weight.members.size() - 1) + " more";
 }
 
 }  // namespace
 
-View Expansion::values() const {
+View QuantizedWeight::values() const {
   const View first = members.front()->value;
   return {first.raw(), first.dtype(), first.device(), shape};
 }
 
-void Expansion::expand(Context& ctx) const {
-  if (frozen) return ops::dequantize(ctx, ops::as_const(matrix), expanded);
+void QuantizedWeight::dequantize(Context& ctx) const {
+  if (frozen) return ops::dequantize(ctx, ops::as_const(matrix), dequantized);
   const View from = values();
-  if (!rounds) return ops::cast(ctx, from, expanded);
+  if (!rounds) return ops::cast(ctx, from, dequantized);
   if (row_ranks != nullptr) find_scales(ctx, from);
   if (!matrix.codes) {
     return row_ranks != nullptr
-               ? ops::fake_quantize_scaled(ctx, from, matrix.scales, expanded)
-               : ops::fake_quantize(ctx, spec.format, spec.group_of(shape[1]), from, expanded);
+               ? ops::fake_quantize_scaled(ctx, from, matrix.scales, dequantized)
+               : ops::fake_quantize(ctx, spec.format, spec.group_of(shape[1]), from, dequantized);
   }
   row_ranks != nullptr ? ops::quantize_scaled(ctx, from, matrix) : ops::quantize(ctx, from, matrix);
-  ops::dequantize(ctx, ops::as_const(matrix), expanded);
+  ops::dequantize(ctx, ops::as_const(matrix), dequantized);
 }
 
 /// matrix.scales of rows of which other ranks hold parts.
-void Expansion::find_scales(Context& ctx, CView from) const {
+void QuantizedWeight::find_scales(Context& ctx, CView from) const {
   ops::int8_row_scales(ctx, from, matrix.scales);
   const View& found = matrix.scales;
   const View bits(found.raw(), DType::i32, found.device(), found.shape());
@@ -100,17 +100,17 @@ void Expansion::find_scales(Context& ctx, CView from) const {
                   row_ranks->all_reduce(ctx.stream(), bits, comm::ReduceOp::max));
 }
 
-Hyperslab Expansion::rounded_part(const Param& member) const {
+Hyperslab QuantizedWeight::rounded_part(const Param& member) const {
   const Hyperslab& part = member.part;
   if (row_ranks == nullptr) return part;
   return {{part.offset[0], 0}, {part.count[0], member.global_shape[1]}};
 }
 
-Shape Expansion::rounded_shape() const {
+Shape QuantizedWeight::rounded_shape() const {
   return {shape[0], rounded_part(*members.front()).count[1]};
 }
 
-void Expansion::for_rounded_rows(const std::function<void(Dim, Dim)>& body) const {
+void QuantizedWeight::for_rounded_rows(const std::function<void(Dim, Dim)>& body) const {
   // Groups of nf4 share a scale, also those of several rows.
   const Dim step = matrix.block_scales
                        ? ops::kScaleBlock / std::gcd(ops::kScaleBlock, shape[1] / matrix.group)
@@ -122,7 +122,7 @@ void Expansion::for_rounded_rows(const std::function<void(Dim, Dim)>& body) cons
   }
 }
 
-std::vector<Expansion::MemberRows> Expansion::members_in(Dim first, Dim count) const {
+std::vector<QuantizedWeight::MemberRows> QuantizedWeight::members_in(Dim first, Dim count) const {
   std::vector<MemberRows> found;
   Dim begin = 0;
   for (Param* member : members) {
@@ -135,7 +135,7 @@ std::vector<Expansion::MemberRows> Expansion::members_in(Dim first, Dim count) c
   return found;
 }
 
-void Expansion::round(Context& ctx, CView values, Dim first) const {
+void QuantizedWeight::round(Context& ctx, CView values, Dim first) const {
   const Dim count = values.shape()[0];
   const ops::QuantizedMatrix rows = rows_of(matrix, first, count);
   if (row_ranks == nullptr) return ops::quantize(ctx, values, rows);
@@ -146,51 +146,51 @@ void Expansion::round(Context& ctx, CView values, Dim first) const {
   synchronize(ctx);  // before `own` goes
 }
 
-void ParamStore::take_expansions(Arena& arena, DType compute, bool expands) {
+void ParamStore::take_quantized(Arena& arena, DType compute, bool dequantizes) {
   std::map<int, Dim> sizes;  // by unit, elements
-  for (Expansion& expansion : expansions_) {
-    const bool takes_codes = expansion.spec.activations != ops::ActivationFormat::none;
-    if (expansion.frozen || takes_codes) {
-      expansion.matrix = take_matrix(arena, expansion.spec, expansion.shape, label_of(expansion));
-    } else if (expansion.row_ranks != nullptr) {
-      expansion.matrix.scales =
-          arena.take(DType::f32, {expansion.shape[0]}, label_of(expansion) + ".scales");
+  for (QuantizedWeight& weight : quantized_weights_) {
+    const bool takes_codes = weight.spec.activations != ops::ActivationFormat::none;
+    if (weight.frozen || takes_codes) {
+      weight.matrix = take_matrix(arena, weight.spec, weight.shape, label_of(weight));
+    } else if (weight.row_ranks != nullptr) {
+      weight.matrix.scales =
+          arena.take(DType::f32, {weight.shape[0]}, label_of(weight) + ".scales");
     }
-    sizes[expansion.unit] += round_up(expansion.shape.numel(), kAlignment);
+    sizes[weight.unit] += round_up(weight.shape.numel(), kAlignment);
   }
-  if (!expands || sizes.empty()) return;
+  if (!dequantizes || sizes.empty()) return;
   Dim largest = 0;
   for (const auto& [unit, size] : sizes) largest = std::max(largest, size);
   std::vector<View> buffers;
   const std::size_t count = std::min<std::size_t>(kBuffers, sizes.size());
   for (std::size_t i = 0; i < count; ++i) {
-    buffers.push_back(arena.take(compute, {largest}, "expanded matrices"));
+    buffers.push_back(arena.take(compute, {largest}, "dequantized matrices"));
   }
   std::map<int, std::size_t> buffer_of;
   for (const auto& [unit, size] : sizes) buffer_of[unit] = buffer_of.size() % kBuffers;
   std::map<int, Dim> next;
-  for (Expansion& expansion : expansions_) {
-    Dim& begin = next[expansion.unit];
-    expansion.expanded = buffers[buffer_of[expansion.unit]]
-                             .slice(begin, expansion.shape.numel())
-                             .reshaped(expansion.shape);
-    begin += round_up(expansion.shape.numel(), kAlignment);
+  for (QuantizedWeight& weight : quantized_weights_) {
+    Dim& begin = next[weight.unit];
+    weight.dequantized =
+        buffers[buffer_of[weight.unit]].slice(begin, weight.shape.numel()).reshaped(weight.shape);
+    begin += round_up(weight.shape.numel(), kAlignment);
   }
 }
 
-bool ParamStore::expands(int unit) const {
-  return std::ranges::any_of(expansions_,
-                             [&](const Expansion& e) { return e.unit == unit && e.expanded; });
+bool ParamStore::dequantizes(int unit) const {
+  return std::ranges::any_of(quantized_weights_, [&](const QuantizedWeight& e) {
+    return e.unit == unit && e.dequantized;
+  });
 }
 
-void ParamStore::expand(Context& ctx, int unit) const {
-  for (const Expansion& expansion : expansions_) {
-    if (expansion.unit == unit && expansion.expanded) expansion.expand(ctx);
+void ParamStore::dequantize(Context& ctx, int unit) const {
+  for (const QuantizedWeight& weight : quantized_weights_) {
+    if (weight.unit == unit && weight.dequantized) weight.dequantize(ctx);
   }
 }
 
 void ParamStore::set_rounding(bool rounds) {
-  for (Expansion& expansion : expansions_) expansion.rounds = rounds;
+  for (QuantizedWeight& weight : quantized_weights_) weight.rounds = rounds;
 }
 
 }  // namespace hyperslab::param
