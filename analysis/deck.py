@@ -35,7 +35,7 @@ EARLIER = {"train.trainable": "[]", "data.weights": "[]", "data.weight_steps": "
            "checkpoint.memory_every": "0", "checkpoint.new_head": "false", "checkpoint.memory_directory": "/dev/shm",
            "run.walltime_minutes": "0", "run.check_links": "auto", "run.machine": "null",
            "run.compare_replicas_every": "0", "spikes.policy": "log", "spikes.window": "128", "spikes.z_score": "6",
-           "spikes.warmup_steps": "128", "spikes.max_walk_backs": "8",
+           "spikes.warmup_steps": "128", "spikes.max_roll_backs": "8",
            "model.image": "0", "model.patch": "0", "model.channels": "3", "model.classes": "0",
            "model.head_width": "0", "model.qkv_bias": "false", "model.unbiased_qkv": "false", "model.qk_norm": "none", "model.rotary_fraction": "1",
            "model.rope_scaling": "none", "model.rope_factor": "1", "model.rope_original_context": "0",
@@ -59,6 +59,9 @@ EARLIER = {"train.trainable": "[]", "data.weights": "[]", "data.weight_steps": "
            "augment.brightness": "0", "augment.contrast": "0", "augment.saturation": "0", "augment.mixup": "0",
            "augment.cutmix": "0", "augment.mix": "1", "augment.mix_mode": "pair", "augment.repeats": "1", "augment.mix_switch": "0.5", "augment.erase": "0",
            "augment.mean": "[0.485, 0.456, 0.406]", "augment.deviation": "[0.229, 0.224, 0.225]"}
+# What earlier programs wrote under other names: keys, and values of keys. As include/hyperslab/train/renamed_keys.hpp has it.
+RENAMED = {"spikes.max_walk_backs": "spikes.max_roll_backs"}
+RENAMED_VALUES = {("spikes.policy", "walk_back"): "roll_back"}
 # Keys in which starts of one run may differ and still train the same: paths, layout, kernels, how far
 # and how often, and what is measured on the way. The program tells the same changes apart on resuming.
 SAME_TRAINING_SECTIONS = ("run", "parallel", "memory", "checkpoint", "timing")
@@ -94,7 +97,9 @@ def read_deck_file(path: Path) -> Deck:
                             f"`{line.strip()[:60]}`; give the deck.yaml that `hyperslab train` "
                             "wrote")
         if match["indent"]:
-            deck[f"{section}.{match['key']}"] = match["value"]
+            given = f"{section}.{match['key']}"
+            key = RENAMED.get(given, given)
+            deck[key] = RENAMED_VALUES.get((key, match["value"]), match["value"])
         elif match["value"] is None:
             section = match["key"]
         else:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+import tempfile
 import unittest
 from pathlib import Path
 
-from analysis.deck import SAME_TRAINING_KEYS, SAME_TRAINING_SECTIONS, bound, matters
+from analysis.deck import SAME_TRAINING_KEYS, SAME_TRAINING_SECTIONS, bound, matters, read_deck_file
 
 SOURCE = Path(__file__).parents[2] / "src/run/deck_changes.cpp"
 
@@ -20,6 +21,17 @@ class SameTraining(unittest.TestCase):
         self.assertEqual({name for name in named if not name.endswith(".")}, set(SAME_TRAINING_KEYS))
         self.assertEqual({name[:-1] for name in named if name.endswith(".")}, set(SAME_TRAINING_SECTIONS))
         self.assertTrue(matters("run.seed"))
+
+
+class Renamed(unittest.TestCase):
+    def test_decks_of_earlier_programs_are_equal_to_those_of_today(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            earlier, today = Path(folder, "earlier.yaml"), Path(folder, "today.yaml")
+            earlier.write_text("spikes:\n  policy: walk_back\n  max_walk_backs: 3\n", encoding="utf-8")
+            today.write_text("spikes:\n  policy: roll_back\n  max_roll_backs: 3\n", encoding="utf-8")
+
+            self.assertEqual(read_deck_file(earlier), read_deck_file(today))
+            self.assertEqual(read_deck_file(today)["spikes.policy"], "roll_back")
 
 
 class Bound(unittest.TestCase):

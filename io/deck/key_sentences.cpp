@@ -427,11 +427,11 @@ constexpr auto kSentences = std::to_array<KeySentence>({
     {"spikes", "What becomes of a step whose loss or gradient norm is far above those before."},
     {"spikes.policy",
      "Nothing (ignore), a warning (log), no update of that step, for which the host waits in every "
-     "step (skip), or back to an older checkpoint and on without the batch (walk_back)."},
+     "step (skip), or back to an older checkpoint and on without the batch (roll_back)."},
     {"spikes.window", "Steps over which mean and variance are weighted."},
     {"spikes.z_score", "Standard deviations above the mean that make a spike."},
     {"spikes.warmup_steps", "Steps that are observed before any is judged."},
-    {"spikes.max_walk_backs", "Returns to a checkpoint; one more ends the run with code 7."},
+    {"spikes.max_roll_backs", "Returns to a checkpoint; one more ends the run with code 7."},
 });
 
 }  // namespace

@@ -115,6 +115,7 @@ train::Config read_deck(const std::string& text, const std::string& file,
   }
 
   BadKeys bad;
+  use_current_names(*root);
   check_structure(*root, problems, bad);
   apply_overrides(overrides, *root, problems, bad);
   train::Config config;

@@ -216,7 +216,7 @@ inline constexpr std::array<Name<train::SpikePolicy>, 4> kSpikePolicies = {{
     {"ignore", train::SpikePolicy::ignore},
     {"log", train::SpikePolicy::log},
     {"skip", train::SpikePolicy::skip},
-    {"walk_back", train::SpikePolicy::walk_back},
+    {"roll_back", train::SpikePolicy::roll_back},
 }};
 inline constexpr auto kAdapterTargets = names_by_module(nn::kAdapterTargets);
 /// Those that decks may name: no model of today has a router, and adapters have a section.
@@ -509,7 +509,7 @@ void visit_spikes(Visitor& v, Config& config) {
   v.integer("window", spikes.window, IntegerRange{2, kMostSteps});
   v.real("z_score", spikes.z_score, kPositive);
   v.integer("warmup_steps", spikes.warmup, IntegerRange{2, kMostSteps});
-  v.integer("max_walk_backs", spikes.max_walk_backs, kSteps);
+  v.integer("max_roll_backs", spikes.max_roll_backs, kSteps);
 }
 
 template <class Visitor, class Config>

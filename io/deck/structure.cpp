@@ -7,6 +7,7 @@
 #include <map>
 #include <utility>
 
+#include "hyperslab/train/renamed_keys.hpp"
 #include "keys.hpp"
 #include "nearest.hpp"
 #include "scalar.hpp"
@@ -69,6 +70,11 @@ void check_section(const Entry& section, Problems& problems, BadKeys& bad) {
   check_duplicates(section.value, section.key + ".", problems, bad);
 }
 
+void use_current_value(const std::string& path, Node& value) {
+  if (value.kind == Node::Kind::scalar)
+    value.text = std::string(train::current_value(path, value.text));
+}
+
 /// The entry of a map with this key, added if it is not there yet.
 Entry& entry_of(Node& map, std::string_view key, Mark mark) {
   map.kind = Node::Kind::map;
@@ -105,7 +111,7 @@ void apply_override(const std::string& text, int index, Node& root, Problems& pr
     problems.add(mark, "", "an override is section.key=value");
     return;
   }
-  const auto path = text.substr(0, equals);
+  const auto path = std::string(train::current_key(std::string_view(text).substr(0, equals)));
   if (std::ranges::find(full_keys(), path) == full_keys().end()) {
     complain_of_path(path, mark, problems, bad);
     return;
@@ -115,6 +121,7 @@ void apply_override(const std::string& text, int index, Node& root, Problems& pr
     bad.insert(path);
     return;
   }
+  use_current_value(path, *value);
   const auto section = path.substr(0, path.find('.'));
   if (bad.contains(section)) return;
   auto& section_map = entry_of(root, section, mark).value;
@@ -149,6 +156,17 @@ void leave_out_derived(Node& root) {
 }
 
 }  // namespace
+
+void use_current_names(Node& root) {
+  for (auto& section : root.entries) {
+    const std::string prefix = section.key + ".";
+    for (auto& entry : section.value.entries) {
+      const auto path = std::string(train::current_key(prefix + entry.key));
+      entry.key = path.substr(prefix.size());
+      use_current_value(path, entry.value);
+    }
+  }
+}
 
 void check_structure(const Node& root, Problems& problems, BadKeys& bad) {
   for (const auto& section : root.entries) check_section(section, problems, bad);

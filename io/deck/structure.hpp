@@ -14,6 +14,9 @@ namespace hyperslab::deck {
 /// about them and no rule that reads them is checked.
 using BadKeys = std::set<std::string, std::less<>>;
 
+/// Gives keys and values of earlier programs the names of today (hyperslab/train/renamed_keys.hpp).
+void use_current_names(Node& root);
+
 /// Unknown and duplicate sections and keys, and sections that are no maps.
 void check_structure(const Node& root, Problems& problems, BadKeys& bad);
 

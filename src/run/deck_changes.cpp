@@ -10,12 +10,14 @@
 #include <utility>
 
 #include "hyperslab/core/log.hpp"
+#include "hyperslab/train/renamed_keys.hpp"
 
 namespace hyperslab::run {
 namespace {
 
 using Values = std::vector<std::pair<std::string, std::string>>;
 
+/// By the names of today.
 Values values_of(const std::string& deck) {
   Values values;
   std::istringstream lines(deck);
@@ -29,8 +31,10 @@ Values values_of(const std::string& deck) {
     }
     const std::size_t begin = line.find_first_not_of(' ');
     const std::size_t value = line.find_first_not_of(' ', colon + 1);
-    values.emplace_back(section + "." + line.substr(begin, colon - begin),
-                        value == std::string::npos ? "" : line.substr(value));
+    const std::string given = section + "." + line.substr(begin, colon - begin);
+    const auto key = std::string(train::current_key(given));
+    const std::string text = value == std::string::npos ? "" : line.substr(value);
+    values.emplace_back(key, train::current_value(key, text));
   }
   return values;
 }

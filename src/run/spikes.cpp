@@ -93,7 +93,7 @@ std::optional<Spikes::Spike> Spikes::take(const ops::StepResult& result) {
 
 void Spikes::go_back_for(std::int64_t step) {
   left_out_.insert(step);
-  ++walk_backs_;
+  ++roll_backs_;
 }
 
 std::string Spikes::checkpoint_text() const {
@@ -102,7 +102,7 @@ std::string Spikes::checkpoint_text() const {
   return json{{"seen", state.seen},          {"in_a_row", state.in_a_row},
               {"loss", json_of(state.loss)}, {"norm", json_of(state.norm)},
               {"spikes", spikes_},           {"skipped", skipped_},
-              {"left_out", left_out_},       {"walk_backs", walk_backs_}}
+              {"left_out", left_out_},       {"roll_backs", roll_backs_}}
       .dump();
 }
 
@@ -126,7 +126,7 @@ void Spikes::restore(const std::string& text) {
 }
 
 std::string Spikes::left_out_text() const {
-  return json{{"left_out", left_out_}, {"walk_backs", walk_backs_}}.dump();
+  return json{{"left_out", left_out_}, {"roll_backs", roll_backs_}}.dump();
 }
 
 void Spikes::add_left_out(const std::string& text) {
@@ -134,7 +134,9 @@ void Spikes::add_left_out(const std::string& text) {
   try {
     const json value = json::parse(text);
     left_out_.merge(value.at("left_out").get<std::set<std::int64_t>>());
-    walk_backs_ = std::max(walk_backs_, value.at("walk_backs").get<std::int64_t>());
+    // Records of earlier programs have another name.
+    const json& roll_backs = value.at(value.contains("walk_backs") ? "walk_backs" : "roll_backs");
+    roll_backs_ = std::max(roll_backs_, roll_backs.get<std::int64_t>());
   } catch (const json::exception& error) {
     throw Error(
         ExitCode::checkpoint,

@@ -83,7 +83,7 @@ class Spikes {
 
   /// Training goes back, and does `step` again without its batch.
   void go_back_for(std::int64_t step);
-  [[nodiscard]] std::int64_t walk_backs() const { return walk_backs_; }
+  [[nodiscard]] std::int64_t roll_backs() const { return roll_backs_; }
   [[nodiscard]] std::int64_t spikes() const { return spikes_; }     ///< so far, of the whole run
   [[nodiscard]] std::int64_t left_out() const { return skipped_; }  ///< spikes that updated nothing
 
@@ -104,7 +104,7 @@ class Spikes {
   SpikeDetector detector_;
   std::map<std::int64_t, SpikeDetector::Verdict> judged_;  // not taken yet
   std::set<std::int64_t> left_out_;
-  std::int64_t walk_backs_ = 0;
+  std::int64_t roll_backs_ = 0;
   std::int64_t spikes_ = 0;
   std::int64_t skipped_ = 0;
 };

@@ -37,12 +37,12 @@ std::int64_t StepLoop::run() {
   const std::int64_t final_step = parts_.start.final_step(parts_.data.last_step());
   std::int64_t step = first_step_ - 1;
   parts_.trainer.set_idle_work([this] { parts_.checkpoints.progress(); });
-  while (step < final_step && !stop_ && !walk_back_) {
+  while (step < final_step && !stop_ && !roll_back_) {
     one_step(++step);
     collect(step - kLag);
   }
   collect(step);
-  if (!walk_back_) parts_.checkpoints.save_at_end(step);
+  if (!roll_back_) parts_.checkpoints.save_at_end(step);
   return step;
 }
 
@@ -72,11 +72,11 @@ void StepLoop::one_step(std::int64_t step) {
   const std::int64_t every = config.train.validate_every;
   const bool validates = (every > 0 && step % every == 0) || step == parts_.data.last_step();
   if (validates && parts_.data.validation_samples() != nullptr) validate(step);
-  if (!walk_back_ && parts_.tasks.is_due_after(step, parts_.data.last_step())) score_tasks(step);
-  if (!walk_back_ && parts_.samples.is_due_after(step, parts_.data.last_step())) sample(step);
-  if (walk_back_ || !parts_.checkpoints.is_due_after(step)) return;
+  if (!roll_back_ && parts_.tasks.is_due_after(step, parts_.data.last_step())) score_tasks(step);
+  if (!roll_back_ && parts_.samples.is_due_after(step, parts_.data.last_step())) sample(step);
+  if (roll_back_ || !parts_.checkpoints.is_due_after(step)) return;
   collect(step);
-  if (walk_back_) return;
+  if (roll_back_) return;
   parts_.checkpoints.save(step);
   // Here it costs nothing to stop: this save is the last one.
   if (!parts_.start.world.all(!parts_.start.is_asked_to_stop())) note_stop_request();
@@ -85,7 +85,7 @@ void StepLoop::one_step(std::int64_t step) {
 /// Reads the results of all steps up to `step`, and waits for them; up to a spike for which
 /// training goes back.
 void StepLoop::collect(std::int64_t step) {
-  while (collected_ < step && !walk_back_) {
+  while (collected_ < step && !roll_back_) {
     const ops::StepResult& result = parts_.trainer.result(++collected_);
     if (result.stop != 0) note_stop_request();
     parts_.checkpoints.add(result);
@@ -109,7 +109,7 @@ auto StepLoop::on_evaluated_weights(Pass&& pass) {
 
 void StepLoop::validate(std::int64_t step) {
   collect(step - 1);
-  if (walk_back_) return;
+  if (roll_back_) return;
   const double start = now_seconds();
   const train::Evaluation evaluation = on_evaluated_weights([&] {
     return parts_.trainer.evaluate(
@@ -128,7 +128,7 @@ void StepLoop::validate(std::int64_t step) {
 
 void StepLoop::score_tasks(std::int64_t step) {
   collect(step);
-  if (walk_back_) return;
+  if (roll_back_) return;
   parts_.records.finish_line();
   const double start = now_seconds();
   const bool is_whole =
@@ -140,7 +140,7 @@ void StepLoop::score_tasks(std::int64_t step) {
 
 void StepLoop::sample(std::int64_t step) {
   collect(step);
-  if (walk_back_) return;
+  if (roll_back_) return;
   parts_.records.finish_line();
   const double start = now_seconds();
   const bool is_whole =
@@ -163,18 +163,17 @@ void StepLoop::note_stop_request() {
 /// goes back for it.
 bool StepLoop::goes_back_for(const Spikes::Spike& spike) {
   if (spike.left_out) tell(spike, "its batch is left out");
-  if (spike.left_out || parts_.spikes.policy() != train::SpikePolicy::walk_back) {
+  if (spike.left_out || parts_.spikes.policy() != train::SpikePolicy::roll_back) {
     if (!spike.left_out) tell(spike, "training goes on");
     return false;
   }
   const train::SpikeConfig& config = parts_.start.config.spikes;
-  if (parts_.spikes.walk_backs() >= config.max_walk_backs) {
-    throw Error(
-        ExitCode::numerics,
-        fmt::format("another spike after {} walks back (step {}, loss {:.4f}, gradient norm "
-                    "{:.4g}); lower optimizer.lr, or raise spikes.max_walk_backs or "
-                    "spikes.z_score",
-                    parts_.spikes.walk_backs(), spike.step, spike.loss, spike.norm))
+  if (parts_.spikes.roll_backs() >= config.max_roll_backs) {
+    throw Error(ExitCode::numerics,
+                fmt::format("another spike after {} rollbacks (step {}, loss {:.4f}, gradient norm "
+                            "{:.4g}); lower optimizer.lr, or raise spikes.max_roll_backs or "
+                            "spikes.z_score",
+                            parts_.spikes.roll_backs(), spike.step, spike.loss, spike.norm))
         .on_all_ranks();
   }
   const auto target = parts_.checkpoints.newest_up_to(spike.step - kStepsBeforeSpike);
@@ -189,7 +188,7 @@ bool StepLoop::goes_back_for(const Spikes::Spike& spike) {
     io::write_text_file(left_out_path(parts_.start), parts_.spikes.left_out_text());
   });
   tell(spike, fmt::format("training goes back to step {} and leaves the batch out", *target));
-  walk_back_ = target;
+  roll_back_ = target;
   return true;
 }
 

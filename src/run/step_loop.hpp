@@ -35,7 +35,7 @@ class StepLoop {
   /// Collective. Returns the last step.
   std::int64_t run();
   /// The step of the checkpoint to go on from, if a spike ended the steps of run().
-  [[nodiscard]] std::optional<std::int64_t> walk_back() const { return walk_back_; }
+  [[nodiscard]] std::optional<std::int64_t> roll_back() const { return roll_back_; }
   /// The step in progress, 0 before the first.
   [[nodiscard]] std::int64_t step() const { return step_; }
   [[nodiscard]] bool was_stopped() const { return stop_; }
@@ -59,7 +59,7 @@ class StepLoop {
   std::int64_t step_ = 0;
   std::int64_t collected_;  // the newest step whose result the host has read
   TargetCheck targets_;
-  std::optional<std::int64_t> walk_back_;
+  std::optional<std::int64_t> roll_back_;
   int told_spikes_ = 0;
   bool stop_ = false;
   bool newest_is_bad_ = false;  // the newest step that was looked at had numbers not finite

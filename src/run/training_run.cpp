@@ -185,7 +185,7 @@ void TrainingRun::restore_spikes() {
 }
 
 /// Collective: this start goes on as one that resumes from `step` would.
-void TrainingRun::walk_back(std::int64_t step) {
+void TrainingRun::roll_back(std::int64_t step) {
   policy_->finish_save();
   records_->finish();
   trainer_->wait_all();
@@ -240,9 +240,9 @@ ExitCode TrainingRun::run_steps() {
   std::int64_t step = 0;
   for (;;) {
     step = loop_->run();
-    const auto target = loop_->walk_back();
+    const auto target = loop_->roll_back();
     if (!target) break;
-    walk_back(*target);
+    roll_back(*target);
   }
   if (memory_) memory_->clear();  // everything is on the disk
   records_->finish();

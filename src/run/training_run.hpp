@@ -37,7 +37,7 @@ class TrainingRun {
   void open_memory(const std::string& id);
   void renew_memory();
   void restore_spikes();
-  void walk_back(std::int64_t step);
+  void roll_back(std::int64_t step);
   void require_directory();
   void make_loop();
   [[nodiscard]] bool nothing_left() const {

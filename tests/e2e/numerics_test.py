@@ -105,8 +105,8 @@ class Spikes(support.Case):
                 one, other = support.column(self.folder / "one", "loss"), support.column(self.folder / name, "loss")
                 self.assert_close(other, one, 1e-3)
 
-    def test_walking_back_leaves_the_batch_out(self):
-        result = self.train("back", *SPIKES, "spikes.policy=walk_back")
+    def test_rolling_back_leaves_the_batch_out(self):
+        result = self.train("back", *SPIKES, "spikes.policy=roll_back")
 
         spikes = spikes_of(self.folder / "back")
         self.assertGreaterEqual(len(spikes), 2)
@@ -115,35 +115,35 @@ class Spikes(support.Case):
             target = (step - 3) // 10 * 10
             self.assertIn(f"training goes back to step {target} and leaves the batch out", result.err)
         record = json.loads((self.folder / "back/left_out_steps.json").read_text(encoding="utf-8"))
-        self.assertEqual(record, {"left_out": sorted(spikes), "walk_backs": len(spikes)})
+        self.assertEqual(record, {"left_out": sorted(spikes), "roll_backs": len(spikes)})
         self.train("skipped", *SPIKES, "spikes.policy=skip")
         self.assertEqual(self.curve("back"), self.curve("skipped"))
         self.assertEqual(self.last_tensors("back"), self.last_tensors("skipped"))
-        self.resumed("back_resumed", "walk_back", max(spikes) - 1)
+        self.resumed("back_resumed", "roll_back", max(spikes) - 1)
         self.assertEqual(self.curve("back_resumed"), self.curve("back"))
         self.assertEqual(self.last_tensors("back_resumed"), self.last_tensors("back"))
         # A start that goes back before the steps leaves them out at once.
-        replayed = self.train("back", *SPIKES, "spikes.policy=walk_back", options=("--resume", "40"))
+        replayed = self.train("back", *SPIKES, "spikes.policy=roll_back", options=("--resume", "40"))
         self.assertNotIn("goes back", replayed.err)
         self.assertEqual(self.curve("back"), self.curve("skipped"))
 
-    def test_walking_back_on_two_ranks(self):
-        settings = (*SPIKES, "parallel.zero=1", "spikes.policy=walk_back")
+    def test_rolling_back_on_two_ranks(self):
+        settings = (*SPIKES, "parallel.zero=1", "spikes.policy=roll_back")
         result = self.train("two", *settings, ranks=2)
 
         self.assertIn("training goes back to step", result.err)
         self.train("two_skipped", *SPIKES, "parallel.zero=1", "spikes.policy=skip", ranks=2)
         self.assertEqual(self.curve("two"), self.curve("two_skipped"))
 
-    def test_walks_back_are_bounded(self):
-        result = self.train("bounded", *SPIKES, "spikes.policy=walk_back", "spikes.max_walk_backs=1", code=7)
+    def test_rollbacks_are_bounded(self):
+        result = self.train("bounded", *SPIKES, "spikes.policy=roll_back", "spikes.max_roll_backs=1", code=7)
 
         self.assertEqual(len(result.messages), 1, result.err)
-        self.assertIn("another spike after 1 walks back", result.err)
-        self.assertIn("spikes.max_walk_backs", result.err)
+        self.assertIn("another spike after 1 rollbacks", result.err)
+        self.assertIn("spikes.max_roll_backs", result.err)
 
     def test_without_an_older_checkpoint_training_goes_on(self):
-        result = self.train("none", *SPIKES, "spikes.policy=walk_back", "checkpoint.every=0")
+        result = self.train("none", *SPIKES, "spikes.policy=roll_back", "checkpoint.every=0")
 
         self.assertIn("training goes on: no checkpoint is 3 steps older or more", result.err)
         self.assertTrue(all(left_out == 0 for _, left_out in spikes_of(self.folder / "none").values()))

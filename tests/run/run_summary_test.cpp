@@ -34,6 +34,16 @@ TEST(DeckChanges, NameKeyAndBothValuesInTheOrderOfTheDeck) {
   EXPECT_EQ(listed(changes, false), "parallel.zero 0 -> 1, train.steps 60 -> 80");
 }
 
+TEST(DeckChanges, FormerNamesOfKeysAndValuesAreNone) {
+  const std::string was = "spikes:\n  policy: walk_back\n  max_walk_backs: 3\n";
+  const std::string is = "spikes:\n  policy: roll_back\n  max_roll_backs: 4\n";
+
+  const std::vector<DeckChange> changes = deck_changes(was, is);
+
+  EXPECT_EQ(listed(changes, true), "spikes.max_roll_backs 3 -> 4");
+  EXPECT_EQ(listed(changes, false), "");
+}
+
 TEST(DeckChanges, TellWhatChangesTheTraining) {
   for (const char* const set :
        {"optimizer.lr=0.1", "optimizer.betas=[0.5, 0.9]", "optimizer.clip_norm=0",

@@ -15,7 +15,7 @@ namespace {
 using Policy = train::SpikePolicy;
 
 constexpr train::SpikeConfig kConfig = {
-    .policy = Policy::log, .window = 16, .z_score = 6, .warmup = 20, .max_walk_backs = 8};
+    .policy = Policy::log, .window = 16, .z_score = 6, .warmup = 20, .max_roll_backs = 8};
 
 train::SpikeConfig with(Policy policy) {
   train::SpikeConfig config = kConfig;
@@ -174,7 +174,7 @@ TEST(Spikes, ARestoredOneDecidesAsAnUndisturbedOne) {
 }
 
 TEST(Spikes, AStepThatTrainingWentBackForIsLeftOutForGood) {
-  Spikes spikes(with(Policy::walk_back));
+  Spikes spikes(with(Policy::roll_back));
   for (std::int64_t step = 1; step <= 40; ++step) (void)spikes.take(result(step, usual(step)));
   const std::string saved = spikes.checkpoint_text();
   for (std::int64_t step = 41; step <= 50; ++step) (void)spikes.take(result(step, usual(step)));
@@ -189,12 +189,21 @@ TEST(Spikes, AStepThatTrainingWentBackForIsLeftOutForGood) {
   const auto again = spikes.take(result(51, 9));
   ASSERT_TRUE(again);
   EXPECT_TRUE(again->left_out);
-  Spikes resumed(with(Policy::walk_back));
+  Spikes resumed(with(Policy::roll_back));
   resumed.restore(saved);
   EXPECT_FALSE(resumed.leaves_out(51));
   resumed.add_left_out(spikes.left_out_text());
   EXPECT_TRUE(resumed.leaves_out(51));
-  EXPECT_EQ(resumed.walk_backs(), 1);
+  EXPECT_EQ(resumed.roll_backs(), 1);
+}
+
+TEST(Spikes, TheNumberOfRollbacksIsReadUnderItsFormerName) {
+  Spikes spikes(with(Policy::roll_back));
+
+  spikes.add_left_out(R"({"left_out":[7],"walk_backs":2})");
+
+  EXPECT_TRUE(spikes.leaves_out(7));
+  EXPECT_EQ(spikes.roll_backs(), 2);
 }
 
 TEST(Spikes, ARecordThatCannotBeReadIsAnErrorOfTheCheckpoint) {

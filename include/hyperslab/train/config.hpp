@@ -130,7 +130,7 @@ struct QuantizationConfig {
 };
 
 /// What becomes of a step whose loss or gradient norm is far above those before.
-enum class SpikePolicy : std::uint8_t { ignore, log, skip, walk_back };
+enum class SpikePolicy : std::uint8_t { ignore, log, skip, roll_back };
 
 /// Deck section `spikes`.
 struct SpikeConfig {
@@ -138,7 +138,7 @@ struct SpikeConfig {
   std::int64_t window = 128;        ///< steps over which mean and variance are weighted
   double z_score = 6;               ///< standard deviations above the mean that make a spike
   std::int64_t warmup = 128;        ///< steps that are only observed
-  std::int64_t max_walk_backs = 8;  ///< of a run; one more ends it
+  std::int64_t max_roll_backs = 8;  ///< of a run; one more ends it
   friend bool operator==(const SpikeConfig&, const SpikeConfig&) = default;
 };
 

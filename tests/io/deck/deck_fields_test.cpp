@@ -54,7 +54,7 @@ quantization: {group: 32, after: 21}
 checkpoint: {directory: scratch/ckpt, initial: other/ckpt, every: 16, final: false, keep: 4, keep_every: 32,
              async: true, max_failures: 5, memory_every: 6, memory_directory: /mem, resume: 48}
 timing: {every: 18, trace_steps: [19, 20], groups: true}
-spikes: {policy: walk_back, window: 22, z_score: 4.5, warmup_steps: 23, max_walk_backs: 24}
+spikes: {policy: roll_back, window: 22, z_score: 4.5, warmup_steps: 23, max_roll_backs: 24}
 )";
 
 constexpr Surroundings kTwoRanks = {.ranks = 2};
@@ -198,7 +198,7 @@ TEST(Fields, CheckpointAndTiming) {
   EXPECT_EQ(config.quantization, (train::QuantizationConfig{train::WeightBits::none, 32,
                                                             ops::ActivationFormat::none, 21}));
   EXPECT_EQ(config.timing, (io::TimingConfig{18, {19, 20}, true}));
-  EXPECT_EQ(config.spikes, (train::SpikeConfig{train::SpikePolicy::walk_back, 22, 4.5, 23, 24}));
+  EXPECT_EQ(config.spikes, (train::SpikeConfig{train::SpikePolicy::roll_back, 22, 4.5, 23, 24}));
   EXPECT_EQ(
       read(kEveryKey, {"run.compare_replicas_every=25"}, kTwoRanks).run.compare_replicas_every, 25);
 }
