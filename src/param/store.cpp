@@ -135,8 +135,8 @@ FusedParam ParamStore::declare(std::span<const ParamSpec> specs) {
     if (!quantized) groups_[group].params_.push_back(members.back());
   }
   if (!quantized && !rounded) return FusedParam(std::move(members));
-  const QuantizedWeight* quantized = add_quantized(members, trained);
-  return FusedParam(std::move(members), quantized);
+  const QuantizedWeight* weight = add_quantized(members, trained);
+  return FusedParam(std::move(members), weight);
 }
 
 const QuantizedWeight* ParamStore::add_quantized(const std::vector<Param*>& members, bool trained) {
