@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the system lets this process use.
+// The cores and threads that the system lets this process use.
 #pragma once
 
 #include <string>

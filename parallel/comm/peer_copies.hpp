@@ -80,7 +80,7 @@ class PeerCopies {
   static constexpr int kLanes = 2;  ///< one of eager calls, one of calls in graphs
   static constexpr std::size_t kFlagBytes = 256;
   static_assert(kLanes * kSlots * sizeof(Flags) <= kFlagBytes);
-  static constexpr int kPlaces = 2;  ///< for what the other member sends to be added
+  static constexpr int kPlaces = 2;  ///< places of messages that are to be added
   static constexpr std::size_t kPlaceBytes = std::size_t{16} << 20;
 
   struct Slot {
@@ -139,7 +139,7 @@ class PeerCopies {
   int rank_;
   AllReduces sums_;
   Buffer memory_;                       ///< flags
-  std::unique_ptr<PeerMemory> mapped_;  ///< that memory; goes before it
+  std::unique_ptr<PeerMemory> mapped_;  ///< maps memory_; ends before it
   Buffer memory_of_places_;
   std::unique_ptr<PeerMemory> mapped_places_;  ///< likewise
   std::vector<std::weak_ptr<PeerMemory>> shared_;

@@ -40,7 +40,7 @@ class PeerSums {
   PeerSums(MPI_Comm group, const std::string& communicator);
 
   Buffer memory_;                       ///< places and flags
-  std::unique_ptr<PeerMemory> mapped_;  ///< that memory; goes before it
+  std::unique_ptr<PeerMemory> mapped_;  ///< maps memory_; ends before it
 };
 
 }  // namespace hyperslab::comm

@@ -80,7 +80,7 @@ struct Findings {
   Ranks silent;
   Ranks working;
   std::map<std::string, Ranks> waiting;  ///< by what they wait for
-  Ranks all;                             ///< that take part
+  Ranks all;                             ///< ranks that take part
 };
 
 Findings sort_ranks(std::span<const Peer> peers, const Limits& limits, double now) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the watchdog knows of each rank, and what follows from it; no sockets, no threads.
+// The watchdog's knowledge of each rank, and its diagnosis; no sockets, no threads.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the watchdog ends processes: nothing here waits for a lock that a hanging thread may hold.
+// The watchdog's ways to end processes: none waits for a lock that a hanging thread may hold.
 #pragma once
 
 #include <optional>

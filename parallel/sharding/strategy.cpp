@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What all strategies share: the walk over the buckets and the sums over axes besides data.
+// Parts of all strategies: the walk over the buckets and the sums over axes besides data.
 #include "hyperslab/sharding/strategy.hpp"
 
 #include <algorithm>

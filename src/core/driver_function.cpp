@@ -11,7 +11,7 @@
 namespace hyperslab {
 
 void* driver_address(std::string_view who, const char* name, std::source_location where) {
-  constexpr unsigned kVersion = 12000;  // CUDA version that defines the function
+  constexpr unsigned kVersion = 12000;  // the function as CUDA 12.0 defines it
   void* address = nullptr;
   cudaDriverEntryPointQueryResult found{};
   check_cuda(cudaGetDriverEntryPointByVersion(name, &address, kVersion, cudaEnableDefault, &found),

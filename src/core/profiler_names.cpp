@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What names of CUDA functions and of kernels say.
+// The meaning of the names of CUDA functions and kernels.
 #include <cxxabi.h>
 
 #include <algorithm>

@@ -304,7 +304,7 @@ void Block::backward_parallel(Context& ctx, const BackwardPass& pass, const Slot
   ops::add(ctx, d, d_stream, d);
 }
 
-/// Those of both sublayers' outputs around the second norm, if these enter the stream as they are.
+/// The biases of both sublayers' outputs around the second norm, if these enter the stream as is.
 StreamBiases Block::stream_biases(const BackwardPass& pass) const {
   const bool drops_here = drops() && pass.batch.dropout;
   if (pass.part != BackwardPart::both || drops_here || norms_outputs() ||

@@ -28,7 +28,7 @@ HS_HOST_DEVICE inline int clamped(int value, int least, int most) {
 inline constexpr int kWeightBits = 22;
 HS_HOST_DEVICE inline int fraction_bits(bool bicubic) { return bicubic ? 2 : 0; }
 
-/// From where along one side the filter of an output pixel reads.
+/// The input pixels along one side that the filter of an output pixel reads.
 struct ResizeAxis {
   double begin = 0;       ///< edge of the part, in input pixels
   double step = 1;        ///< input pixels an output pixel

@@ -78,7 +78,7 @@ constexpr std::array kPatterns = {
     Pattern{"fp8_transpose", KernelClass::elementwise},
 };
 
-// Those of ops that are not elementwise. The first part that a name contains decides.
+// Patterns of ops that are not elementwise. The first part that a name contains decides.
 constexpr std::array kOpPatterns = {Pattern{"attention", KernelClass::attention},
                                     Pattern{"cross_entropy", KernelClass::softmax},
                                     Pattern{"softmax", KernelClass::softmax},

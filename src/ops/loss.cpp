@@ -11,7 +11,7 @@ namespace hyperslab::ops {
 namespace {
 
 constexpr double kStatisticFlops = 10;     // a logit's largest, difference, exponential, sum
-constexpr double kScaleFlops = 2;          // its gradient from the exponential
+constexpr double kScaleFlops = 2;          // a logit's gradient from its exponential
 constexpr Dim kMostTokens = Dim{1} << 24;  // f32 holds every integer up to here
 
 /// The names of an op and its operands in errors.
@@ -48,7 +48,7 @@ constexpr Names kVocabulary = {
     "vocabulary_cross_entropy z_loss: expected 0 or more",
     "vocabulary_cross_entropy state: the gradient needs the step's state"};
 
-/// N after checking what all losses read.
+/// Returns N, the number of rows, after checking the operands that all losses read.
 Dim require_logits(const Context& ctx, CView logits, const VocabularyShard& shard, CView targets,
                    const Names& names) {
   require_here(ctx, logits, names.logits);

@@ -183,7 +183,7 @@ class Communicator : public Background {
   /// to the recorder's reduce_seconds (from the call to the moment the operation was first seen
   /// complete), on CUDA collect_seconds() returns them.
   void report_reductions(bool report) { report_reductions_ = report; }
-  /// CUDA: whether every operation is timed; off unless switched on. The two marks of one cost
+  /// CUDA: true to time every operation; off unless switched on. The two marks of one cost
   /// about 10 us.
   void time_operations(bool time) { time_operations_ = time; }
   /// CUDA: from now on calls are added to `recorder` as operations on its traced steps, without

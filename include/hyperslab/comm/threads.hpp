@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How ranks share the cores of their machine.
+// The shares of ranks in the cores of their machine.
 #pragma once
 
 #include <optional>

@@ -14,7 +14,7 @@ struct Activity {
   std::atomic<std::uint64_t> beats = 0;        ///< grows with everything that gets done
   std::atomic<std::int64_t> step = 0;          ///< in progress; 0: before the first
   std::atomic<std::int64_t> ended_step = 0;    ///< the newest whose result the host has read
-  std::atomic<std::int64_t> awaited_step = 0;  ///< whose result the host waits for; 0: none
+  std::atomic<std::int64_t> awaited_step = 0;  ///< step whose result the host waits for; 0: none
   std::atomic<std::int32_t> microbatch = -1;   ///< -1: none
   std::atomic<std::int32_t> pauses = 0;        ///< Pause objects alive
   std::atomic<const char*> pause = nullptr;    ///< reason of the newest that has one

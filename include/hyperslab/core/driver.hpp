@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether NVIDIA's driver is new enough for this program.
+// The check that NVIDIA's driver is new enough for this program.
 #pragma once
 
 #include <string>

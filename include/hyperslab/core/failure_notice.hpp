@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a process that a signal handler ends lets its watchdog tell the other ranks first.
+// Lets a process that ends in a signal handler tell the other ranks first, through its watchdog.
 #pragma once
 
 namespace hyperslab::failure_notice {
@@ -12,7 +12,7 @@ void give() noexcept;
 /// From now on give() writes to `event`, an eventfd, and waits for the answer; -1: there is no
 /// listener any more. One listener at a time.
 void listen(int event) noexcept;
-/// The listener: whether a notice was given.
+/// The listener: true if a notice was given.
 [[nodiscard]] bool is_given() noexcept;
 /// The listener: the other ranks have been told.
 void answer() noexcept;

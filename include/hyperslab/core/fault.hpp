@@ -83,7 +83,7 @@ inline void reach(const char* point) {
   if (detail::sources.load(std::memory_order_relaxed) != 0) detail::reach(point);
 }
 
-/// A point with numbers: whether the caller makes them NaN (`nan`), or flips a bit (`flip`). It is
+/// A point with numbers: true if the caller makes them NaN (`nan`) or flips a bit (`flip`). It is
 /// reach() as well.
 [[nodiscard]] inline bool corrupts(const char* point) {
   return detail::sources.load(std::memory_order_relaxed) != 0 && detail::corrupts(point);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is known of a machine: numbers that decide how work is cut, and peak rates.
+// Constants of machines: numbers that decide how work is cut, and peak rates.
 #pragma once
 
 #include <array>

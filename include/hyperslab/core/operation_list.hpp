@@ -20,9 +20,9 @@ struct OpSize {
     friend bool operator==(const Extent&, const Extent&) = default;
   };
   double flops = 0;
-  double bytes = 0;                   ///< that a perfect implementation reads and writes
+  double bytes = 0;                   ///< bytes that a perfect implementation reads and writes
   DType dtype = DType::f32;           ///< dtype of the first operand
-  std::vector<Extent> operands = {};  ///< in the order in which the op names them
+  std::vector<Extent> operands = {};  ///< sizes in the order in which the op names them
   friend bool operator==(const OpSize&, const OpSize&) = default;
 };
 

@@ -39,9 +39,9 @@ struct CallCount {
 /// One kernel in one phase.
 struct KernelTime {
   std::string name;            ///< readable
-  Phase phase = Phase::other;  ///< in which the host launched it
+  Phase phase = Phase::other;  ///< phase in which the host launched it
   std::int64_t calls = 0;
-  double seconds = 0;                     ///< on the device (OwnTime), of all calls together
+  double seconds = 0;                     ///< time on the device (OwnTime), all calls together
   std::vector<double> call_seconds = {};  ///< one for each call, in the order in which they ended
 };
 
@@ -182,7 +182,7 @@ class OpProfiler final : public OpObserver {
  private:
   Recorder& recorder_;
   bool running_ = false;
-  std::string_view op_;  ///< that runs; empty: none
+  std::string_view op_;  ///< op that runs; empty: none
   double began_ = 0;
   std::map<std::pair<std::string_view, Phase>, KernelTime> times_;
 };

@@ -30,12 +30,12 @@ struct RopeSpec {
   double fraction = 1;  ///< share of a head's dimensions that are turned, the first ones
   RopeScaling scaling = RopeScaling::none;
   double factor = 1;            ///< context / original_context, of all scalings
-  Dim original_context = 0;     ///< that the model was trained on; llama3 and yarn
+  Dim original_context = 0;     ///< context that the model was trained on; llama3 and yarn
   double low_factor = 1;        ///< llama3: original_context / the shortest divided wavelength
   double high_factor = 4;       ///< llama3: original_context / the longest unchanged one
   double beta_fast = 32;        ///< yarn: turns in original_context from which none is divided
   double beta_slow = 1;         ///< yarn: turns up to which all are
-  double attention_factor = 0;  ///< yarn: of cosines and sines; 0: 0.1 ln(factor) + 1
+  double attention_factor = 0;  ///< yarn: factor of cosines and sines; 0: 0.1 ln(factor) + 1
   friend bool operator==(const RopeSpec&, const RopeSpec&) = default;
 };
 

@@ -45,7 +45,7 @@ struct BatchReads {
 
 /// One pass of one microbatch through a unit.
 struct UnitCall {
-  int slot = 0;  ///< whose memory the pass uses, counted from 0 in plan()'s order
+  int slot = 0;  ///< number of the slot in use, counted from 0 in plan()'s order
   const Batch& batch;
   Mode mode = Mode::train;
   StepViews step = {};

@@ -35,7 +35,7 @@ struct Fp8Config {
   friend bool operator==(const Fp8Config&, const Fp8Config&) = default;
 
   explicit operator bool() const { return recipe.has_value(); }
-  /// That of block `layer` of `layers`.
+  /// The configuration of block `layer` of `layers`.
   [[nodiscard]] Fp8Config of_block(int layer, int layers) const {
     const bool keeps = layer < keep_first || layer >= layers - keep_last;
     return keeps ? Fp8Config{} : *this;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a linear layer is made of.
+// The outputs and options of a linear layer.
 #pragma once
 
 #include <string>

@@ -44,8 +44,8 @@ void rope(Context& ctx, const HeadLayout& layout, CView cosines, CView sines,
 /// Which keys a query sees.
 struct AttentionMask {
   enum class Kind : std::uint8_t {
-    causal,  ///< those at its own position and before
-    none,    ///< all
+    causal,  ///< keys at its own position and before
+    none,    ///< all keys
   };
   Kind kind = Kind::causal;
   /// Sliding window of a causal mask (Beltagy et al. 2020, section 3.1): the most keys that a query

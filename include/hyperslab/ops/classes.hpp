@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the two ends of a vision transformer need besides products and norms.
+// The two ends of a vision transformer, besides products and norms.
 #pragma once
 
 #include "hyperslab/ops/loss.hpp"

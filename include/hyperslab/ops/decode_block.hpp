@@ -45,7 +45,7 @@ struct DecodeStream {
   CView residual;
   CView delta;  ///< is added to residual; absent: nothing is, and out must not alias residual
   View attention_sum;  ///< residual + delta; absent without delta
-  View mlp_sum;        ///< that and what attention gives
+  View mlp_sum;        ///< attention_sum + the output of attention
   View qkv;            ///< (1, 1, packed)
   View activated;      ///< (1, 1, F)
   View out;            ///< output of the feed-forward network; may alias delta

@@ -11,7 +11,7 @@ inline constexpr std::int32_t kIgnoredTarget = -1;  ///< a position that does no
 
 enum class WithGradient : std::uint8_t { no, yes };
 
-/// Indices of what is said of a single target.
+/// Indices of the scores of a single target.
 enum TargetScore : int {
   kScoreLoss = 0,  ///< nats: minus the target's log-probability
   kScoreIsAnswer,  ///< 1 if the target is the likeliest token, of equals the first, else 0
@@ -40,7 +40,7 @@ struct LossRows {
 void softmax_cross_entropy(Context& ctx, const LossRows& rows, const StepState* state,
                            WithGradient gradient, View sums);
 
-/// Indices of what softmax_statistics writes for a row.
+/// Indices of the statistics that softmax_statistics writes for a row.
 enum RowStatistic : int {
   kRowLargest = 0,   ///< largest logit of the rank's tokens, -inf if it has none
   kRowExponentials,  ///< sum of exp(logit - largest)

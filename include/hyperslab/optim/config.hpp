@@ -41,7 +41,7 @@ struct OptimizerConfig {
   std::array<double, 2> betas = {0.9, 0.95};  ///< two moments'
   double eps = 1e-8;                          ///< added to the second moment's root
   double momentum = 0.9;                      ///< decay of one moment
-  double weight_decay = 0.1;                  ///< for matrices; other parameters see below
+  double weight_decay = 0.1;                  ///< for matrices; the next two add other parameters
   bool decay_embeddings = true;               ///< token and position tables, patch matrix
   bool decay_norms_and_biases = false;
   bool cautious_decay = false;        ///< needs traits_of(name).decouples_decay: ops::DecayRule

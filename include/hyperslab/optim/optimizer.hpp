@@ -65,7 +65,7 @@ class Optimizer {
   [[nodiscard]] const param::StateView& rate() const { return rate_; }
 
  protected:
-  /// `sharded`: whether state has entries for this rank's shards alone. A subclass takes its state
+  /// `sharded`: true if state has entries for this rank's shards alone. A subclass takes its state
   /// and then the table of weight decays.
   Optimizer(const OptimizerConfig& config, const param::ParamGroup& group, bool sharded)
       : config_(config), group_(group), sharded_(sharded) {}

@@ -171,8 +171,8 @@ class ParamGroup {
 /// to memory (sharding::ShardStrategy::allocate).
 class ParamStore {
  public:
-  /// `trains`: whether parameters of a role are trained; the others are frozen: they have no
-  /// gradient, no master copy and no optimizer state. `parametrization`: what it makes of the
+  /// `trains`: true for roles of trained parameters; the others are frozen: they have no gradient,
+  /// no master copy and no optimizer state. `parametrization`: changes the
   /// standard deviations that layers ask for.
   explicit ParamStore(
       const HolderRanks& ranks = {},
@@ -234,7 +234,7 @@ class ParamStore {
     std::size_t first = 0;
     std::size_t count = 0;
     int unit = 0;
-    int last_unit = 0;  ///< that writes to its gradients
+    int last_unit = 0;  ///< last unit that writes to its gradients
     std::size_t group = 0;
     Placements placement;
   };

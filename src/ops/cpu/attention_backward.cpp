@@ -73,7 +73,7 @@ void capped_gradient(T* scores, T* dscores, const RowRange& range, const ScoreMa
   }
 }
 
-/// One query head: what backward reads, and where dq goes.
+/// One query head: the operands of its backward pass, and the destination of dq.
 template <class T>
 struct QueryGradient {
   SeenKeys seen;

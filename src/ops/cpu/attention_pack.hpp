@@ -40,7 +40,7 @@ inline SeenKeys seen_keys(const AttentionScores& scores, Dim b, Dim queries, Dim
           confined ? scores.first_keys.data<std::int32_t>() + b * queries : nullptr, queries, past};
 }
 
-/// From products of queries and keys to what softmax takes.
+/// Maps products of queries and keys to scores, which softmax takes.
 template <class T>
 struct ScoreMap {
   T scale = 1;

@@ -26,7 +26,7 @@ constexpr Layout layout_of(Fp8Format format) {
 }
 constexpr std::uint8_t kNan = 0x7F;  // a NaN in both formats
 
-/// To nearest even; beyond the largest value, that.
+/// Rounds to nearest even; values beyond the largest one become that.
 std::uint8_t encode(Fp8Format format, float value) {
   if (std::isnan(value)) return kNan;
   const auto [fraction, bias, largest_bits] = layout_of(format);

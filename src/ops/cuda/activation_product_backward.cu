@@ -111,7 +111,7 @@ class BackwardFinisher {
     to[0] = {sums[0], sums[1], sums[2], sums[3]};
     to[1] = {sums[4], sums[5], sums[6], sums[7]};
   }
-  /// Those of the four warps.
+  /// Adds the column sums of the four warps and stores them.
   __device__ void store_sums(const TileOf<T>& tile) const {
     sync();
     const float* const sums = shared_.sums();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What kernels share whose tiles of queries are new tokens behind a cache of keys and values.
+// The shared parts of kernels whose tiles of queries are new tokens behind a cache.
 #pragma once
 
 #include <bit>
@@ -93,7 +93,7 @@ struct AppendedRows {
   int first_query = static_cast<int>(gridDim.x - 1 - blockIdx.x) * kTileRows;
   int last_query = min(first_query + kTileRows, call.new_tokens) - 1;
   int head = static_cast<int>(blockIdx.y);
-  int kv_column = head / (call.heads / call.kv_heads) * call.head_width;  ///< in the cache
+  int kv_column = head / (call.heads / call.kv_heads) * call.head_width;  ///< first in the cache
   int sample = static_cast<int>(blockIdx.z);
   int past = static_cast<int>(call.past.of(sample));
   int end = past + call.new_tokens;  ///< end of the keys in the cache
@@ -101,7 +101,7 @@ struct AppendedRows {
   int all_see_from = call.begin_of(past + last_query);  ///< the first key of the last query
   int tiles = (past + last_query - first_key) / kTileRows + 1;
   int position[2];  ///< positions of the lane's two rows
-  int begin[2];     ///< their first keys
+  int begin[2];     ///< first keys that they see
 
   __device__ AppendedRows(const AppendedCall<T>& of, const Lane& at) : call(of) {
 #pragma unroll

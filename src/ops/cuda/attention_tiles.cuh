@@ -258,7 +258,7 @@ struct QueryTile {
   int first_tile = call.begin_of(sample, first_query) / kTileRows;  ///< first tile of keys
   int last_tile = first_query / kTileRows;
   int query[2];  ///< queries of the lane's two rows
-  int begin[2];  ///< their first keys
+  int begin[2];  ///< first keys that they see
   const T* key_head;
   const T* value_head;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What kernels of tiled attention's forward pass share.
+// The shared parts of kernels of tiled attention's forward pass.
 #pragma once
 
 #include "attention_tiles.cuh"

@@ -116,7 +116,7 @@ struct QueryRows {
   int all_see_from = call.begin_of(sample, last_query);  ///< the first key of the last query
   int tiles = warpgroup::uniform((last_query - first_key) / kTileRows + 1);
   int query[2];  ///< queries of the lane's two rows
-  int begin[2];  ///< their first keys
+  int begin[2];  ///< first keys that they see
   // Columns of qkv.
   int query_column = head * call.head_width;
   int key_column = (call.heads + head / (call.heads / call.kv_heads)) * call.head_width;
@@ -147,7 +147,7 @@ struct QueryRows {
   }
 };
 
-/// Calls body(Width<W>(), whether scores are capped, T()) for heads that suits_warpgroups().
+/// Calls body(Width<W>(), true_type if scores are capped, T()) for heads that suits_warpgroups().
 template <class Body>
 void with_warpgroups(DType dtype, const HeadLayout& layout, double softcap, const char* op,
                      Body&& body) {

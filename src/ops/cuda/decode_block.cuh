@@ -39,7 +39,7 @@ struct BlockCall {
   StreamCall<T> streams[2];
   NormCall<T> norms[2];
   RowWeights<T> weights[kProducts];
-  T* results[kProducts];  ///< packed qkv; what attention gives; the activated row; out
+  T* results[kProducts];  ///< packed qkv; attention's output; the activated row; out
   Dim columns[kProducts];
   DecodeCall<T> attention;
   void* partials;  ///< Partial of every head and split

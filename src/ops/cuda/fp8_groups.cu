@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(kThreads)
     fp8_quantize_groups_kernel(Values<T> values, GroupedFp8Values straight,
                                GroupedFp8Values transposed) {
   __shared__ TurnedValues shared;
-  __shared__ unsigned of_columns[kTile];  // that of column 8 u + k is at 16 k + u
+  __shared__ unsigned of_columns[kTile];  // column 8 u + k is at 16 k + u
   overlap();
   if (threadIdx.x < kTile) of_columns[threadIdx.x] = 0;
   wait_for_earlier();

@@ -48,7 +48,7 @@ template <int V, class T>
 __global__ void __launch_bounds__(256)
     finish_images_kernel(ImageBatch batch, Normalization normalization, PatchLayout layout,
                          T* patches) {
-  const int runs = layout.patch / V;  // in a row of a patch
+  const int runs = layout.patch / V;  // runs in a row of a patch
   const Dim run = static_cast<Dim>(blockIdx.x) * blockDim.x + threadIdx.x;
   const Dim row = run / runs;
   const Dim patch = row / layout.patch;  // index in the whole batch

@@ -29,7 +29,7 @@ __device__ void count_levels(const SquareImage& image, bool histograms, Statisti
   if (threadIdx.x % 32 == 0) atomicAdd(&statistics.luma, sum);
 }
 
-/// For operations by a table: counts what it needs and fills the tables of the three channels.
+/// For operations by a table: counts levels if it needs them, and fills the three channels' tables.
 __device__ void prepare(const ImageOperation& operation, const SquareImage& image,
                         Statistics& statistics) {
   const bool histograms = needs_histograms(operation.kind);

@@ -5,7 +5,7 @@
 #include "kernels_words.cuh"
 #include "loss_stream.cuh"
 
-// The loss with gradients of rows of 16-bit logits that a stream brings: what is computed of them.
+// The loss with gradients of rows of 16-bit logits that a stream brings: its computations.
 
 namespace hyperslab::ops::cuda {
 

@@ -8,7 +8,7 @@
 namespace hyperslab::ops::cuda {
 namespace {
 
-constexpr int kWarps = 8;  // that share the columns of one tile
+constexpr int kWarps = 8;  // warps that share the columns of one tile
 constexpr int kTile = 16;  // rows of the weights in it
 constexpr int kXRows = 8;  // rows of x that a tile multiplies
 constexpr int kLoads = 4;  // a lane has on their way from each of its two rows

@@ -17,7 +17,7 @@ namespace {
 constexpr int kPartialRows = 32;  // threads that share a column of partial sums
 constexpr int kColumnRows = 8;    // threads that share a column of dy
 
-constexpr int kMostSums = 8;  // that one kernel adds up
+constexpr int kMostSums = 8;  // sums that one kernel adds up
 
 /// PartialSums as the kernel takes them.
 struct PartialColumns {
@@ -161,7 +161,7 @@ bool share_outputs(const PartialSums& a, const PartialSums& b) {
   });
 }
 
-/// Adds up what waits.
+/// Adds up the partial sums that wait.
 void add_up(Context& ctx, const char* op) {
   DeferredReductions& late = deferred_reductions_of(ctx);
   AllPartialColumns all = {};

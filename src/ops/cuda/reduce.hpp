@@ -14,7 +14,7 @@ void column_sums(Context& ctx, CView dy, Accumulate accumulate, View dbias);
 /// The destination of sum_partials: columns [i C, (i + 1) C) to out[i], which may be absent; (C) in
 /// f32 or bf16.
 struct PartialSums {
-  Dim rows;              ///< that were summed, of the pass that left the partial sums
+  Dim rows;              ///< rows summed by the pass that left the partial sums
   const float* partial;  ///< `parts` rows, `stride` elements apart
   int parts;
   Dim stride;

@@ -21,7 +21,7 @@
 
 namespace hyperslab::ops::cuda {
 
-constexpr Dim kMostColumns = 18432;  // whose x fits into shared memory beside the ring
+constexpr Dim kMostColumns = 18432;  // columns whose x fits into shared memory beside the ring
 
 /// The weights of a product as a kernel takes them.
 template <class T>
@@ -53,7 +53,7 @@ struct RowOutput {
   bool activates;
 };
 
-/// Codes in 16 bytes; and whether each group has a scale, else each row.
+/// kCodes: codes in 16 bytes. kGrouped: true if each group has a scale, false if each row has one.
 struct Int8Codes {
   static constexpr int kCodes = 16;
   static constexpr bool kGrouped = false;
@@ -64,11 +64,11 @@ struct Int4Codes {
 };
 
 // Every format has
-//   kScaled        whether scales come with the codes;
+//   kScaled        true if scales come with the codes;
 //   Row            x in shared memory, of shared_bytes(K) bytes, aligned to 16;
 //   keep(read, row, K)   all readers: x, of which read(v, value) gives columns 8 v to 8 v + 7; a
 //                  barrier of the readers must follow;
-//   Total          what a lane has of a tile, add_stage() which adds a stage to it, and sums(), in
+//   Total          a lane's sums of a tile, add_stage() which adds a stage to it, and sums(), in
 //                  lanes with t = 0 the sums over the four lanes that share a row.
 
 /// All readers: keep(v, present, value) for every vector of eight columns, with `present` false for

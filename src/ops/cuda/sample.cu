@@ -125,7 +125,7 @@ class Row {
     return block_total(sum, shared_.of_warps);
   }
 
-  /// Top-p cut: the smallest candidate of the fewest likeliest ones whose weights reach `goal`.
+  /// The smallest candidate of the fewest likeliest ones whose measures together reach `goal`.
   /// Found by a radix search, digit by digit.
   template <class Measure>
   [[nodiscard]] __device__ Candidate reach(Mass goal, Measure&& measure) const {

@@ -125,7 +125,7 @@ __device__ void give_registers() {
       HYPERSLAB_BLOCK(d, 20), HYPERSLAB_BLOCK(d, 21), HYPERSLAB_BLOCK(d, 22),                     \
       HYPERSLAB_BLOCK(d, 23)
 #define HYPERSLAB_ROWS(a) "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3])
-// Operands: sums, what is multiplied, whether sums are added to. Products of rows with rows take
+// Operands: sums, the two factors, and 1 if sums are added to. Products of rows with rows take
 // both from shared memory; those with columns take the left one from registers.
 #define HYPERSLAB_BY_ROWS(type)                                                       \
   "{\n.reg .pred adds;\nsetp.ne.b32 adds, %34, 0;\n"                                  \

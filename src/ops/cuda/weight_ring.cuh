@@ -43,7 +43,7 @@ struct RingShape {
 /// The matrix, and the scales of its rows' groups or none, as the copy engine takes them.
 struct RingSource : RingShape {
   CUtensorMap codes;   ///< boxes of kRingPiece bytes of kRingBox rows
-  CUtensorMap scales;  ///< boxes of what belongs to them
+  CUtensorMap scales;  ///< boxes of the scales of kRingBox rows
 };
 
 /// The position of a reading lane in the layout of kernels_mma.cuh.
