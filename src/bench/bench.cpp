@@ -61,7 +61,7 @@ class Bench {
   comm::World& world_;
   train::Config config_;
   BenchOptions options_;
-  double start_ = 0;  ///< of everything
+  double start_ = 0;  ///< time at which the measurement began
   std::unique_ptr<BenchRig> rig_;
   std::optional<Profiler> profiler_;
   std::optional<OpProfiler> op_profiler_;  ///< on the CPU

@@ -170,7 +170,7 @@ std::vector<BenchComponent> components_of(const std::array<double, kMaxComponent
            each == ops::kSoftmaxComponent || each == ops::kValuesComponent;
   };
   for (const Component& component : train::kComponents) {
-    if (is_part(component)) continue;  // of attention
+    if (is_part(component)) continue;  // a part of attention
     const bool runs = component != optim::kOptimizerComponent || run.mode == BenchMode::step;
     BenchComponent& row = rows.emplace_back();
     row.name = component.name;

@@ -49,7 +49,7 @@ class CachedReading final : public Reading {
   model::CacheSize size_;
   Dim pass_tokens_;
   PinnedBuffer staged_;  // tokens, what is past, pages of every row
-  Tensor words_;         // the same on the device
+  Tensor words_;         // copy of staged_ on the device
   Dim past_ = 0;         // the most of a row of the pass that is staged
 };
 

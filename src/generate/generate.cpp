@@ -18,7 +18,7 @@
 namespace hyperslab::generate {
 namespace {
 
-constexpr Dim kPassTokens = 4096;  // of a prompt at once: enough for a GPU's products
+constexpr Dim kPassTokens = 4096;  // tokens of a prompt in one pass: enough for a GPU's products
 
 /// The training layout does not matter to ranks that only generate.
 train::Config on_tensor_ranks(train::Config config, int ranks) {

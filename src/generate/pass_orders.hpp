@@ -14,7 +14,7 @@ namespace hyperslab::generate {
 struct RowRead {
   std::span<const std::int32_t> tokens;
   std::int64_t past = 0;                ///< tokens of the text in the cache
-  std::span<const std::int32_t> pages;  ///< of the cache, that the text owns
+  std::span<const std::int32_t> pages;  ///< pages of the cache that the text owns
 };
 
 /// The next action of the ranks of a tensor group.

@@ -78,7 +78,7 @@ void score_prompts(TextModel& model, PagePool& pool, const Prompts& prompts,
   const std::span<const std::size_t> all(order);
   const Dim page = model.cache().page_tokens();
   for (std::size_t i = 0; i < all.size();) {
-    std::size_t count = 1;  // of prompts that the pages hold together
+    std::size_t count = 1;  // prompts that the pages hold together
     while (i + count < all.size() && static_cast<Dim>(count) < model.rows()) {
       const auto longest = static_cast<Dim>(prompts[all[i + count]].size());
       const Dim pages = (longest + page - 1) / page * static_cast<Dim>(count + 1);

@@ -14,11 +14,11 @@ namespace hyperslab::generate {
 
 struct SchedulerLimits {
   std::int64_t rows = 1;         ///< texts that run at once
-  std::int64_t pages = 1;        ///< of the cache; a whole context fits into them
-  std::int64_t page_tokens = 1;  ///< of a page
+  std::int64_t pages = 1;        ///< pages of the cache; a whole context fits into them
+  std::int64_t page_tokens = 1;  ///< tokens of a page
   std::int64_t context = 1;      ///< tokens that the model sees at most
   std::int64_t pass_tokens =
-      1;  ///< of one pass at most, and of prompts between two tokens of texts
+      1;  ///< tokens of one pass at most, and of prompts between two tokens of texts
 };
 
 /// A text that is continued: which of its tokens are in the cache, and where.

@@ -32,7 +32,7 @@ class LogitsBlock {
 
  private:
   Tensor logits_;
-  Tensor widened_;  // the same in f32
+  Tensor widened_;  // logits_ in f32
   PinnedBuffer host_;
 };
 
@@ -69,9 +69,9 @@ class TextModel {
 
   enum class Wanted : std::uint8_t {
     nothing,    ///< more tokens follow
-    logits,     ///< of the last token of each row
+    logits,     ///< logits of the last token of each row
     likeliest,  ///< tokens to follow each row, chosen where the model runs
-    drawn       ///< the same by each row's choice
+    drawn       ///< tokens to follow, by each row's choice
   };
   /// As many tokens of each text, at most rows() texts and pass_tokens() tokens. `choices`: one of
   /// each text if drawn tokens are wanted.
@@ -112,10 +112,10 @@ class TextModel {
   std::map<std::pair<Dim, Wanted>, GraphSegment> segments_;  // by rows, of one token each
   Tensor chosen_;                                            // (rows) on the device
   PinnedBuffer chosen_on_host_;
-  PinnedBuffer staged_choices_;  // of every row
+  PinnedBuffer staged_choices_;  // choices of every row
   Tensor choices_;               // (rows, sizeof(TokenChoice)), the same on the device
-  LogitsBlock last_;             // of the newest token of every row
-  Dim frame_rows_ = 0;           // of the newest pass
+  LogitsBlock last_;             // logits of the newest token of every row
+  Dim frame_rows_ = 0;           // rows of the newest pass
 };
 
 }  // namespace hyperslab::generate

@@ -34,12 +34,12 @@ class WholeReading final : public Reading {
   }
 
   train::Trainer* trainer_;
-  Dim samples_;  // of a microbatch
-  Dim tokens_;   // of a sample
+  Dim samples_;  // samples of a microbatch
+  Dim tokens_;   // tokens of a sample
   Dim page_tokens_;
   std::vector<std::int32_t> kept_;  // tokens of every page
   PinnedBuffer staged_;             // (texts at most, rounded up to microbatches; tokens_)
-  std::vector<Dim> past_;           // of every text of the pass
+  std::vector<Dim> past_;           // earlier tokens of every text of the pass
 };
 
 Dim microbatches(Dim texts, Dim samples) { return (texts + samples - 1) / samples; }

@@ -80,7 +80,7 @@ void leave_out_documents(Plan& plan, const train::Config& config, const KeyShare
   if (shares.all == 1 && shares.windowed == 1) return;
   require(!plan.operations.empty(), "documents of a plan that lists no step");
   const Dim T = config.model.context;
-  constexpr double kSeenWithoutWindow = 0.5;  // of all pairs, by the causal mask
+  constexpr double kSeenWithoutWindow = 0.5;  // share of all pairs, by the causal mask
   const double of_window =
       ops::seen_share({ops::AttentionMask::Kind::causal, config.model.scores.window}, T);
   for (OperationList& step : plan.operations) {

@@ -19,7 +19,7 @@
 namespace hyperslab::plan {
 namespace {
 
-constexpr double kEnoughSeconds = 0.3;  // of measured rounds
+constexpr double kEnoughSeconds = 0.3;  // measured rounds in all
 constexpr double kRoundSeconds = 0.03;  // at least, that begin and end of a round cost nothing
 constexpr Dim kLargest = 4096;
 constexpr const char* kVariable = "HYPERSLAB_MATRIX_GFLOPS";
@@ -33,7 +33,7 @@ double slowest(comm::World& world, double seconds) {
 struct Measuring {
   Dim n = 0;
   std::unique_ptr<MatmulProbe> probe;  ///< null: a rank has no memory for it
-  double seconds = 0;                  ///< of one product on the slowest rank
+  double seconds = 0;                  ///< seconds of one product on the slowest rank
 };
 
 /// Collective. `measuring.n`: of the product.
@@ -53,7 +53,7 @@ double best_round(comm::World& world, const Measuring& measuring) {
   const int products =
       static_cast<int>(std::clamp(std::ceil(kRoundSeconds / measuring.seconds), 1.0, 1000.0));
   double best = products * measuring.seconds;
-  for (double spent = 0; spent < kEnoughSeconds;) {  // the same on all ranks: they stop together
+  for (double spent = 0; spent < kEnoughSeconds;) {  // ranks have equal times and stop together
     world.barrier();
     const double seconds = slowest(world, measuring.probe->run(products));
     best = std::min(best, seconds);

@@ -121,7 +121,7 @@ Prices::Found Prices::find(const Operation& op) {
     return mean_;
   }
   std::vector<double> features = features_of(op.size);
-  // Of no call with as many operands: those with the most below, without what is more here.
+  // Takes calls with as many operands, else with the next lower number and so many features here.
   auto known = found->second.upper_bound(features.size());
   if (known == found->second.begin()) return means_.find(op.name)->second;
   --known;

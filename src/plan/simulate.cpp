@@ -21,7 +21,7 @@ struct Transfer {
   std::uint64_t ticket = 0;
   const Operation* operation = nullptr;
   double called = 0;
-  std::vector<int> matches;  ///< of an exchange: of each message, which between its two ends it is
+  std::vector<int> matches;  ///< in an exchange: each message's index between its two ranks
   std::optional<double> end = std::nullopt;
 };
 

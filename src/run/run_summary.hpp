@@ -22,15 +22,15 @@ struct RunSummary {
   std::int64_t step = 0;       ///< the newest
   std::int64_t last_step = 0;  ///< the run's
   bool on_request = false;     ///< stopped by a signal
-  double seconds = 0;          ///< of this start
-  double all_seconds = 0;      ///< of all starts
-  double targets = 0;          ///< of this start, on all ranks: tokens of text, images
+  double seconds = 0;          ///< duration of this start
+  double all_seconds = 0;      ///< duration of all starts
+  double targets = 0;          ///< targets of this start, on all ranks: tokens of text, images
   bool of_images = false;
-  std::int64_t broken_images = 0;  ///< of these; an image counts as often as it was met
+  std::int64_t broken_images = 0;  ///< broken ones among the targets, each as often as it was met
   double last_loss = 0;
   std::int64_t spikes = 0;              ///< steps of the whole run
-  std::int64_t left_out = 0;            ///< of these, steps that updated nothing
-  std::optional<Validation> best = {};  ///< of the whole run
+  std::int64_t left_out = 0;            ///< spikes that updated nothing
+  std::optional<Validation> best = {};  ///< best validation of the whole run
   std::int64_t least_memory = 0;        ///< bytes at the peak, of the rank that used least
   std::int64_t most_memory = 0;
 };

@@ -60,7 +60,7 @@ class TrainingRun {
   std::string run_id_;  // rank 0's; empty without memory_
   Spikes spikes_;
   ResumePoint point_;
-  ops::AlgorithmCache algorithms_;       // the same on all ranks, chosen before the first step
+  ops::AlgorithmCache algorithms_;       // equal on all ranks, chosen before the first step
   std::vector<std::int64_t> abandoned_;  // rank 0's
   std::unique_ptr<RunRecords> records_;  // absent if nothing is left to do
   std::unique_ptr<CheckpointPolicy> policy_;

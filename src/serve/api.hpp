@@ -47,7 +47,7 @@ class Api {
   void call(const Route& route, const HttpRequest& request,
             const std::shared_ptr<HttpReply>& reply);
   void read_later(const Route& route, HttpRequest request, std::shared_ptr<HttpReply> reply);
-  // What answers a path.
+  // Handlers, one for each path.
   void health(const HttpRequest& request, const std::shared_ptr<HttpReply>& reply);
   void models(const HttpRequest& request, const std::shared_ptr<HttpReply>& reply);
   void tokenizer_info(const HttpRequest& request, const std::shared_ptr<HttpReply>& reply);

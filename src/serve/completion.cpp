@@ -24,7 +24,7 @@ struct Choice {
   io::TextDecoder decoder;
   io::StopSearch search;
   io::Utf8Stream stream;
-  std::int64_t characters = 0;  ///< of all tokens so far
+  std::int64_t characters = 0;  ///< characters of all tokens so far
   std::int64_t generated = 0;
 };
 
@@ -121,7 +121,7 @@ void Answer::finish() {
   end_(usage_, error_);
 }
 
-/// What comes before texts that go on; false: none does.
+/// Gives the parts of the answer that come before generated text. False: none is generated.
 bool Answer::begin_parts() {
   for (const auto& prompt : request_.prompts) usage_.prompt_tokens += std::ssize(prompt);
   const bool scores = scores_prompts(request_);

@@ -135,7 +135,7 @@ void RequestParser::on_header_impl(Error& error) {
 
 void RequestParser::on_body_init_impl(const boost::optional<std::uint64_t>& length,
                                       Error& /*error*/) {
-  constexpr std::uint64_t kMost = std::uint64_t{1} << 16;  // what a client only promises
+  constexpr std::uint64_t kMost = std::uint64_t{1} << 16;  // a client only promises its length
   request_.body.reserve(static_cast<std::size_t>(std::min(length.value_or(0), kMost)));
 }
 

@@ -72,7 +72,7 @@ void OpenAnswer::end(const Usage& usage, const std::exception_ptr& error) {
   if (reply_->is_client_gone()) return;
   try {
     if (error) std::rethrow_exception(error);
-  } catch (const std::exception& what) {  // of a model that gives no numbers, say
+  } catch (const std::exception& what) {  // e.g. the model's logits are not finite
     return refuse(what.what());
   }
   request_->stream ? end_stream(usage) : reply_->send(json_response(json_.whole(usage)));

@@ -13,7 +13,7 @@
 namespace hyperslab::tasks {
 namespace {
 
-/// Of numbers that arrive one after the other (Welford 1962).
+/// Mean and standard error of numbers that arrive one after the other (Welford 1962).
 class Mean {
  public:
   void add(double value) {

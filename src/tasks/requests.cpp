@@ -13,9 +13,9 @@
 namespace hyperslab::tasks {
 namespace {
 
-constexpr std::int64_t kMostTokens = std::int64_t{1} << 30;  // of a task: 4 GiB
+constexpr std::int64_t kMostTokens = std::int64_t{1} << 30;  // tokens of a task: 4 GiB
 
-/// What Python's str.isspace() says of, in UTF-8.
+/// Characters for which Python's str.isspace() is true, in UTF-8.
 constexpr std::array<std::string_view, 29> kSpaces = {
     " ",      "\t",     "\n",       "\v",       "\f",     "\r",     "\x1c",   "\x1d",
     "\x1e",   "\x1f",   "\xC2\x85", "\xC2\xA0", "\u1680", "\u2000", "\u2001", "\u2002",
@@ -31,7 +31,7 @@ std::size_t length_without_spaces(std::string_view text) {
   }
 }
 
-/// What stands before the first token of a context.
+/// Tokens before those of a context: the template's, else the end of text before an empty one.
 std::vector<std::int32_t> prefix_of(const io::Tokenizer& tokenizer, bool is_empty) {
   std::vector<std::int32_t> prefix = tokenizer.text_template().before;
   if (!is_empty || !prefix.empty()) return prefix;

@@ -25,7 +25,7 @@ struct Trainer::Stored {
 
 namespace {
 
-constexpr std::size_t kStagingBytes = std::size_t{1} << 30;  // of the host, while a GPU loads
+constexpr std::size_t kStagingBytes = std::size_t{1} << 30;  // host memory while a GPU loads
 constexpr const char* kModel = "model/";
 
 bool holds_averages(const io::CheckpointReader& reader) {

@@ -121,7 +121,7 @@ bool GpuJpeg::decode(std::span<const Image> images, const Stream& stream) {
                 stream.cuda()) == NVJPEG_STATUS_SUCCESS) {
     return true;
   }
-  nv.batch = 0;  // what is left of the state is not to be trusted
+  nv.batch = 0;  // the state is unusable after a failure
   return false;
 }
 

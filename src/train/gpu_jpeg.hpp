@@ -27,7 +27,7 @@ class GpuJpeg {
 
   struct Image {
     std::span<const std::byte> bytes;  ///< encoded, in memory of the host
-    std::uint8_t* rgb = nullptr;       ///< of the GPU: (height, width, 3)
+    std::uint8_t* rgb = nullptr;       ///< GPU memory: (height, width, 3)
     std::int32_t width = 0;
   };
   /// Enqueues the decoding of all on a stream; the bytes must live until it has passed. False if

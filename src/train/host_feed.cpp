@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t kMostAhead = 8;  // microbatches
 constexpr std::size_t kLeastAhead = 2;
-constexpr std::size_t kAheadBytes = std::size_t{256} << 20;  // of images
+constexpr std::size_t kAheadBytes = std::size_t{256} << 20;  // memory of microbatches loaded ahead
 
 std::size_t ahead_of(const Batch& like) {
   const std::size_t fitting = kAheadBytes / std::max<std::size_t>(1, bytes_of(like));

@@ -79,7 +79,7 @@ struct ImageFeed::Slot {
   Buffer pixels;              ///< decoded images
   PinnedBuffer host_pixels;   ///< those that the CPU decodes
   PinnedBuffer host_encoded;  ///< files of those that the GPU decodes
-  Buffer scratch;             ///< of the augmentation
+  Buffer scratch;             ///< working memory of the augmentation
   Batch batch;
   Event made;   ///< on the feed's stream
   Event taken;  ///< on that of the step

@@ -42,11 +42,11 @@ class ImageFeed final : public BatchFeed {
   struct Request {
     const io::Samples* samples = nullptr;  ///< null: none
     io::Loader* loader = nullptr;          ///< null: of an evaluation
-    std::int64_t step = 0;                 ///< of a loader, with `microbatch`
+    std::int64_t step = 0;                 ///< step of a loader, with `microbatch`
     int microbatch = 0;
     std::int64_t first = 0;  ///< in the order of the samples
     std::int64_t end = io::kNoEnd;
-    std::int64_t stride = 0;  ///< of an evaluation
+    std::int64_t stride = 0;  ///< samples from one part of an evaluation to the next
     [[nodiscard]] bool is(const Request& other) const {
       return samples == other.samples && loader == other.loader && first == other.first &&
              end == other.end && step == other.step;
@@ -71,16 +71,16 @@ class ImageFeed final : public BatchFeed {
   Batch like_;
   FeedOptions options_;
   int device_ = 0;
-  std::unique_ptr<Context> ctx_;  ///< of the thread
+  std::unique_ptr<Context> ctx_;  ///< context of the thread
   std::unique_ptr<GpuJpeg> jpeg_;
   std::string no_jpeg_;  ///< why there is none
   std::vector<std::unique_ptr<Slot>> ring_;
 
-  std::mutex mutex_;  // of everything below
+  std::mutex mutex_;  // guards everything below
   std::condition_variable asked_;
   std::condition_variable made_;
   Request next_;           ///< that the thread prepares; none: it sleeps
-  Request head_request_;   ///< of the slot at head_
+  Request head_request_;   ///< request of the slot at head_
   std::size_t head_ = 0;   ///< the oldest that was not taken
   std::size_t ready_ = 0;  ///< prepared, not taken
   bool busy_ = false;

@@ -72,7 +72,7 @@ class SlotLives {
 
   const model::Stage::SlotAllocations& allocations_;
   const Arena& arena_;
-  int number_;  ///< of all slots of the rank
+  int number_;  ///< number among all slots of the rank
   std::vector<double> began_;
 };
 

@@ -164,7 +164,7 @@ Trainer::Trainer(const Config& config, const mesh::Mesh& mesh, const TrainerOpti
   const bool host_moves_data = ctx_->device() == Device::cpu && mesh.world_group().size() > 1;
   if (host_moves_data) ctx_->set_background(&mesh.world_group());
   if (real) ctx_->recorder().set_activity(options.activity);
-  base_fingerprint_ = (config.run.seed + 1) * 0x9E3779B97F4A7C15ULL;  // of random weights
+  base_fingerprint_ = (config.run.seed + 1) * 0x9E3779B97F4A7C15ULL;  // for random weights
   if (options.training) set_up_training();
   records_ = std::make_unique<StepRecords>(*ctx_, arenas_.scratch,
                                            options.compute == DType::f64 ? DType::f64 : DType::f32,

@@ -78,8 +78,8 @@ struct KernelSpan {
 /// dependent launch), which are on the device while that one runs.
 class OwnTime {
  public:
-  /// When the kernel had its stream for itself: not before the one before had ended. Called in the
-  /// order in which a stream's kernels end; one out of order keeps its beginning.
+  /// Nanosecond from which the kernel has its stream alone: begin_ns, or a later end of the kernel
+  /// before. Calls follow the ends of a stream's kernels; a kernel out of order keeps begin_ns.
   [[nodiscard]] std::uint64_t begin_ns(std::uint32_t stream, std::uint64_t begin_ns,
                                        std::uint64_t end_ns);
 

@@ -33,11 +33,10 @@ struct QuantizedWeight {
   /// rows. Else null.
   comm::Communicator* row_ranks = nullptr;
 
-  /// Enqueues what makes `dequantized` valid. Collective over row_ranks if trained values are
-  /// rounded.
+  /// Enqueues the write of `dequantized`. Collective over row_ranks if trained values are rounded.
   void dequantize(Context& ctx) const;
-  /// Calls body(first, count) for rows [first, first + count) of `matrix` in turn, as many as are
-  /// rounded at once: f32 values of 16 MiB, or what formats cannot divide.
+  /// Calls body(first, count) for rows [first, first + count) of `matrix` in turn. A call has up to
+  /// 16 MiB of f32 values, but at least one row, and whole blocks of nf4 scales.
   void for_rounded_rows(const std::function<void(Dim, Dim)>& body) const;
   /// Rounds frozen values, f32, to rows of `matrix` from `first` on, as for_rounded_rows gives
   /// them: for each member the rows of rounded_part, then those of its padding.
