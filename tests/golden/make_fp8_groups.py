@@ -23,11 +23,11 @@ def padded(count: int, unit: int) -> int:
 
 def values(rows: int, columns: int) -> np.ndarray:
     """(rows, columns) f32: of many magnitudes, with stretches of zeros. tests/ops/fp8_groups_test.cpp makes the same."""
-    place = np.arange(rows * columns, dtype=np.uint64)
-    bits = (place * 2654435761 + 12345) % 2**32 // 256
-    exponents = (place // 37 * 40503 // 16) % 13
+    offset = np.arange(rows * columns, dtype=np.uint64)
+    bits = (offset * 2654435761 + 12345) % 2**32 // 256
+    exponents = (offset // 37 * 40503 // 16) % 13
     found = np.ldexp((bits.astype(np.int64) - 2**23).astype(np.float32), exponents.astype(np.int32) - 30)
-    found[place // 300 % 5 == 2] = 0
+    found[offset // 300 % 5 == 2] = 0
     return found.reshape(rows, columns)
 
 
@@ -51,14 +51,14 @@ def fnv1a(data: bytes) -> int:
 
 
 def hashes(x: np.ndarray, scaling: str) -> tuple[int, int]:
-    """Of the codes and of the scales of (M, K) values."""
-    codes, scales = scaled(x, GROUP if scaling == "block" else 1)
+    """Of the FP8 values and of the scales of (M, K) values."""
+    rounded, scales = scaled(x, GROUP if scaling == "block" else 1)
     if scaling == "group":
         stored = scales.T
     else:
         stored = np.zeros((scales.shape[0], padded(scales.shape[1], 4)), np.float32)
         stored[:, :scales.shape[1]] = scales
-    return fnv1a(np.ascontiguousarray(codes).tobytes()), fnv1a(np.ascontiguousarray(stored).astype("<f4").tobytes())
+    return fnv1a(np.ascontiguousarray(rounded).tobytes()), fnv1a(np.ascontiguousarray(stored).astype("<f4").tobytes())
 
 
 def main() -> None:
@@ -69,8 +69,8 @@ def main() -> None:
             x[:rows] = values(rows, columns)
             for scaling in ("group", "block"):
                 for way, matrix in (("straight", x), ("transposed", x.T)):
-                    codes, scales = hashes(matrix, scaling)
-                    print(f"{rows} {columns} {scaling} {way} {codes:016x} {scales:016x}")
+                    rounded, scales = hashes(matrix, scaling)
+                    print(f"{rows} {columns} {scaling} {way} {rounded:016x} {scales:016x}")
 
 
 if __name__ == "__main__":
