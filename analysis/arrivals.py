@@ -17,7 +17,7 @@ from analysis.tables import text_table
 from analysis.timings import RankSteps, check_ranks, read_files
 from analysis.traces import RankTrace, Trace, members_of, read_trace
 
-NOT_MEASURED = ("no rank tells when it called its groups; ranks on CPUs do in every step, GPUs in traced ones "
+NOT_MEASURED = ("no rank reports when it called its groups; ranks on CPUs do in every step, GPUs in traced ones "
                 "(train with --set timing.trace_steps=[STEP,...])")
 
 

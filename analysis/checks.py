@@ -92,7 +92,7 @@ def busy_overlap_of(layout: Layout) -> Finding | None:
 
 
 def overlap_of(layout: Layout) -> Finding | None:
-    """Where files do not tell for how long any reduction was under way, those under way at once are
+    """Where files do not report for how long any reduction was under way, those under way at once are
     counted each, but never as longer than their step."""
     if all(BUSY in rank.columns for rank in layout.ranks):
         return busy_overlap_of(layout)

@@ -132,7 +132,7 @@ def matters(key: str) -> bool:
 
 def curve_keys(decks: Sequence[Deck]) -> list[str]:
     """Keys in which runs differ and that keep their final losses off one curve. A deck that lacks a key
-    tells nothing of it."""
+    says nothing of it."""
     keys = dict.fromkeys(key for deck in decks for key in deck)
     return [key for key in keys if (matters(key) or key in CURVE_KEYS)
             and len({deck[key] for deck in decks if key in deck}) > 1]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a user did wrong, told in one line."""
+"""What a user did wrong, reported in one line."""
 
 
 class UserError(Exception):

@@ -159,12 +159,12 @@ def images(samples: Path, predictions: Path | None, classes: Path | None, output
         title = f"{count} of {len(pixels):,} images{'' if samples.is_dir() else ' as the model sees them'}"
         places = [index * len(pixels) // count for index in range(count)]  # classes lie one after the other
         return str(draw_sheet(output, [np.asarray(pixels[index]) for index in places], title, [], names))
-    told = read_predictions(predictions)
+    reported = read_predictions(predictions)
     if isinstance(pixels, PackedImages):
-        require_same_set(told, pixels, predictions)
-    shown = chosen(told, len(pixels), most)
-    right = sum(each.is_right for each in told)
-    title = (f"{right:,} of {len(told):,} right ({100 * right / len(told):.1f} %); "
+        require_same_set(reported, pixels, predictions)
+    shown = chosen(reported, len(pixels), most)
+    right = sum(each.is_right for each in reported)
+    title = (f"{right:,} of {len(reported):,} right ({100 * right / len(reported):.1f} %); "
              f"{sum(not each.is_right for each in shown)} of the {len(shown)} shown are wrong")
     path = draw_sheet(output, [np.asarray(pixels[each.index]) for each in shown], title, shown, names)
     return f"{path}\n{title}"

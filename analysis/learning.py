@@ -318,7 +318,7 @@ def summary(name: str) -> str:
 def summary_line(numbers: dict[str, str], part: str, of_images: bool) -> str:
     """What a part, training or validation, came to."""
     losses = f"loss {numbers[f'{part} loss, first (nats)']} -> {numbers[f'{part} loss, last']}"
-    told = (f"top-1 {numbers[f'{part} top-1, last (%)']} %, top-5 {numbers[f'{part} top-5, last (%)']} %" if of_images
-            else f"perplexity {numbers[f'{part} perplexity, last']}, "
-                 f"token accuracy {numbers[f'{part} token accuracy, last (%)']} %")
-    return f"{part + ':':<11} {losses}, {told}"
+    reported = (f"top-1 {numbers[f'{part} top-1, last (%)']} %, top-5 {numbers[f'{part} top-5, last (%)']} %" if of_images
+                else f"perplexity {numbers[f'{part} perplexity, last']}, "
+                      f"token accuracy {numbers[f'{part} token accuracy, last (%)']} %")
+    return f"{part + ':':<11} {losses}, {reported}"

@@ -134,8 +134,8 @@ def predict(binary: Path, machine: Machine, row: Row) -> Prediction:
             raise UserError(f"row {row.number} ({row.source}, {row.model} on {counted(row.gpus, 'GPU')}): hyperslab plan ended with "
                             f"code {ended.returncode} and said: {last_words(ended.stderr)}")
         try:
-            told = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
-            return Prediction(row, float(told["step_seconds"]), float(told["memory_bytes"]))
+            reported = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
+            return Prediction(row, float(reported["step_seconds"]), float(reported["memory_bytes"]))
         except (OSError, ValueError, KeyError) as error:
             raise UserError(f"row {row.number}: {binary} predicts no step_seconds; it must be a hyperslab whose plan has "
                             "--machine and --json") from error

@@ -29,19 +29,19 @@ NOTES = (
     "parameter in every forward and backward, a layer ahead of its use.",
     "TFLOP/s are of the model, without what is computed again, and count attention as the source does: full over all scores, "
     "causal over half of them.",
-    "What a source does not tell is assumed; published.csv names such columns in `assumed`. A row is open if they name the "
+    "What a source does not report is assumed; published.csv names such columns in `assumed`. A row is open if they name the "
     "microbatch or the recomputation, which decide how much a step computes; the others are described.",
 )
 
-# Rows that are further off than AIM, and what their sources would have to tell.
+# Rows that are further off than AIM, and what their sources would have to report.
 AIM = 0.20
 UNEXPLAINED = {
-    1: "The source tells neither the microbatch nor the precision of the logits nor what of the gradients' reduction is hidden. "
+    1: "The source reports neither the microbatch nor the precision of the logits nor what of the gradients' reduction is hidden. "
        "With microbatches of one sample instead of four the plan says 574 instead of 596 TFLOP/s, so those do not explain "
        "what is 409 there; a model of 24 layers of 2,048 with 131,072 logits a token is where another program's unfused ops weigh most.",
     35: "The report says microbatches of 4 (-21.1 %) where its script says 2. With whole blocks computed again 10,471 tokens/s "
         "are about 670 TFLOP/s of executed work, more than the 630 that the heaviest recorded steps of an H200 sustain; without a "
-        "block's last product, whose output no gradient needs, they are about 625. The 80.7 GB that it tells are less than "
+        "block's last product, whose output no gradient needs, they are about 625. The 80.7 GB that it reports are less than "
         "parameters, gradients, masters and moments of 8 billion in fp32 (128 GB), so its optimizer state was smaller. Its other "
         "rows are of several GPUs, and their waits are in the source's factor.",
 }
@@ -204,7 +204,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All that the command tells."""
+    """All that the command reports."""
 
     machine: Machine
     rows: list[Row]

@@ -2,7 +2,7 @@
 """Published measurements of training: one line of a table each, with the model, the layout and what was measured.
 
 The tables are CSV files with the columns of Row, tests/data/published.csv for one. `assumed` names the columns that the
-source does not tell, or tells in two ways, `not_modelled` says why the program cannot express a row; it is empty for rows that it can.
+source does not report, or reports in two ways, `not_modelled` says why the program cannot express a row; it is empty for rows that it can.
 """
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CHOICES = {
     # What data ranks share beside samples: nothing, optimizer state, gradients too, parameters too.
     "sharding": ("none", "state", "gradients", "full"),
     "unit": tuple(UNITS),
-    # How attention counts: over all T x T scores, over the half below the diagonal, or no FLOPs are told.
+    # How attention counts: over all T x T scores, over the half below the diagonal, or no FLOPs are reported.
     "convention": ("full", "causal", "none"),
 }
 # What decides how much a step computes and in what sizes: a row is open if its source leaves one of these.
@@ -85,7 +85,7 @@ class Row:
 
     @property
     def layout(self) -> str:
-        """As short as it can be told: what is 1 is left out."""
+        """As short as it can be reported: what is 1 is left out."""
         parts = [f"{name} {size}" for name, size in
                  (("data", self.data), ("tensor", self.tensor), ("pipeline", self.pipeline)) if size > 1]
         parts += [f"{self.virtual_stages} virtual stages"] if self.virtual_stages > 1 else []
@@ -128,7 +128,7 @@ def seconds_of(row: Row) -> float:
 
 
 def parsed(name: str, kind: Any, text: str) -> Any:
-    """A cell as a value of its column; ValueError tells what is wrong with it."""
+    """A cell as a value of its column; ValueError reports what is wrong with it."""
     if kind == "str":
         if text not in CHOICES.get(name, (text,)):
             raise ValueError(f"{name} '{text}' is not one of {', '.join(CHOICES[name])}")

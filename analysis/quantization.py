@@ -99,7 +99,7 @@ def write_csv(kind: str, base: Row, rows: Sequence[Row], path: Path) -> Path:
     return path
 
 
-def told(each: Measure, row: Row, base: Row, text: str) -> list[str]:
+def reported(each: Measure, row: Row, base: Row, text: str) -> list[str]:
     """`text` with {value}, {base} and {relative}; nothing if one of both was not measured."""
     if math.isnan(each.relative(row, base)):
         return []
@@ -120,7 +120,7 @@ def sentence(kind: str, base: Row, row: Row) -> str:
                    "tokens_per_second": "goes through {relative} times as many tokens a second",
                    "validation_loss": "ends at a validation loss of {value} against {base} ({relative} %)"},
     }[kind]
-    parts = [part for name, text in words.items() for part in told(by_name[name], row, base, text)]
+    parts = [part for name, text in words.items() for part in reported(by_name[name], row, base, text)]
     if not parts:
         return ""
     joined = ", ".join(parts[:-1]) + (" and " if len(parts) > 1 else "") + parts[-1]

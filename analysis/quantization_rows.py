@@ -123,7 +123,7 @@ def adapter_parameters(deck: Deck) -> float:
 
 
 def trained_parameters(deck: Deck) -> float:
-    """NaN if the deck does not tell."""
+    """NaN if the deck does not report it."""
     if deck.get("adapter.rank", "0") != "0":
         return adapter_parameters(deck)
     if deck.get("train.trainable", "[]") != "[]":

@@ -69,9 +69,9 @@ def predict(binary: Path, machine: Path, row: Recorded) -> Compared:
         ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False)
         if ended.returncode != 0:
             raise UserError(f"{row.run}: hyperslab plan ended with code {ended.returncode} and said: {last_words(ended.stderr)}")
-        told = json.loads(file.read_text(encoding="utf-8"))
-    seconds = float(told["step_seconds"])
-    value = {"tokens_per_second": float(told["tokens_per_second"]), "steps_per_second": 1.0 / seconds,
+        reported = json.loads(file.read_text(encoding="utf-8"))
+    seconds = float(reported["step_seconds"])
+    value = {"tokens_per_second": float(reported["tokens_per_second"]), "steps_per_second": 1.0 / seconds,
              "milliseconds": 1e3 * seconds}[row.unit]
     return Compared(row, value)
 
@@ -81,7 +81,7 @@ def compare_all(binary: Path, machine: Path, rows: Sequence[Recorded]) -> list[C
         return list(pool.map(lambda row: predict(binary, machine, row), rows))
 
 
-def told(found: Sequence[Compared]) -> str:
+def reported(found: Sequence[Compared]) -> str:
     """A table for each source, with its median and its largest error."""
     parts = []
     for source in dict.fromkeys(each.recorded.source for each in found):
@@ -95,4 +95,4 @@ def told(found: Sequence[Compared]) -> str:
 
 
 def recorded_steps(machine: Path, binary: Path, table: Path) -> str:
-    return told(compare_all(require_binary(binary), machine, read_recorded(table)))
+    return reported(compare_all(require_binary(binary), machine, read_recorded(table)))

@@ -92,7 +92,7 @@ class Case:
 
     @property
     def threads(self) -> list[int]:
-        """Per rank; empty if files do not tell."""
+        """Per rank; empty if files do not report it."""
         return sorted({rank.threads for rank in self.layout.ranks} - {0})
 
     def seconds(self, names: Iterable[str]) -> float:

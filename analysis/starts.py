@@ -16,7 +16,7 @@ NO_STEPS = (0, 0)
 
 @dataclass(frozen=True)
 class Start:
-    """A start that trained steps; `first_step` None: no timing file tells it."""
+    """A start that trained steps; `first_step` None: no timing file reports it."""
 
     name: str
     deck: Deck
@@ -153,8 +153,8 @@ def changes_of(run: Run) -> list[Change]:
 def mixed_text(run: Run) -> str:
     """Such as "mixed: optimizer.lr 0.003 -> 0.01 at step 101"; empty if all starts agree."""
     changes = changes_of(run)
-    told = [f"{change.key} {change.old} -> {change.new} {change.mark()}"
-            for change in changes[:MOST_CHANGES]]
+    reported = [f"{change.key} {change.old} -> {change.new} {change.mark()}"
+                for change in changes[:MOST_CHANGES]]
     if len(changes) > MOST_CHANGES:
-        told.append(f"and {len(changes) - MOST_CHANGES} more")
-    return f"mixed: {'; '.join(told)}" if told else ""
+        reported.append(f"and {len(changes) - MOST_CHANGES} more")
+    return f"mixed: {'; '.join(reported)}" if reported else ""

@@ -115,10 +115,10 @@ def curve_names(names: Sequence[str], width: int) -> list[str]:
     """For a legend: from the second series on only what differs from the first; letters, which the
     tables explain, if a line of `width` letters is too short for that."""
     first = parts_of(names[0])
-    told = [name if name == names[0] else ", ".join(
+    reported = [name if name == names[0] else ", ".join(
         part for part in parts_of(name) if part not in first) for name in names]
-    return told if max(map(len, told)) <= width else [f"series {series_letter(index)} (see the tables)"
-                                                      for index in range(len(names))]
+    return reported if max(map(len, reported)) <= width else [f"series {series_letter(index)} (see the tables)"
+                                                              for index in range(len(names))]
 
 
 def series_letter(index: int) -> str:

@@ -62,7 +62,7 @@ class RankSteps:
     coordinates: Coordinates
     columns: dict[str, FloatArray]
     threads: int = 0  # 0: not in the file
-    has_wait: bool = True  # whether the file tells waiting for slower ranks
+    has_wait: bool = True  # whether the file reports waiting for slower ranks
     tied: int = 1  # ranks in the group that shares a tied table with this one
 
     def skip(self, count: int) -> RankSteps:
@@ -79,7 +79,7 @@ class RankSteps:
         return [name.split("/")[0] for name in self.columns if name.endswith("/calls")]
 
     @property
-    def tells_waits(self) -> bool:
+    def reports_waits(self) -> bool:
         """Whether the rank itself saw who was late in gradient reductions: no GPU does."""
         return self.has_wait and self.device == "cpu"
 
@@ -299,7 +299,7 @@ def split_waits(ranks: list[RankSteps]) -> list[RankSteps]:
     A reduction ends for all members of a group at once, so what a rank has beyond the least exposed
     of its group in a step is waiting for the last one to come. The ranks have equal steps.
     """
-    if all(rank.tells_waits for rank in ranks):
+    if all(rank.reports_waits for rank in ranks):
         return ranks
     ranks = [bounded(rank) for rank in ranks]
     least: dict[tuple[int, ...], FloatArray] = {}

@@ -138,7 +138,7 @@ await() {
 # Ends a launcher that has had no children for so long.
 end_if_childless() {
   local since=$SECONDS
-  [[ -r /proc/$1/task/$1/children ]] || return 0 # a kernel that does not tell
+  [[ -r /proc/$1/task/$1/children ]] || return 0 # a kernel that does not report them
   while kill -0 "$1" 2>/dev/null; do
     if [[ -n $(cat "/proc/$1/task/"*/children 2>/dev/null) ]]; then
       since=$SECONDS

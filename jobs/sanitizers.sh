@@ -26,8 +26,8 @@ commit=$(hs_commit)
 failed=0
 rows=("$(printf '%-44s %4d s' "configured and compiled" "$SECONDS")")
 
-# told END: what has run so far.
-told() {
+# report END: what has run so far.
+report() {
   {
     printf 'AddressSanitizer and UndefinedBehaviorSanitizer, %s, commit %s, %s, %d cores\n' \
       "$(c++ --version | head -n 1)" "$commit" "$(date -u +%Y-%m-%dT%H:%M:%SZ)" "$(hs_cores)"
@@ -40,7 +40,7 @@ told() {
 tested() {
   local name=$1 junit=$reports/$1.xml before=$SECONDS
   shift
-  told "$name: not done yet"
+  report "$name: not done yet"
   ctest --test-dir build-debug -j "$(hs_cores)" --output-on-failure --no-tests=error --repeat after-timeout:2 \
     --output-junit "$junit" "$@" >"${junit%.xml}.log" 2>&1 || failed=1
   rows+=("$(printf '%-44s %4d s  %4d tests  %d failed  %d skipped' "$name" $((SECONDS - before)) \
@@ -53,5 +53,5 @@ for label in unit mpi golden; do
   tested "$label" -L "^$label\$" -LE slow
 done
 tested runs -R "^($runs)\$" -LE slow
-told
+report
 exit "$failed"

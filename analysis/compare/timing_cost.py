@@ -3,7 +3,7 @@
 
 python3 -m analysis.compare.timing_cost --build DIR --output FILE [--ranks N] [--steps N] [--rounds N] [DECK]
 
-Two ways. By their calls: DIR/bin/timing_bench tells nanoseconds a call, a traced step how many calls there are. Phases
+Two ways. By their calls: DIR/bin/timing_bench reports nanoseconds a call, a traced step how many calls there are. Phases
 and components are always on, since the lines of metrics.jsonl and the watchdog need them. And on against off: rows are
 written in every second step (timing.every: 2), so that each step with a row has a neighbour without one; of pairs of
 neighbours the median difference of wall_seconds counts, beside that of a run without rows, whose pairs differ by

@@ -20,7 +20,7 @@ ACCUMULATION = "accumulation"
 # Keys in which runs may differ and still be a pair: names, and folders of checkpoints.
 FREE = (*NAMES, "checkpoint.directory", "checkpoint.initial")
 MOST_PAIRS = 6
-FEW_STEPS = 3  # of fewer the quartiles tell nothing
+FEW_STEPS = 3  # of fewer the quartiles say nothing
 
 
 @dataclass(frozen=True)
@@ -93,9 +93,9 @@ def change_text(what: str, old: float, new: float, unit: str = "", digits: int =
     if not old > 0 or not new > 0:
         return ""
     change = new / old - 1.0
-    told = f"{new - old:+.{digits}f}" if unit == "nats" else f"{100 * change:+.1f} %"
-    told = "unchanged" if abs(change) < SAME else told
-    return f"{what} {number(old, digits)} to {number(new, digits)}{f' {unit}' if unit else ''} ({told})"
+    reported = f"{new - old:+.{digits}f}" if unit == "nats" else f"{100 * change:+.1f} %"
+    reported = "unchanged" if abs(change) < SAME else reported
+    return f"{what} {number(old, digits)} to {number(new, digits)}{f' {unit}' if unit else ''} ({reported})"
 
 
 def loss_of(case: Case) -> float:
@@ -139,6 +139,6 @@ def optimization_sections(cases: Sequence[Case]) -> list[Section]:
                          "above compare those that do equal work."]
         if not sentences:
             sentences = [f"Used by {len(users)} of {counted(len(cases), 'layout')}; no two runs differ in it alone, so "
-                         "these figures do not tell its effect."]
+                         "these figures do not show its effect."]
         sections.append(Section(f"Optimization: {each.name}", [f"{each.text} ({each.source}.)"], sentences))
     return sections

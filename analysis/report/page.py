@@ -98,7 +98,7 @@ def alone_section(numbered: Sequence[tuple[int, Group]]) -> Section:
                    sheet("Slowest rank", alone_table(several, slowest_rows))]
     return Section("Runs that are in no group with others", [
         "They differ from each other in more than ranks and layout, so no speed-ups are made of them; what changes "
-        "with one setting is told by the other sections."], sheets=sheets)
+        "with one setting is reported by the other sections."], sheets=sheets)
 
 
 def group_sections(groups: Sequence[Group]) -> list[Section]:

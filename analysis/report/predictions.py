@@ -48,12 +48,12 @@ def prediction_section(header: Sequence[str], found: Sequence[Compared], of: str
     timed = any(not math.isnan(each.step[0]) for each in found)
     rows = [[*each.cells, *compared_cells(each.memory, 1 / MIB), *(compared_cells(each.step, 1e3) if timed else [])]
             for each in found]
-    told = [worst_sentence("memory of the fullest rank", [each.memory for each in found], of),
-            worst_sentence("time of a step", [each.step for each in found], of)]
+    reported = [worst_sentence("memory of the fullest rank", [each.memory for each in found], of),
+                worst_sentence("time of a step", [each.step for each in found], of)]
     columns = [*header, "predicted (MiB)", "measured peak (MiB)", "difference (%)",
                *(["predicted step (ms)", "measured step (ms)", "difference (%)"] if timed else [])]
     caption = f"Memory of the fullest rank{', and time of a step' if timed else ''}"
-    return [Section("Predicted beside measured", points=[text for text in told if text],
+    return [Section("Predicted beside measured", points=[text for text in reported if text],
                     sheets=[Sheet(caption, columns, rows)])]
 
 

@@ -27,16 +27,16 @@ def percent(share: float) -> str:
 
 def speed_sentences(group: Group) -> list[str]:
     """One for each rank count above the base's."""
-    told = []
+    reported = []
     for case in group.best:
         if case.ranks <= group.base.ranks:
             continue
         speed_up, ideal = group.speed_up(case), case.ranks / group.base.ranks
-        told.append(f"{rank_text(case.ranks)} ({case.shape}) are {number(speed_up, 2)} times as fast as "
-                    f"{rank_text(group.base.ranks)}: "
-                    f"{percent(group.efficiency(case))} of the ideal {ideal:g} times"
-                    f"{', more than ideal' if speed_up > ideal * SUPERLINEAR else ''}.")
-    return told
+        reported.append(f"{rank_text(case.ranks)} ({case.shape}) are {number(speed_up, 2)} times as fast as "
+                        f"{rank_text(group.base.ranks)}: "
+                        f"{percent(group.efficiency(case))} of the ideal {ideal:g} times"
+                        f"{', more than ideal' if speed_up > ideal * SUPERLINEAR else ''}.")
+    return reported
 
 
 def share(case: Case, names: Sequence[str]) -> float:
@@ -107,13 +107,13 @@ def fit_sentence(group: Group, fit: Fit) -> str:
 
 
 def scaling_sentences(group: Group) -> list[str]:
-    told = [*speed_sentences(group), part_sentence(group), slowest_sentence(group)]
+    reported = [*speed_sentences(group), part_sentence(group), slowest_sentence(group)]
     fit = fit_of(group)
     if fit is not None:
         if group.kind == "strong":
-            told.append(trend_sentence(serial_fractions(group)))
-        told.append(fit_sentence(group, fit))
-    return [sentence for sentence in told if sentence]
+            reported.append(trend_sentence(serial_fractions(group)))
+        reported.append(fit_sentence(group, fit))
+    return [sentence for sentence in reported if sentence]
 
 
 def law_sheet(group: Group) -> Sheet | None:

@@ -57,11 +57,11 @@ def architectures(decks: Sequence[Deck]) -> str:
     parts = [architecture(deck).split(", ") for deck in decks]
     if len({tuple(part.rpartition(" ")[0] for part in each) for each in parts}) != 1:
         return distinct((", ".join(each) for each in parts), "; ")
-    told = []
+    reported = []
     for values in zip(*parts):
         name = values[0].rpartition(" ")[0]
-        told.append(f"{name} {distinct((value.rpartition(' ')[2] for value in values), ' or ')}".strip())
-    return ", ".join(told)
+        reported.append(f"{name} {distinct((value.rpartition(' ')[2] for value in values), ' or ')}".strip())
+    return ", ".join(reported)
 
 
 def parameters(deck: Deck) -> str:

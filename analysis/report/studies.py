@@ -21,14 +21,14 @@ from analysis.study.record import (
     DIVERGED, DONE, FAILED, OUT_OF_MEMORY, RUNNING, STOPPED, Record, read_study_folder,
 )
 from analysis.study.rows import Result, Row, read_result
-from analysis.study.tell import Told, axis_title, columns_of, csv_text, tell
+from analysis.study.tabulate import Tabulated, axis_title, columns_of, csv_text, tabulate
 from analysis.tables import text_table
 
 MOST_SENTENCES = 24
-# Columns whose change beside the base is told, if the study measures them.
-TOLD = ("parameter_bytes", "memory_peak_bytes", "tokens_per_second", "images_per_second", "final_loss", "top1", "step_seconds")
+# Columns whose change beside the base is reported, if the study measures them.
+REPORTED = ("parameter_bytes", "memory_peak_bytes", "tokens_per_second", "images_per_second", "final_loss", "top1", "step_seconds")
 
-# What of a row that is told beside its base is not that of a whole run.
+# What of a row that is reported beside its base is not that of a whole run.
 UNFINISHED = {DIVERGED: "; it diverged on the way", STOPPED: "; it was stopped before its end",
               FAILED: "; it failed before its end", RUNNING: "; it is still running"}
 
@@ -72,15 +72,15 @@ def change_of(result: Result, row: Row, base: Row, name: str) -> str:
 
 
 def shown_columns(result: Result) -> list[str]:
-    """Those of TOLD that some table or plot of the study shows."""
+    """Those of REPORTED that some table or plot of the study shows."""
     named = {name.removesuffix("_change") for table in result.study.tables for name in table.columns}
     named |= {name for plot in result.study.plots for name in plot.y}
-    return [name for name in TOLD if name in named and not is_relative(name)]
+    return [name for name in REPORTED if name in named and not is_relative(name)]
 
 
 def extreme_sentences(result: Result) -> list[str]:
     """Of a study without a base: which rows have the least and the greatest value."""
-    told = []
+    reported = []
     for name in shown_columns(result):
         rows = [row for row in result.rows if row.state == DONE and not math.isnan(row.value(name))]
         if len(rows) < 2:
@@ -89,9 +89,9 @@ def extreme_sentences(result: Result) -> list[str]:
         each = columns_of(result, rows, [name])[0]
         others = sum(row.state == DIVERGED for row in result.rows)
         beside = f", beside {others} that diverged" if others else ""
-        told.append(f"{each.title}: least {each.text(least.value(name))} ({row_name(result, least)}), greatest "
-                    f"{each.text(most.value(name))} ({row_name(result, most)}){beside}.")
-    return told
+        reported.append(f"{each.title}: least {each.text(least.value(name))} ({row_name(result, least)}), greatest "
+                        f"{each.text(most.value(name))} ({row_name(result, most)}){beside}.")
+    return reported
 
 
 def beside_base(result: Result, row: Row, base: Row) -> tuple[str, str]:
@@ -105,7 +105,7 @@ def beside_base(result: Result, row: Row, base: Row) -> tuple[str, str]:
 
 def change_sentences(result: Result) -> list[str]:
     """Each row beside the one that it is compared with; rows with something in common are one point."""
-    told: dict[str, list[str]] = {}
+    reported: dict[str, list[str]] = {}
     for row in result.rows:
         base = result.base_of(row)
         if base is None or base is row:
@@ -114,24 +114,24 @@ def change_sentences(result: Result) -> list[str]:
         found = "; ".join(change for change in changes if change)
         if found:
             common, differing = beside_base(result, row, base)
-            told.setdefault(common, []).append(f"{differing}: {found}{UNFINISHED.get(row.state, '')}.")
-    alone = told.pop("", [])
-    return alone + [f"{common}: {' '.join(sentences)}" for common, sentences in told.items()]
+            reported.setdefault(common, []).append(f"{differing}: {found}{UNFINISHED.get(row.state, '')}.")
+    alone = reported.pop("", [])
+    return alone + [f"{common}: {' '.join(sentences)}" for common, sentences in reported.items()]
 
 
 def row_sentences(result: Result) -> list[str]:
     """Changes beside the base or the extremes, and which rows ran out of memory."""
-    told = change_sentences(result)
-    if len(told) > MOST_SENTENCES:
-        told = told[:MOST_SENTENCES] + [f"{len(told) - MOST_SENTENCES} more groups of rows are in the tables."]
-    told += [] if result.study.base else extreme_sentences(result)
+    reported = change_sentences(result)
+    if len(reported) > MOST_SENTENCES:
+        reported = reported[:MOST_SENTENCES] + [f"{len(reported) - MOST_SENTENCES} more groups of rows are in the tables."]
+    reported += [] if result.study.base else extreme_sentences(result)
     gone = [row_name(result, row) for row in result.rows if row.state == OUT_OF_MEMORY]
     if gone:
-        told.append(f"{len(gone)} of {len(result.rows)} rows ran out of memory: {'; '.join(gone)}.")
-    return told
+        reported.append(f"{len(gone)} of {len(result.rows)} rows ran out of memory: {'; '.join(gone)}.")
+    return reported
 
 
-def study_section(folder: Path, result: Result, tables: Sequence[Told]) -> Section:
+def study_section(folder: Path, result: Result, tables: Sequence[Tabulated]) -> Section:
     drawings = [Drawing(picture.name, picture.figure, "", f"{picture.title}; the tables hold the same numbers")
                 for picture in pictures_of(folder, result) if not is_own(result, picture.name)]
     sheets = [Sheet(table.title, table.header, table.rows) for table in tables]
@@ -152,14 +152,14 @@ def source_of(folder: Path, records: Sequence[Record], cases: Sequence[Case], ru
 def read_study_part(folder: Path, skip: int | None) -> StudyPart:
     study = read_study_folder(folder)
     result = read_result(folder, study)
-    tables = [tell(result, table) for table in study.tables]
+    tables = [tabulate(result, table) for table in study.tables]
     runs = training_runs(folder, result)
     steps = study.skip if skip is None else skip
     cases, notes = read_all_cases(runs, steps)
-    told = dict.fromkeys([*result.notes, *notes])
+    reported = dict.fromkeys([*result.notes, *notes])
     return StudyPart(
         study.title, study.about, [study_section(folder, result, tables)],
         [f"{table.title}\n\n{text_table(table.header, table.rows)}" for table in tables], csv_text(result), runs, cases,
-        list(told), steps, source_of(folder, result.records, cases, runs),
+        list(reported), steps, source_of(folder, result.records, cases, runs),
         any(plot.kind == "learning" for plot in study.plots),
         predictions_of_rows({axis.name: axis_title(axis.name) for axis in result.axes}, result.rows))

@@ -84,9 +84,9 @@ def scaling_rows(group: Group) -> Table:
 
 def mfu_note(group: Group) -> str:
     """Of starts on CPUs; empty if there is nothing to be said."""
-    told = [case for case in group.cases if not math.isnan(case.mfu) and "cpu" in case.devices]
+    reported = [case for case in group.cases if not math.isnan(case.mfu) and "cpu" in case.devices]
     return ("MFU on CPUs is a share of the rate that each start measured for itself in a matrix product: between "
-            "two starts it can differ although their steps take equally long." if len(told) > 1 else "")
+            "two starts it can differ although their steps take equally long." if len(reported) > 1 else "")
 
 
 def part_rows(group: Group) -> Table:

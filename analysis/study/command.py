@@ -17,7 +17,7 @@ from analysis.study.measured import read_benches
 from analysis.study.record import find_study, point_folder, read_study_folder
 from analysis.study.rows import Result, read_result
 from analysis.study.spec import RUN_KINDS, Plot
-from analysis.study.tell import Told, csv_text, tell
+from analysis.study.tabulate import Tabulated, csv_text, tabulate
 from analysis.style import Figure, save
 from analysis.subject import device_text, either, subject_of_runs
 from analysis.sweep import draw as draw_sweep
@@ -54,12 +54,12 @@ def read_all_cases(runs: Sequence[Run], skip: int) -> tuple[list[Case], list[str
     notes: list[str] = []
     for run in runs:
         try:
-            more, told = read_cases(run, skip)
+            more, reported = read_cases(run, skip)
         except UserError as error:
             notes.append(f"{run.label}: {error}")
             continue
         cases += more
-        notes += told
+        notes += reported
     return cases, notes
 
 
@@ -99,7 +99,7 @@ def pictures_of(folder: Path, result: Result) -> list[Picture]:
     return found
 
 
-def markdown(result: Result, tables: Sequence[Told], pictures: Sequence[Picture]) -> str:
+def markdown(result: Result, tables: Sequence[Tabulated], pictures: Sequence[Picture]) -> str:
     parts = [f"# {markdown_words(result.study.title)}", markdown_words(result.study.about)]
     parts += [f"## {markdown_words(table.title)}\n\n{markdown_table(table.header, table.rows)}" for table in tables]
     parts += [f"![{markdown_words(picture.title)}]({picture.name}.png)" for picture in pictures]
@@ -112,12 +112,12 @@ def study(name: str, output: Path | None) -> str:
     place = find_study(name)
     result = read_result(place, read_study_folder(place))
     folder = output_folder(output or place / "report")
-    tables = [tell(result, table) for table in result.study.tables]
+    tables = [tabulate(result, table) for table in result.study.tables]
     pictures = pictures_of(place, result)
     written = [folder / "study.md", folder / "study.csv"]
     written[0].write_text(markdown(result, tables, pictures), encoding="utf-8")
     written[1].write_text(csv_text(result), encoding="utf-8")
     for picture in pictures:
         written += save(picture.figure, folder / picture.name)
-    told = [f"{table.title}\n\n{text_table(table.header, table.rows)}" for table in tables]
-    return "\n".join(["\n\n".join(told), "", *(f"note: {note}" for note in result.notes), *map(str, written)])
+    reported = [f"{table.title}\n\n{text_table(table.header, table.rows)}" for table in tables]
+    return "\n".join(["\n\n".join(reported), "", *(f"note: {note}" for note in result.notes), *map(str, written)])

@@ -14,7 +14,7 @@ from analysis.study.columns import CHANGE, Column, change_words
 from analysis.study.record import DONE
 from analysis.study.rows import Result, Row
 from analysis.study.spec import Axis, Plot
-from analysis.study.tell import axis_title, columns_of
+from analysis.study.tabulate import axis_title, columns_of
 from analysis.style import RUN_COLOURS, Axes, Figure, add_head, add_legend, look_of_run, plt
 from analysis.ticks import round_log_axis, set_ticks, short_number, widened
 
@@ -131,9 +131,9 @@ def bar_text(result: Result, plot: Plot, row: Row, each: Column) -> str:
     text = each.text(result.value(row, each.name))
     change = result.relative(row, f"{each.name}{CHANGE}") if plot.change else math.nan
     base = result.base_of(row)
-    told = [] if math.isnan(change) or base is None or base is row else [
+    reported = [] if math.isnan(change) or base is None or base is row else [
         change_words(each, base.value(each.name), row.value(each.name))]
-    return "\n".join([text, *told, *([] if row.state == DONE else [row.state])])
+    return "\n".join([text, *reported, *([] if row.state == DONE else [row.state])])
 
 
 def text_size(axes: Axes, slots: float, texts: Sequence[str]) -> float:

@@ -38,7 +38,7 @@ def from_deck(deck: Deck) -> dict[str, Any]:
 
 
 def from_run(folder: Path) -> dict[str, Any]:
-    """What the run directory itself tells."""
+    """What the run directory itself reports."""
     run = Run(folder, folder.name)
     found = from_deck(read_deck_file(folder / "deck.yaml"))
     for start in start_folders(run)[-1:]:

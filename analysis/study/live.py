@@ -57,7 +57,7 @@ def result_text(folder: Path, record: Record) -> str:
 
 
 class Live:
-    """Tells a study's progress. `terminal`: whether the stream can move its cursor."""
+    """Reports a study's progress. `terminal`: whether the stream can move its cursor."""
 
     def __init__(self, folder: Path, records: dict[str, Record], stream: TextIO = sys.stderr) -> None:
         self._folder = folder

@@ -22,7 +22,7 @@ class Prediction:
 
     memory_bytes: float = math.nan  # as bench reports them: all that the arenas hold
     step_seconds: float = math.nan
-    in_use_bytes: float = math.nan  # as train reports them: most in use at one time; of plans before that was told NaN
+    in_use_bytes: float = math.nan  # as train reports them: most in use at one time; of plans before that was reported NaN
 
     def memory_of(self, command: str) -> float:
         """What the command's own figure is to be compared with."""

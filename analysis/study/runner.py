@@ -69,7 +69,7 @@ def held(folder: Path, name: str) -> Iterator[bool]:
 
 
 def predict(point: Point, launcher: Launcher, place: Path) -> None:
-    """Before the point runs: what `plan` says of it. That it cannot is told, and is no fault of the point."""
+    """Before the point runs: what `plan` says of it. That it cannot is reported, and is no fault of the point."""
     if point.command not in ("train", "bench"):
         return
     done = subprocess.run(launcher.plan_words(point), capture_output=True, text=True, check=False,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads STUDY.yaml: a base deck, axes, and the tables and plots that tell the result."""
+"""Reads STUDY.yaml: a base deck, axes, and the tables and plots that report the result."""
 from __future__ import annotations
 
 import re
@@ -320,8 +320,8 @@ def make_study(content: dict[str, Any], where: str) -> Study:
     axes = [read_axis(axis, values, f"{where}: axes: {axis}")
             for axis, values in mapping(content.get("axes"), f"{where}: axes").items()]
     settings = read_settings(content, where)
-    told = [*axes, *modes_axis(settings, axes)]
-    plots = [read_plot(plot, told, f"{where}: plots[{index}]")
+    reported = [*axes, *modes_axis(settings, axes)]
+    plots = [read_plot(plot, reported, f"{where}: plots[{index}]")
              for index, plot in enumerate(sequence(content.get("plots"), f"{where}: plots"))]
     for plot in plots:
         if sum(plot.name == other.name for other in plots) > 1:
@@ -333,8 +333,8 @@ def make_study(content: dict[str, Any], where: str) -> Study:
         axes, [read_where(each, axes, f"{where}: leave_out[{index}]") for index, each in
                enumerate(sequence(content.get("leave_out"), f"{where}: leave_out"))],
         whole(content.get("repeat", 1), "repeat", where), str(content.get("point", "")),
-        read_where(content.get("base"), told, f"{where}: base"), skip_of(content, where),
-        [read_table(table, told, f"{where}: tables[{index}]")
+        read_where(content.get("base"), reported, f"{where}: base"), skip_of(content, where),
+        [read_table(table, reported, f"{where}: tables[{index}]")
          for index, table in enumerate(sequence(content["tables"], f"{where}: tables"))], plots,
         {key: value for key, value in content.items() if key != "small"})
 

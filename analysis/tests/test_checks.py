@@ -60,7 +60,7 @@ class Overlap(CommandTest):
         self.assertEqual(code, 1)
         self.assertIn(f"exposed {5 / 36:.4f}", out)
 
-    def test_traced_steps_tell_how_long_any_was_under_way(self) -> None:
+    def test_traced_steps_report_how_long_any_was_under_way(self) -> None:
         start = write_scaled(self.folder / "a", (2, 1, 1, 1), REDUCED)
         for rank in range(2):
             with h5py.File(start / f"rank_{rank:05d}.h5", "r+") as file:

@@ -44,7 +44,7 @@ class CommandLine(CommandTest):
         self.assertRegex(process.stderr, r"\Aanalysis: [^\n]+\n\Z")
         return process.stderr
 
-    def test_a_misspelled_command_is_told_the_nearest(self) -> None:
+    def test_for_a_misspelled_command_the_nearest_is_named(self) -> None:
         self.assertIn("there is no command 'learnings' (did you mean learning?)", self.refused("learnings", "RUN"))
         self.assertIn("the commands are learning, sweep", self.refused("zzz"))
 

@@ -77,7 +77,7 @@ class Images(CommandTest):
         self.assertEqual(cells(text, "validation perplexity, last")[0], "-")
         self.assertEqual(cells(text, "validation top-1, last (%)")[1], "-")
 
-    def test_summary_tells_top1_and_top5(self) -> None:
+    def test_summary_reports_top1_and_top5(self) -> None:
         out = run_command("summary", self.images)[1]
 
         self.assertIn("step 100, 692 images/s", out)
@@ -107,7 +107,7 @@ class Images(CommandTest):
         self.assertEqual(values["images_per_second"], 320.0)
         self.assertEqual(rate_text(json.loads(path.read_text())), "320 images/s")
 
-    def test_bench_tells_images_of_vision_transformers_alone(self) -> None:
+    def test_bench_reports_images_of_vision_transformers_alone(self) -> None:
         each = {"median_seconds": 0.5}
 
         self.assertEqual(images_per_second({"model": "vit: 3 layers", "global_batch": 64}, each), 128.0)
@@ -202,12 +202,12 @@ class Sheets(CommandTest):
         np.testing.assert_array_equal(PackedImages(folder)[0], [[[0x12] * 3, [0xFF] * 3]])
 
     def test_right_and_wrong_share_the_sheet(self) -> None:
-        told = [Prediction(i, 0, 0 if i < 18 else 1) for i in range(20)]
+        reported = [Prediction(i, 0, 0 if i < 18 else 1) for i in range(20)]
 
-        self.assertEqual([each.index for each in chosen(told, 20, 4)], [0, 9, 18, 19])
-        self.assertEqual(len(chosen(told, 20, 20)), 20)
-        self.assertEqual([each.index for each in chosen(told[18:], 20, 2)], [18, 19])
-        self.assertEqual([each.index for each in chosen(told, 3, 8)], [0, 1, 2])
+        self.assertEqual([each.index for each in chosen(reported, 20, 4)], [0, 9, 18, 19])
+        self.assertEqual(len(chosen(reported, 20, 20)), 20)
+        self.assertEqual([each.index for each in chosen(reported[18:], 20, 2)], [18, 19])
+        self.assertEqual([each.index for each in chosen(reported, 3, 8)], [0, 1, 2])
 
     def test_a_wrong_one_says_label_and_prediction(self) -> None:
         _, (right, wrong) = plt.subplots(1, 2)

@@ -97,7 +97,7 @@ class Sections(ReportTest):
         self.assertIn("from one rank count alone, so that nothing tests it", page)
         self.assertNotIn("Layouts of one rank count", page)
 
-    def test_optimizations_are_told_with_source_and_pair(self) -> None:
+    def test_optimizations_are_reported_with_source_and_pair(self) -> None:
         plain = self.write("plain", (1, 1, 1, 1), ONE, deck={"model__attention": "reference"})
         full = self.write("full", (1, 1, 1, 1), ONE | {"backward": 85.0},
                           deck={"model__attention": "reference", "memory__recompute": "full"})
@@ -122,7 +122,7 @@ class Sections(ReportTest):
     def test_an_optimization_without_a_pair_claims_nothing(self) -> None:
         page = self.page(self.write("a", (1, 1, 1, 1), ONE, deck={"memory__recompute": "selective"}))
 
-        self.assertIn("Used by 1 of 1 layout; no two runs differ in it alone, so these figures do not tell its "
+        self.assertIn("Used by 1 of 1 layout; no two runs differ in it alone, so these figures do not show its "
                       "effect.", page)
 
     def test_the_setup_opens_the_report(self) -> None:

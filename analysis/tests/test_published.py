@@ -255,7 +255,7 @@ class Command(CommandTest):
         self.assertAlmostEqual(a100["peak_flops"]["bf16"], 312e12, delta=1e3)
         self.assertEqual(a100["collectives"][0][4], 4.5)
 
-    def test_missing_files_are_told(self) -> None:
+    def test_missing_files_are_reported(self) -> None:
         absent = self.folder / "absent"
         self.expect_error("published", "--binary", self.binary, "--machine", absent, says="cannot read the machine file")
         self.expect_error("published", "--machine", self.machine, "--binary", absent, says="jobs/build.sh")
@@ -264,7 +264,7 @@ class Command(CommandTest):
             self.machine.write_text(text)
             self.expect_error(*self.words(), says="no machine file")
 
-    def test_wrong_rows_are_told(self) -> None:
+    def test_wrong_rows_are_reported(self) -> None:
         for changes, says in (({"family": "bert"}, "family 'bert' is not one of gpt2, llama"),
                               ({"gpus": "7"}, "is 1, gpus is 7"), ({"microbatch": "5"}, "no multiple"),
                               ({"measured": "-1"}, "measured -1 is not above 0"), ({"layers": "many"}, "not a number"),
@@ -277,7 +277,7 @@ class Command(CommandTest):
         (self.folder / "rows.csv").write_text("number\n1\n")
         self.expect_error(*self.words("--rows", self.folder / "rows.csv"), says="no column 'source'")
 
-    def test_what_the_program_says_is_told(self) -> None:
+    def test_what_the_program_says_is_reported(self) -> None:
         self.expect_error(*self.words("--rows", self.table({35}, gpus_per_node="3")), says="there are no nodes of 3")
         self.binary.write_text("#!/bin/sh\n", encoding="utf-8")
         self.expect_error(*self.words("--rows", self.table({35})), says="predicts no step_seconds")

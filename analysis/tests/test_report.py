@@ -205,7 +205,7 @@ class Traffic(ReportTest):
                       page)
         self.assertNotIn("threads per rank (", out)
 
-    def test_other_threads_are_told_and_not_joined(self) -> None:
+    def test_other_threads_are_reported_and_not_joined(self) -> None:
         run = self.write("two", (2, 1, 1, 1), TWO, threads=1)
         write_scaled(run, (2, 1, 1, 1), TWO, start="start_0002", threads=2)
 
@@ -374,7 +374,7 @@ class Groups(ReportTest):
                 self.assertEqual(self.kinds(content), [("single", ["one"]), ("single", [name])])
                 self.assertRegex(out, f"group 2 is not compared with group 1: .*{reason}")
 
-    def test_a_base_that_a_group_lacks_is_told(self) -> None:
+    def test_a_base_that_a_group_lacks_is_reported(self) -> None:
         runs = [self.write("two", (2, 1, 1, 1), TWO), self.write("four", (4, 1, 1, 1), FOUR),
                 self.write("wide", (1, 1, 1, 1), ONE, deck={"model__width": 256})]
 
@@ -456,10 +456,10 @@ class Metrics(ReportTest):
         out, content = self.report(run)
 
         self.assertEqual([row["mfu"] for row in content["groups"][0]["rows"]], [0.5, 0.25])
-        told = "MFU on CPUs is a share of the rate that each start measured"
-        self.assertIn(told, out)
+        reported = "MFU on CPUs is a share of the rate that each start measured"
+        self.assertIn(reported, out)
         page = (self.output / "report.html").read_text(encoding="utf-8")
-        self.assertIn(told, page)
+        self.assertIn(reported, page)
         self.assertIn("<p>2 layouts of 1 run in 1 group; only runs", page)
 
     def test_utilization_of_a_start_that_was_done_again_is_unknown(self) -> None:

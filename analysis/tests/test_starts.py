@@ -73,15 +73,15 @@ class Starts(CommandTest):
     def test_commands_mark_mixed_runs(self) -> None:
         run = self.write(((1, 100), {"optimizer__lr": 0.003}), ((101, 200), {"optimizer__lr": 0.01})).path
         write_metrics(run, [metrics_row(step) for step in range(1, 201)])
-        told = "run: mixed: optimizer.lr 0.003 -> 0.01 at step 101"
+        reported = "run: mixed: optimizer.lr 0.003 -> 0.01 at step 101"
 
-        self.assertIn(told, run_command("summary", run)[1])
+        self.assertIn(reported, run_command("summary", run)[1])
         for command in ("learning", "time", "report"):
             with self.subTest(command):
                 code, out, err = run_command(command, run, "--output", self.output)
                 self.assertEqual((code, err), (0, ""))
-                self.assertIn(told, out)
-        self.assertIn(told, (self.output / "learning.txt").read_text())
+                self.assertIn(reported, out)
+        self.assertIn(reported, (self.output / "learning.txt").read_text())
 
     def test_a_damaged_deck_of_a_start_is_named(self) -> None:
         run: Path = self.write(((1, 100), {}), ((101, 200), {})).path

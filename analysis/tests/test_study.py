@@ -103,9 +103,9 @@ class Expansion(StudyTest):
 
         self.assertEqual([point.name for point in expand(study, "")], ["ranks_1-a_b", "ranks_2-a_b"])
         self.assertEqual(study.content["axes"], {"ranks": [1, 2], "size": {"a, b": {"model.context": 8}}})
-        for words, told in (("size=[d]", "has no value `d`; it has a, b, c"), ("depth=[1]", "`depth` is no axis"),
-                            ("ranks=2", "expected AXIS=[VALUE,...]")):
-            with self.assertRaisesRegex(UserError, re.escape(told)):
+        for words, reported in (("size=[d]", "has no value `d`; it has a, b, c"), ("depth=[1]", "`depth` is no axis"),
+                                ("ranks=2", "expected AXIS=[VALUE,...]")):
+            with self.assertRaisesRegex(UserError, re.escape(reported)):
                 read_study(path, values=[words])
 
     def test_what_a_study_must_not_say(self) -> None:
@@ -160,17 +160,17 @@ class Expansion(StudyTest):
 
     def test_the_documents_count_the_points_of_every_study(self) -> None:
         os.chdir(ROOT)
-        told: dict[str, tuple[int, int]] = {}
+        reported: dict[str, tuple[int, int]] = {}
         for line in Path("docs/studies.md").read_text(encoding="utf-8").splitlines():
             names = re.findall(r"`(\w+)\.yaml`", line.split("|")[1]) if line.startswith("| `") else []
             counts = [[int(number) for number in cell.split(",")] for cell in line.split("|")[3:5]] if names else []
             for index, name in enumerate(names):
-                told[name] = (counts[0][index % len(counts[0])], counts[1][index % len(counts[1])])
+                reported[name] = (counts[0][index % len(counts[0])], counts[1][index % len(counts[1])])
         paths = sorted(Path("inputs/studies").glob("*.yaml"))
         found = {path.stem: tuple(len(expand(read_study(path, small), str(path))) for small in (False, True))
                  for path in paths}
 
-        self.assertEqual(told, found)
+        self.assertEqual(reported, found)
 
 
 class Running(StudyTest):
@@ -430,7 +430,7 @@ class AllStudies(StudyTest):
             self.assertRegex(out, rf"(?m)^{path.stem} ")
 
 
-class Telling(StudyTest):
+class Reporting(StudyTest):
     def test_columns_have_the_numbers_that_were_measured(self) -> None:
         self.write(tables=[
             {"title": "Times", "across": "model.context", "columns": ["step_seconds", "speed_up", "efficiency"]},
@@ -507,7 +507,7 @@ class Telling(StudyTest):
         self.assertRegex(out, r"(?m)^context  predicted memory \(GiB\)  predicted memory, change \(%\)$")
         self.assertRegex(out, r"(?m)^20480 +20\.00 +255,900\.0$")
 
-    def test_a_half_run_study_is_told_as_far_as_it_is(self) -> None:
+    def test_a_half_run_study_is_reported_as_far_as_it_is(self) -> None:
         self.write(axes={"ranks": [1, 2]})
         self.run_study("--only", "ranks_2")
 

@@ -196,7 +196,7 @@ class Arrivals(CommandTest):
             self.assertAlmostEqual(split.wait_seconds, wait, places=7)
             self.assertAlmostEqual(split.transfer_seconds, 4e-3, places=7)
 
-    def test_what_no_rank_measured_is_told(self) -> None:
+    def test_what_no_rank_measured_is_reported(self) -> None:
         for path in self.start.glob("*.h5"):
             with h5py.File(path, "r+") as file:
                 file["groups/data/arrival_seconds"][...] = np.nan
@@ -282,7 +282,7 @@ class Memory(CommandTest):
         self.assertEqual((timeline.rank, timeline.name), (1, "run step 5"))
         self.assertEqual(timeline.peak()[0], 4 * MIB)
 
-    def test_a_figure_of_a_run_says_what_its_deck_tells_and_nothing_that_is_not_drawn(self) -> None:
+    def test_a_figure_of_a_run_says_what_its_deck_reports_and_nothing_that_is_not_drawn(self) -> None:
         write_traced(self.folder / "run")
         write_deck(self.folder / "run", model__context=64, train__microbatch=4)
         timeline = read(self.folder / "run")

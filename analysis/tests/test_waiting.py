@@ -97,7 +97,7 @@ class Waiting(CommandTest):
 
         self.assertEqual([round(part["wait"], 9) for part in self.parts()], [0.0, 0.0])
 
-    def test_what_cpu_ranks_tell_stands(self) -> None:
+    def test_what_cpu_ranks_report_stands(self) -> None:
         self.late_rank("cpu")
 
         self.assertEqual([round(part["reduce exposed"], 9) for part in self.parts()], [4.0, 1.0])

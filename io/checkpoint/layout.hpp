@@ -37,7 +37,7 @@ struct FileLayout {
   std::vector<StructureBlock> structure;  ///< ascending, without the raw data
 };
 
-/// Lets HDF5 lay out a file with this head and these datasets and tells the offset of everything.
+/// Lets HDF5 lay out a file with this head and these datasets and reports the offset of everything.
 /// HDF5 works on a sparse file in memory and never touches the disk: it has no crash consistency,
 /// and version 1.10 crashes at exit when a close failed for lack of space. Who calls writes the
 /// structure and the data with calls whose errors can be trusted. No dataset is empty. Throws

@@ -52,13 +52,13 @@ bool is_temporary(const std::string& name) {
 /// well.
 bool attempt(const std::function<void()>& work) {
   static std::mutex mutex;
-  static std::set<std::string> told;
+  static std::set<std::string> reported;
   try {
     work();
     return true;
   } catch (const Error& error) {
     const std::lock_guard lock(mutex);
-    const bool is_new = told.insert(error.what()).second;
+    const bool is_new = reported.insert(error.what()).second;
     if (is_new) log::warn(fmt::format("{}; it stays until it can be removed", error.what()));
     return false;
   }

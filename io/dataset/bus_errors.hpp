@@ -9,8 +9,8 @@ namespace hyperslab::io {
 
 /// As long as this lives, a SIGBUS at an address of a mapped file, which the kernel sends if the
 /// file no longer reaches it, writes one line with the file's path to stderr, lets the watchdog
-/// tell the other ranks, and ends the process with ExitCode::data; every other SIGBUS is left to
-/// who handled it before. Of more than 16,384 files at once the last are not known.
+/// report to the other ranks, and ends the process with ExitCode::data; every other SIGBUS is left
+/// to who handled it before. Of more than 16,384 files at once the last are not known.
 class BusErrorLine {
  public:
   /// `kind`: what the line calls the file, "token file".

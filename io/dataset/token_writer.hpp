@@ -22,7 +22,7 @@ class TokenWriter {
   TokenWriter(const std::string& path, const VocabularyRecord& vocabulary);
 
   /// Throws Error(storage) if writing fails, an internal Error for ids outside the vocabulary,
-  /// and Error(data) before a .bin has more tokens than its header can tell: 2^31 - 1.
+  /// and Error(data) before a .bin has more tokens than its header can hold: 2^31 - 1.
   void append(std::span<const std::int32_t> ids);
   /// Completes and renames the file; returns its tokens.
   std::int64_t finish();

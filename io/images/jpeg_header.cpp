@@ -123,7 +123,7 @@ void require_few_scans(const ImageHeader& header, Segments& segments) {
              fmt::format("{} scans of {} x {}", scans, header.width, header.height));
 }
 
-/// A cut file has no end. Decoders on a GPU take it and leave the rest grey; libjpeg tells.
+/// A cut file has no end. Decoders on a GPU take it and leave the rest grey; libjpeg reports it.
 bool ends_with_its_mark(std::span<const std::byte> bytes) {
   return bytes.size() >= 2 && byte_at(bytes, bytes.size() - 2) == 0xFF &&
          byte_at(bytes, bytes.size() - 1) == kEndOfImage;

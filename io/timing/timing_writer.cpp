@@ -169,7 +169,7 @@ TimingWriter::~TimingWriter() {
     const std::string failure = impl_->write();
     if (failure.empty()) return;
     log::warn(fmt::format("{}: {} row(s) are lost ({})", impl_->path, impl_->waiting, failure));
-  } catch (...) {  // NOLINT(bugprone-empty-catch): no memory is left to tell it with
+  } catch (...) {  // NOLINT(bugprone-empty-catch): no memory is left to report it with
   }
 }
 

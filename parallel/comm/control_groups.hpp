@@ -15,7 +15,7 @@ struct ControlGroup {
 
 /// The groups of a process that can hold limits of `controller` ("cpu", "memory"), versions 1 and
 /// 2, and the groups above them, from its folder in /proc; the innermost first. Folders may be
-/// missing; empty if the system does not tell.
+/// missing; empty if the system does not report it.
 [[nodiscard]] std::vector<ControlGroup> control_groups(
     const std::string& controller, const std::string& process_folder = "/proc/self");
 

@@ -28,7 +28,7 @@
 namespace hyperslab::comm {
 namespace {
 
-/// Cores that a process may run on; 0: this one. Empty if the system does not tell.
+/// Cores that a process may run on; 0: this one. Empty if the system does not report it.
 std::vector<int> affinity(pid_t process) {
   constexpr int kMostCores = 1 << 20;
   for (int count = 1024; count <= kMostCores; count *= 2) {

@@ -13,7 +13,7 @@ namespace hyperslab::comm {
 [[nodiscard]] CoreLimits core_limits(const std::string& host);
 
 /// Quotas of the control groups of a process (versions 1 and 2) and of the groups above them, from
-/// its folder in /proc; empty if the system does not tell.
+/// its folder in /proc; empty if the system does not report it.
 [[nodiscard]] std::vector<CpuQuota> cpu_quotas(const std::string& process_folder = "/proc/self");
 
 /// OMP_NUM_THREADS, or the first number of its list; 0 if it is not set or no number.
@@ -28,7 +28,7 @@ namespace hyperslab::comm {
 [[nodiscard]] CoreLimits limits_of_text(const std::string& text);
 
 /// Ranks that the launcher started on this machine, by its environment variables; 0: they do not
-/// tell. Needs no MPI.
+/// report them. Needs no MPI.
 [[nodiscard]] int launched_ranks_here();
 
 /// True if there seem to be more ranks here than cores, as far as it can be known before MPI_Init:

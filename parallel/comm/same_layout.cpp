@@ -57,13 +57,13 @@ std::string layout_difference(MPI_Comm group, const std::string& communicator, c
   const Hashes most = reduced(hashes, MPI_MAX, group, communicator);
   const auto first = std::ranges::mismatch(least, most).in1 - least.begin();
   if (first == std::ssize(least)) return {};
-  std::string told;
+  std::string reported;
   int member = 0;
   for (const Text& text : gathered(texts[static_cast<std::size_t>(first)], group, communicator)) {
-    told += fmt::format("{} member {} has {}", member == 0 ? "" : ",", member, text.data());
+    reported += fmt::format("{} member {} has {}", member == 0 ? "" : ",", member, text.data());
     ++member;
   }
-  return fmt::format("their arenas {} differ:{}", arena.name(), told);
+  return fmt::format("their arenas {} differ:{}", arena.name(), reported);
 }
 
 }  // namespace hyperslab::comm

@@ -60,7 +60,7 @@ class Watchdog::Guard : private Clients::Owner {
   void on_monitor_frame(Monitor& monitor, const Frame& frame);
   [[nodiscard]] bool is_active_monitor() const;
   [[nodiscard]] bool has_break() const;
-  [[nodiscard]] const Status& told() const;
+  [[nodiscard]] const Status& reported() const;
   [[nodiscard]] bool is_news() const;
   [[noreturn]] void end_on_request();
   [[noreturn]] void end_job(const Diagnosis& diagnosis);

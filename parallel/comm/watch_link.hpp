@@ -73,7 +73,7 @@ class Connection {
   [[nodiscard]] bool is_open() const { return static_cast<bool>(socket_); }
   void close() { socket_.close(); }
   void send(const Packet& packet);
-  /// Tells the other side that no packet follows.
+  /// Reports to the other side that no packet follows.
   void finish();
   /// True if another packet has arrived whole, which `packet` then is; closes if the other side
   /// did.

@@ -155,7 +155,7 @@ void Watchdog::Guard::run() {
       const Diagnosis diagnosis = diagnose(peers_, limits_, now_);
       if (diagnosis.ends_job) end_job(diagnosis);
     }
-    const double first_steps = told().ended_step == 0 ? kFirstStepLookSeconds : interval_;
+    const double first_steps = reported().ended_step == 0 ? kFirstStepLookSeconds : interval_;
     wait(std::min({next - now_, first_steps, has_break() ? limits_.grace / 5 : interval_}));
     receive();
   }
@@ -182,15 +182,15 @@ Frame Watchdog::Guard::frame_of(Notice notice) const {
 }
 
 /// The report that this rank has sent.
-const Status& Watchdog::Guard::told() const {
+const Status& Watchdog::Guard::reported() const {
   return peers_[static_cast<std::size_t>(rank_)].status;
 }
 
 /// True if the first step began or ended since: the timeout depends on it.
 bool Watchdog::Guard::is_news() const {
   const Activity& activity = flight_recorders_->activity();
-  return (told().step == 0 && activity.step > 0) ||
-         (told().ended_step == 0 && activity.ended_step > 0);
+  return (reported().step == 0 && activity.step > 0) ||
+         (reported().ended_step == 0 && activity.ended_step > 0);
 }
 
 /// Monitors and clients learn how far this rank is.

@@ -231,7 +231,7 @@ void Bench::watch_kernels() {
   });
 }
 
-/// One more step, whose marks tell when memory is in use.
+/// One more step, whose marks report when memory is in use.
 void Bench::trace_memory() {
   op_profiler_.reset();
   world_.barrier();

@@ -389,7 +389,7 @@ void add_options(Arguments& args) {
       "python3 -m analysis memory")(
       "ranges", "name phases and layers for NVIDIA's profilers (NVTX); graphs off")(
       "cold",
-      "no warm-up: setup, plan building and first calls fall into step 1, which is also told "
+      "no warm-up: setup, plan building and first calls fall into step 1, which is also reported "
       "apart")("each", "print the time of every measured step")(
       "json", po::value<std::string>(), "also write all figures, every step, to this file")(
       "samples", po::value<std::string>(),

@@ -233,7 +233,7 @@ class Figures {
     description_ = evaluator.description();
     if (world_.rank() == 0) files_ = evaluator.files();
     if (text_ || of_images() || world_.rank() != 0) return;
-    log::info("no bits per byte: the deck has no data.vocabulary that tells the bytes of a token");
+    log::info("no bits per byte: the deck has no data.vocabulary that gives the bytes of a token");
   }
   void add(const eval::Result& result) {
     const bool words = how_.args.has("words");

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t kMebibyte = std::size_t{1} << 20;
 
-/// Bytes that are mapped; 0 if the system does not tell.
+/// Bytes that are mapped; 0 if the system does not report it.
 std::size_t used_bytes() {
   std::array<char, 64> text{};
   const int file = ::open("/proc/self/statm", O_RDONLY | O_CLOEXEC);

@@ -34,7 +34,7 @@ void log_if_cuda_failed(int status, std::string_view who, std::string_view call)
   (void)cudaGetLastError();
   try {
     log::failed_close(who, call, text_of(static_cast<cudaError_t>(status)));
-  } catch (...) {  // NOLINT(bugprone-empty-catch): there is no one left to tell
+  } catch (...) {  // NOLINT(bugprone-empty-catch): there is no one left to report to
   }
 }
 

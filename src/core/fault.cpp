@@ -137,15 +137,15 @@ void read(const std::string& entry, Fault& fault) {
 }
 
 /// In one write and without a lock, as the process may end right after.
-void tell(const Fault& fault, std::string_view point, const std::string& subject,
-          std::int64_t match) {
+void report(const Fault& fault, std::string_view point, const std::string& subject,
+            std::int64_t match) {
   const std::string line = fmt::format(
       "fault on purpose ({}): rank {} step {} {}{}{}, occurrence {}\n", fault.text, own_rank.load(),
       own_step.load(), point, subject.empty() ? "" : " of ", subject, match);
   (void)!::write(STDERR_FILENO, line.data(), line.size());
 }
 
-/// The fault that strikes here and now, which it has told; null if none does.
+/// The fault that strikes here and now, which it has reported; null if none does.
 Fault* strike(std::string_view name, const std::string& subject) {
   const auto point = std::ranges::find(points(), name, &Point::name);
   require(point != points().end(), "a fault point that is not in the table");
@@ -159,7 +159,7 @@ Fault* strike(std::string_view name, const std::string& subject) {
     const std::int64_t match = ++fault.matches;
     if (found != nullptr || (fault.nth != kAny && fault.nth != match)) continue;
     found = &fault;
-    if (match == 1 || match == fault.nth) tell(fault, name, subject, match);
+    if (match == 1 || match == fault.nth) report(fault, name, subject, match);
   }
   return found;
 }

@@ -36,7 +36,7 @@ void error(const std::string& text) { logger().error(printable(text, true)); }
 void failed_close(std::string_view who, std::string_view call, std::string_view text) noexcept {
   try {
     warn(std::string(who) + ": " + std::string(call) + " failed: " + std::string(text));
-  } catch (...) {  // NOLINT(bugprone-empty-catch): there is no one left to tell
+  } catch (...) {  // NOLINT(bugprone-empty-catch): there is no one left to report to
   }
 }
 

@@ -15,7 +15,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::size_t kSlots = 64;  // calls at once; more are not told
+constexpr std::size_t kSlots = 64;  // calls at once; more are not reported
 constexpr std::size_t kMostOfPath = 80;
 constexpr auto kSlow = std::chrono::milliseconds(500);
 

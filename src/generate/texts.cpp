@@ -153,7 +153,7 @@ void Generator::Texts::take(std::size_t id, Choice choice, std::span<const float
   Text& text = texts_.at(id);
   bool goes_on = false;
   try {
-    goes_on = !choice.error && tell(text, choice.token, logits, stats);
+    goes_on = !choice.error && report(text, choice.token, logits, stats);
   } catch (...) {
     choice.error = std::current_exception();
   }
@@ -164,8 +164,8 @@ void Generator::Texts::take(std::size_t id, Choice choice, std::span<const float
                : ended.listener->end(ended.number);
 }
 
-bool Generator::Texts::tell(Text& text, std::int32_t token, std::span<const float> logits,
-                            GenerateStats& stats) {
+bool Generator::Texts::report(Text& text, std::int32_t token, std::span<const float> logits,
+                              GenerateStats& stats) {
   text.tokens.push_back(token);
   text.sampler->see({&token, 1});
   const bool is_stop = text.options.stops_at(token);

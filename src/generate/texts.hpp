@@ -23,7 +23,7 @@ class Generator::Texts {
              TokenListener& listener);
   bool step(GenerateStats& stats);
   void abandon(const std::exception_ptr& error);
-  /// Ends all texts; no one is told.
+  /// Ends all texts; nothing is reported.
   void forget();
   [[nodiscard]] Scheduler& scheduler() { return scheduler_; }
 
@@ -49,7 +49,7 @@ class Generator::Texts {
                                            TextModel::Wanted wanted);
   void take(std::size_t id, Choice choice, std::span<const float> logits, GenerateStats& stats);
   [[nodiscard]] std::int32_t next_token(Text& text, std::size_t row, TextModel::Wanted wanted);
-  bool tell(Text& text, std::int32_t token, std::span<const float> logits, GenerateStats& stats);
+  bool report(Text& text, std::int32_t token, std::span<const float> logits, GenerateStats& stats);
 
   TextModel& model_;
   Scheduler scheduler_;

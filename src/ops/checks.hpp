@@ -64,8 +64,8 @@ void require_shard(const VocabularyShard& shard, Dim size, std::string_view what
 /// partial sums on a GPU.
 void plan_partials(Context& ctx, std::string_view op, std::size_t cuda_bytes);
 
-/// Tells the recorder's observer of ops, if there is one, that an op begins now; dispatch() tells
-/// it the end.
+/// Reports to the recorder's observer of ops, if there is one, that an op begins now; dispatch()
+/// reports the end to it.
 void begin_op(Context& ctx, std::string_view op);
 /// An op that a GPU does at once with others, from its beginning to its end, as dispatch() has it.
 class OpScope {

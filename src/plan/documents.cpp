@@ -88,7 +88,7 @@ void leave_out_documents(Plan& plan, const train::Config& config, const KeyShare
     for (Operation& op : step) {
       const double gemms = gemms_of(op);
       if (gemms == 0) continue;
-      // The list does not name layers: the nearer share tells whether this one has a window.
+      // The list does not name layers: the nearer share shows whether this one has a window.
       const bool in_window = seen_by(op, gemms, T) < (of_window + kSeenWithoutWindow) / 2;
       const double left = op.size.flops * (in_window ? shares.windowed : shares.all);
       hidden += op.size.flops - left;

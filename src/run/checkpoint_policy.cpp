@@ -77,9 +77,9 @@ bool CheckpointPolicy::may_save(std::int64_t step, bool at_end) {
   const FiniteSteps::Save save =
       finite_.decide(at_end, parts_.start.config.precision.compute == Precision::fp16);
   if (save == FiniteSteps::Save::now) return true;
-  const bool told =
+  const bool reported =
       save == FiniteSteps::Save::later && (was_due || step == parts_.data.last_step());
-  if (!parts_.start.is_first() || told) return false;
+  if (!parts_.start.is_first() || reported) return false;
   parts_.records.finish_line();
   if (save == FiniteSteps::Save::later) {
     log::warn(fmt::format("step {} was not finite: its checkpoint waits for a finite step", step));
@@ -183,17 +183,17 @@ void CheckpointPolicy::finish_save() {
 void CheckpointPolicy::wait_for_save() {
   const double start = now_seconds();
   finish_save();
-  tell_wait(now_seconds() - start);
+  report_wait(now_seconds() - start);
   require_good_saves();
 }
 
 /// Rank 0 reports once that the disk is too slow for the deck.
-void CheckpointPolicy::tell_wait(double seconds) {
-  constexpr double kWorthTelling = 1;
+void CheckpointPolicy::report_wait(double seconds) {
+  constexpr double kWorthReporting = 1;
   const io::CheckpointConfig& config = parts_.start.config.checkpoint;
   const bool is_at_end = newest_.step + config.every > parts_.data.last_step();
-  if (seconds < kWorthTelling || is_at_end || !parts_.start.is_first()) return;
-  if (std::exchange(wait_told_, true)) return;
+  if (seconds < kWorthReporting || is_at_end || !parts_.start.is_first()) return;
+  if (std::exchange(wait_reported_, true)) return;
   parts_.records.finish_line();
   log::warn(
       fmt::format("training waited {:.1f} s for the checkpoint of step {}, which took {:.1f} "

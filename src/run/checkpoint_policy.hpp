@@ -75,7 +75,7 @@ class CheckpointPolicy {
   void take(const SaveOutcome& outcome);
   void take_of_memory(const SaveOutcome& outcome);
   void wait_for_save();
-  void tell_wait(double seconds);
+  void report_wait(double seconds);
   void end_pause(double start);
   void require_good_saves() const;
   [[nodiscard]] std::optional<std::int64_t> newest_proven(
@@ -89,7 +89,7 @@ class CheckpointPolicy {
   FiniteSteps finite_;
   std::unique_ptr<train::SnapshotBuffer> buffer_;  ///< null: saves are written at once
   CheckpointWriter writer_;
-  bool wait_told_ = false;
+  bool wait_reported_ = false;
   std::set<std::string> memory_failures_;  ///< reported since a save in memory went well
   SaveOutcome newest_;                     ///< the newest save to the disk that ended
   int failures_ = 0;                       ///< newest saves that storage refused

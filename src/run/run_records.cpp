@@ -143,7 +143,7 @@ void RunRecords::record(std::int64_t step, const StepTimes& times) {
 }
 
 /// On a GPU the host sees neither calls that a graph repeats, whose number is the plan's, nor what
-/// a stream waits for, which phases tell of the groups of three axes and the world's.
+/// a stream waits for, which phases report of the groups of three axes and the world's.
 void RunRecords::account_on_gpu(io::TimingRow& row) const {
   constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
   const auto waits = [&](comm::GroupRole role) {

@@ -92,8 +92,8 @@ class Spikes {
   /// Goes on from a checkpoint; `text` may be empty. Steps to leave out are added to those that are
   /// known. Throws Error(checkpoint) if the text cannot be read.
   void restore(const std::string& text);
-  /// For the run's directory, which tells a start that resumes from before a step what to leave
-  /// out.
+  /// For the run's directory, which reports to a start that resumes from before a step what to
+  /// leave out.
   [[nodiscard]] std::string left_out_text() const;
   void add_left_out(const std::string& text);
 

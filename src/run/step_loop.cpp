@@ -18,7 +18,7 @@ namespace hyperslab::run {
 namespace {
 
 constexpr std::int64_t kLag = 2;               // the host acts on step s at the start of step s + 2
-constexpr int kMostToldSpikes = 3;             // under the policy log
+constexpr int kMostReportedSpikes = 3;         // under the policy log
 constexpr std::int64_t kStepsBeforeSpike = 3;  // a checkpoint that is newer may share its cause
 
 }  // namespace
@@ -162,9 +162,9 @@ void StepLoop::note_stop_request() {
 /// Collective. What is done about a spike besides what was done before its update; whether training
 /// goes back for it.
 bool StepLoop::goes_back_for(const Spikes::Spike& spike) {
-  if (spike.left_out) tell(spike, "its batch is left out");
+  if (spike.left_out) report(spike, "its batch is left out");
   if (spike.left_out || parts_.spikes.policy() != train::SpikePolicy::roll_back) {
-    if (!spike.left_out) tell(spike, "training goes on");
+    if (!spike.left_out) report(spike, "training goes on");
     return false;
   }
   const train::SpikeConfig& config = parts_.start.config.spikes;
@@ -178,8 +178,8 @@ bool StepLoop::goes_back_for(const Spikes::Spike& spike) {
   }
   const auto target = parts_.checkpoints.newest_up_to(spike.step - kStepsBeforeSpike);
   if (!target) {
-    tell(spike, fmt::format("training goes on: no checkpoint is {} steps older or more",
-                            kStepsBeforeSpike));
+    report(spike, fmt::format("training goes on: no checkpoint is {} steps older or more",
+                              kStepsBeforeSpike));
     return false;
   }
   parts_.spikes.go_back_for(spike.step);
@@ -187,7 +187,7 @@ bool StepLoop::goes_back_for(const Spikes::Spike& spike) {
     if (!parts_.start.is_first()) return;
     io::write_text_file(left_out_path(parts_.start), parts_.spikes.left_out_text());
   });
-  tell(spike, fmt::format("training goes back to step {} and leaves the batch out", *target));
+  report(spike, fmt::format("training goes back to step {} and leaves the batch out", *target));
   roll_back_ = target;
   return true;
 }
@@ -202,10 +202,10 @@ std::string deviation(double z) {
 
 }  // namespace
 
-void StepLoop::tell(const Spikes::Spike& spike, const std::string& what) {
+void StepLoop::report(const Spikes::Spike& spike, const std::string& what) {
   if (!parts_.start.is_first()) return;
   const bool only_logs = parts_.spikes.policy() == train::SpikePolicy::log;
-  if (only_logs && ++told_spikes_ > kMostToldSpikes) return;
+  if (only_logs && ++reported_spikes_ > kMostReportedSpikes) return;
   parts_.records.finish_line();
   const SpikeDetector::Verdict& verdict = spike.verdict;
   log::warn(fmt::format(
@@ -214,7 +214,7 @@ void StepLoop::tell(const Spikes::Spike& spike, const std::string& what) {
       verdict.begins_anew
           ? fmt::format("; {} in a row: the statistics begin again", SpikeDetector::kMostInARow)
           : ""));
-  if (only_logs && told_spikes_ == kMostToldSpikes) {
+  if (only_logs && reported_spikes_ == kMostReportedSpikes) {
     log::info("further spikes are only recorded (metrics.jsonl, column spike)");
   }
 }

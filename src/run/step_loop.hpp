@@ -51,7 +51,7 @@ class StepLoop {
   void sample(std::int64_t step);
   void note_stop_request();
   bool goes_back_for(const Spikes::Spike& spike);
-  void tell(const Spikes::Spike& spike, const std::string& what);
+  void report(const Spikes::Spike& spike, const std::string& what);
   void name_bad_numbers(const train::Trainer::StepArgs& args);
 
   Parts parts_;
@@ -60,7 +60,7 @@ class StepLoop {
   std::int64_t collected_;  // the newest step whose result the host has read
   TargetCheck targets_;
   std::optional<std::int64_t> roll_back_;
-  int told_spikes_ = 0;
+  int reported_spikes_ = 0;
   bool stop_ = false;
   bool newest_is_bad_ = false;  // the newest step that was looked at had numbers not finite
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a trainer tells of its numbers when something may be wrong with them.
+// What a trainer reports of its numbers when something may be wrong with them.
 #include <algorithm>
 #include <cmath>
 #include <cstring>

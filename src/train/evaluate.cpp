@@ -66,7 +66,7 @@ class ToListeners {
     host_scores_ = Tensor(Device::cpu, scores_.dtype(), scores_.shape());
   }
   /// Hands over the newest microbatch, whose first sample is `first`.
-  void tell(std::int64_t first) {
+  void report(std::int64_t first) {
     if (logits_) {
       logits_->copy_to_host();
       calls_.logits(first, logits_->logits(), logits_->labels());
@@ -123,7 +123,7 @@ Evaluation Trainer::evaluate(const io::Samples& samples, std::int64_t count, com
     mine.tokens += sums[ops::kSumTokens];
     mine.correct += sums[ops::kSumCorrect];
     mine.correct5 += sums[ops::kSumCorrect5];
-    if (listeners) listeners->tell(chunk * microbatch());
+    if (listeners) listeners->report(chunk * microbatch());
   }
   evaluation_->finish(*ctx_);
   return {world.sum(mine.loss_sum), world.sum(mine.tokens), world.sum(mine.correct),

@@ -27,7 +27,8 @@ class GroupMeter {
   /// GPUs: see Communicator::record_operations. The recorder must outlive the meter.
   void record_operations(Recorder& recorder);
   void begin_step();
-  /// Takes the seconds that devices have told so far. Between two steps: they belong to neither.
+  /// Takes the seconds that devices have reported so far. Between two steps: they belong to
+  /// neither.
   void collect();
   /// Calls collect(), and keeps the traffic since begin_step().
   void end_step(std::int64_t step);

@@ -154,7 +154,7 @@ TEST(BenchKernels, SumOverPhases) {
   EXPECT_EQ(bench::BenchKernels().top(Phase::forward), nullptr);
 }
 
-TEST(BenchKernels, TellLeastMedianMostAndDeviationOfCalls) {
+TEST(BenchKernels, ReportLeastMedianMostAndDeviationOfCalls) {
   const std::vector<KernelTime> times = {{"gemm", Phase::forward, 2, 4.0, {1.0, 3.0}},
                                          {"gemm", Phase::backward, 2, 10.0, {2.0, 8.0}},
                                          {"add", Phase::forward, 1, 0.5, {0.5}}};

@@ -25,7 +25,7 @@ std::string difference(const AllTaken& taken, std::size_t arena_bytes = 4096) {
 }
 
 /// The first and the last rank's part of the message.
-auto tells(const std::string& first, const std::string& last) {
+auto reports(const std::string& first, const std::string& last) {
   return AllOf(HasSubstr("member 0 has " + first + ","),
                HasSubstr("member " + std::to_string(world().size() - 1) + " has " + last));
 }
@@ -45,10 +45,10 @@ TEST(SameLayout, NamesTheFirstAllocationThatDiffersOnAllMembers) {
       difference(is_last() ? AllTaken{{10, "a"}, {10, "b"}} : AllTaken{{10, "b"}, {10, "a"}});
 
   EXPECT_THAT(by_size, HasSubstr("their arenas scratch differ:"));
-  EXPECT_THAT(by_size,
-              tells("602 bytes at byte 256 for attention", "600 bytes at byte 256 for attention"));
-  EXPECT_THAT(by_name, tells("20 bytes at byte 0 for head", "20 bytes at byte 0 for norm"));
-  EXPECT_THAT(by_order, tells("20 bytes at byte 0 for b", "20 bytes at byte 0 for a"));
+  EXPECT_THAT(by_size, reports("602 bytes at byte 256 for attention",
+                               "600 bytes at byte 256 for attention"));
+  EXPECT_THAT(by_name, reports("20 bytes at byte 0 for head", "20 bytes at byte 0 for norm"));
+  EXPECT_THAT(by_order, reports("20 bytes at byte 0 for b", "20 bytes at byte 0 for a"));
 }
 
 TEST(SameLayout, ComparesNumbersOfAllocationsAndSizesOfArenas) {
@@ -58,8 +58,8 @@ TEST(SameLayout, ComparesNumbersOfAllocationsAndSizesOfArenas) {
       difference(is_last() ? AllTaken{{10, "norm"}} : AllTaken{{10, "norm"}, {300, "attention"}});
   const std::string by_bytes = difference({{10, "norm"}}, is_last() ? 2048 : 4096);
 
-  EXPECT_THAT(by_number, tells("600 bytes at byte 256 for attention", "the end at byte 4096"));
-  EXPECT_THAT(by_bytes, tells("the end at byte 4096", "the end at byte 2048"));
+  EXPECT_THAT(by_number, reports("600 bytes at byte 256 for attention", "the end at byte 4096"));
+  EXPECT_THAT(by_bytes, reports("the end at byte 4096", "the end at byte 2048"));
 }
 
 }  // namespace

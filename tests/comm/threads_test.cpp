@@ -301,7 +301,7 @@ class Launchers : public testing::Test {
   std::vector<std::string> names_;
 };
 
-TEST_F(Launchers, TellRanksOfThisMachine) {
+TEST_F(Launchers, ReportRanksOfThisMachine) {
   for (const char* name : {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "PMI_LOCAL_SIZE",
                            "MV2_COMM_WORLD_LOCAL_SIZE", "SLURM_STEP_TASKS_PER_NODE"}) {
     unsetenv(name);

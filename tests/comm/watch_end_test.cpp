@@ -17,7 +17,7 @@ namespace {
 using testing::AnyOf;
 using testing::Eq;
 
-TEST(WatchEnd, TellsOfThisProcess) {
+TEST(WatchEnd, ReportsOfThisProcess) {
   const auto found = comm::process_of(::getpid());
 
   ASSERT_TRUE(found);

@@ -96,7 +96,7 @@ TEST_F(WatchSession, TextOfASecretIsTheSecret) {
   EXPECT_NE(Secret::random().bytes, secret_.bytes);
 }
 
-TEST(WatchSessions, WithAnotherSecretNothingIsToldOrBelieved) {
+TEST(WatchSessions, WithAnotherSecretNothingIsReportedOrBelieved) {
   auto ends = connected();
   auto client = Session::of_client(std::move(ends[0]), Secret::random(), kClient, kMonitor);
   auto monitor = Session::of_monitor(std::move(ends[1]), Secret::random(), kMonitor);
@@ -126,14 +126,14 @@ TEST(WatchSessions, AStrangerWhoAnswersGetsNoSecretAndIsNotObeyed) {
 
   EXPECT_TRUE(frames_of(client).empty());
   client.send(status_of(kClient, 5));
-  std::vector<Packet> told;
-  for (Packet packet; ends[1].receive(packet);) told.push_back(packet);
+  std::vector<Packet> reported;
+  for (Packet packet; ends[1].receive(packet);) reported.push_back(packet);
   ends[1].send(order);
 
   EXPECT_TRUE(frames_of(client).empty());
   EXPECT_FALSE(client.is_open());
-  ASSERT_EQ(told.size(), 2);  // the hello and the proof, which fits these nonces alone
-  for (const Packet& packet : told) {
+  ASSERT_EQ(reported.size(), 2);  // the hello and the proof, which fits these nonces alone
+  for (const Packet& packet : reported) {
     EXPECT_EQ(packet.frame.status.step, 0);
     EXPECT_EQ(std::search(packet.seal.begin(), packet.seal.end(), secret.bytes.begin(),
                           secret.bytes.begin() + 8),

@@ -25,16 +25,16 @@ TEST(FailureNotice, WakesTheListenerAndWaitsForItsAnswer) {
   const int event = ::eventfd(0, EFD_CLOEXEC);
   ASSERT_GE(event, 0);
   failure_notice::listen(event);
-  std::atomic<bool> told = false;
+  std::atomic<bool> reported = false;
   std::thread listener([&] {
     pollfd waiting = {event, POLLIN, 0};
-    if (::poll(&waiting, 1, 10'000) == 1 && failure_notice::is_given()) told = true;
+    if (::poll(&waiting, 1, 10'000) == 1 && failure_notice::is_given()) reported = true;
     failure_notice::answer();
   });
 
   failure_notice::give();
 
-  EXPECT_TRUE(told);
+  EXPECT_TRUE(reported);
   listener.join();
   failure_notice::listen(-1);
   ::close(event);

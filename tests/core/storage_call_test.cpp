@@ -11,7 +11,7 @@
 namespace hyperslab {
 namespace {
 
-TEST(StorageCall, TheOldestIsToldAsLongAsItLasts) {
+TEST(StorageCall, TheOldestIsReportedAsLongAsItLasts) {
   EXPECT_EQ(oldest_storage_call(), "");
   {
     const StorageCall first("writing", "run/a");

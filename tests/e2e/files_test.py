@@ -150,7 +150,7 @@ class Checkpoint(support.Case):
         self.assertEqual([line.split(":")[0] for line in result.out.splitlines()],
                          ["run/checkpoints/step_00000010", "run/checkpoints/step_00000020"])
 
-    def test_info_tells_what_is_in_it(self):
+    def test_info_reports_what_is_in_it(self):
         result = self.run_program("checkpoint", "info", "run/checkpoints")
 
         self.assertEqual(result.code, 0, result.err)

@@ -123,7 +123,7 @@ class Memory(support.Case):
         self.assertEqual(process.returncode, 0, err)
         self.assertEqual(err.count("in memory: "), 2, err)
 
-    def test_memory_that_has_no_room_is_told_once_and_training_goes_on(self):
+    def test_memory_that_has_no_room_is_reported_once_and_training_goes_on(self):
         (self.folder / "file").write_text("in the way")
         result = self.train("no_room", *SETTINGS, "checkpoint.memory_every=2",
                             f"checkpoint.memory_directory={self.folder / 'file'}")

@@ -29,7 +29,7 @@ def write_odd_tokens(path):
 
 
 def spikes_of(run):
-    """Step -> (z-score, whether it was left out) of every line that tells of a spike."""
+    """Step -> (z-score, whether it was left out) of every line that reports a spike."""
     return {line["step"]: (line["spike"], line.get("left_out", 0)) for line in support.metrics(run) if "spike" in line}
 
 

@@ -115,7 +115,7 @@ class Published(support.Case):
             self.assertGreater(float(across[number]["predicted_step_seconds"]),
                                1.2 * float(inside[number]["predicted_step_seconds"]))
 
-    def test_what_the_program_refuses_is_told(self):
+    def test_what_the_program_refuses_is_reported(self):
         table = self.table("wrong.csv", {35}, row_35={"kv_heads": "7"})
 
         result = self.compare("--machine", self.folder / "machine.json", "--rows", table)

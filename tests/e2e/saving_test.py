@@ -112,7 +112,7 @@ class NotFinite(support.Case):
         return self.train(f"overflow{code}", *PLAIN, *settings, "checkpoint.initial=huge", "optimizer.lr=0.01",
                           "optimizer.weight_decay=210", code=code)
 
-    def test_infinite_values_are_told_once_and_end_the_run(self):
+    def test_infinite_values_are_reported_once_and_end_the_run(self):
         result = self.start_overflowing("checkpoint.every=2", "train.steps=60", code=7)
 
         self.assertEqual(result.err.count("left values in model/"), 1, result.err)
@@ -121,7 +121,7 @@ class NotFinite(support.Case):
         losses = support.column(self.folder / "overflow7", "loss")
         self.assertTrue(all(0 < loss < 1e30 for loss in losses), losses)
 
-    def test_infinite_values_at_the_end_are_told_once(self):
+    def test_infinite_values_at_the_end_are_reported_once(self):
         result = self.start_overflowing("checkpoint.every=2", "train.steps=4", code=0)
 
         self.assertEqual(result.err.count("left values in model/"), 1, result.err)
@@ -162,7 +162,7 @@ class Locks(support.Case):
             process.kill()
         process.communicate()
 
-    def test_the_second_is_refused_and_told_who_holds_it(self):
+    def test_the_second_is_refused_and_the_holder_is_reported(self):
         first = self.start_endless("both")
         host = os.uname().nodename
 
@@ -342,7 +342,7 @@ class Refusals(support.Case):
         self.run_program(*arguments, "--set", "train.steps=14")
         self.assertFalse((self.folder / "stays/checkpoints/step_00000002.tmp").exists())
 
-    def test_a_run_directory_that_is_removed_is_told(self):
+    def test_a_run_directory_that_is_removed_is_reported(self):
         process = self.start("train", "deck.yaml", *support.overrides(
             *support.ENDLESS, "run.directory=gone", "checkpoint.directory=elsewhere"))
         path = self.folder / "gone/metrics.jsonl"

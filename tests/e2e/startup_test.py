@@ -119,7 +119,7 @@ class Disks(support.Case):
         self.assertFalse((self.folder / "small200/metrics.jsonl").exists())
 
     @unittest.skipUnless(support.can_mount(), "no file system can be mounted here")
-    def test_little_room_is_told(self):
+    def test_little_room_is_reported(self):
         result = self.on_small_disk(1400, "train.steps=2", "checkpoint.keep=3")
         self.assertNotIn("there is room for", result.stderr)  # for what two steps write
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Small files beside a run or a result: where storage ends, they stay as they were, and the reason is told."""
+"""Small files beside a run or a result: where storage ends, they stay as they were, and the reason is reported."""
 
 import json
 import os

@@ -227,7 +227,7 @@ class Settings(support.Case):
             squares = sum(value ** 2 for value in json.loads(line)["gradient_norm"].values())
             self.assertAlmostEqual(math.sqrt(squares) / expected, 1, delta=1e-5)
 
-    def test_bits_per_byte_need_a_vocabulary_that_tells(self):
+    def test_bits_per_byte_need_a_vocabulary_that_gives_them(self):
         settings = ("train.steps=2", "checkpoint.every=0")
         support.write_tokens(self.folder / "beyond.bin", [1, 2, 299] * 100)
         cases = [((), None),

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Stands in for an OpenBLAS that is older than the processor; tells of every start of a program. */
+/* Stands in for an OpenBLAS that is older than the processor; reports every start of a program. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
@@ -11,7 +11,7 @@ char* openblas_get_corename(void) {
   return name;
 }
 
-__attribute__((constructor)) static void tell(void) {
+__attribute__((constructor)) static void report(void) {
   const char* kernels = getenv("OPENBLAS_CORETYPE");
   char name[16] = "";
   (void)prctl(PR_GET_NAME, name);

@@ -112,7 +112,7 @@ TEST(Generator, PromptsAreScoredTogetherAsAlone) {
   }
 }
 
-/// One that fails is told so; the others go on.
+/// The error of one that fails is reported; the others go on.
 class Fails final : public TokenListener {
  public:
   bool token(std::size_t prompt, const NextToken& /*next*/) override {

@@ -68,7 +68,7 @@ TEST(Sampler, DrawsFromTheSoftmaxOfTheTemperature) {
   }
 }
 
-TEST(Sampler, OtherProbabilitiesAreTold) {
+TEST(Sampler, OtherProbabilitiesAreReported) {
   std::vector<double> flat(kLogits.size(), 1.0 / static_cast<double>(kLogits.size()));
 
   EXPECT_GT(chi_square(counts({}, kLogits, kDraws), flat), 1000);

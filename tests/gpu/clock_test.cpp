@@ -38,7 +38,7 @@ class GpuClock : public GpuTest {
   PinnedBuffer readings_{ctx_.device(), sizeof(ClockReading) * ops::kResultRing};
 };
 
-TEST_F(GpuClock, TellsWhatOtherClocksCountedInTheStep) {
+TEST_F(GpuClock, ReportsWhatOtherClocksCountedInTheStep) {
   Tensor first = on_gpu(bytes_of(std::uint64_t{1000}));
   Tensor second = on_gpu(bytes_of(std::uint64_t{70}));
   DeviceClock fresh;
@@ -63,7 +63,7 @@ TEST_F(GpuClock, TellsWhatOtherClocksCountedInTheStep) {
   EXPECT_EQ(two.ns[static_cast<std::size_t>(Phase::wait)], 0U);
 }
 
-TEST_F(GpuClock, WithoutOtherClocksThereIsNothingToTell) {
+TEST_F(GpuClock, WithoutOtherClocksThereIsNothingToReport) {
   Tensor clock = on_gpu(bytes_of(DeviceClock()));
   ops::mark_clock(ctx_, struct_at<DeviceClock>(clock.view()), -1);
 

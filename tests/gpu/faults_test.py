@@ -92,7 +92,7 @@ class TwoHosts(two_hosts.Hosts):
                     + " ".join(f"{name}={value}" for name, value in SOCKETS.items())
                     for number, host in enumerate(two_hosts.HOSTS))
 
-    def told(self, what, code, messages, seconds):
+    def reported(self, what, code, messages, seconds):
         """Lines of the record."""
         figure(f"{what}: code {code} after {seconds:.1f} s, nothing left on either host after {self.gone:.1f} s:")
         figure(f"  {messages[0]}")
@@ -101,13 +101,13 @@ class TwoHosts(two_hosts.Hosts):
         code, messages, seconds = self.end_after_cut("cut")
 
         self.assertRegex(messages[0], rf"rank 1 .* host {two_hosts.HOSTS[1]} does not answer")
-        self.told("all links cut", code, messages, seconds)
+        self.reported("all links cut", code, messages, seconds)
 
     def test_a_cut_link_of_nccl_alone_ends_the_job(self):
         code, messages, seconds = self.end_after_cut("cut_nccl", "link1")
 
         self.assertRegex(messages[0], rf"no rank got anything done for {TIMEOUT} s: .*waits? for the device")
-        self.told("the link of NCCL cut", code, messages, seconds)
+        self.reported("the link of NCCL cut", code, messages, seconds)
 
     def test_a_killed_rank_of_the_other_host_is_named(self):
         process = self.start_on_both("rank", *support.ENDLESS)
@@ -118,7 +118,7 @@ class TwoHosts(two_hosts.Hosts):
 
         self.assertEqual(code, 137, err)
         self.assertRegex(messages[0], rf"rank 1 .* host {two_hosts.HOSTS[1]} is gone")
-        self.told("killed rank of the other host", code, messages, seconds)
+        self.reported("killed rank of the other host", code, messages, seconds)
 
 
 class OtherLayout(unittest.TestCase):

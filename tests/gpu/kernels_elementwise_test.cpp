@@ -184,7 +184,7 @@ double most_of(CView stored) {
 }
 
 /// Beside the values that the GPU stored, as those of the CPU differ from them in the last bits.
-TEST_F(GpuElementwise, GatedOnesTellTheAmaxThatTheyStore) {
+TEST_F(GpuElementwise, GatedOnesReportTheAmaxThatTheyStore) {
   Context gpu(Device::cuda);
   for (const DType dtype : kGpuTypes) {
     for (const auto& [rows, F] :

@@ -99,7 +99,7 @@ class NcclCopies : public NcclGroup {
   std::shared_ptr<void> shared_;
 };
 
-TEST_F(NcclCopies, TellWhatIsShared) {
+TEST_F(NcclCopies, ReportWhatIsShared) {
   const View inside = take(64);
   const Tensor outside = filled(DType::bf16, 64, 0);
 

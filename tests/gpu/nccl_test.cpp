@@ -383,7 +383,7 @@ TEST_F(Nccl, SplitsIntoGroupsOfAnyShape) {
   EXPECT_THROW((void)group().split(-1, 0, comm::GroupRole::other), Error);
 }
 
-TEST_F(Nccl, TellsTheDeviceTimeOfReductions) {
+TEST_F(Nccl, ReportsTheDeviceTimeOfReductions) {
   Tensor x = filled(DType::f32, 8 << 20, 1);
   GraphSegment segment;
   (void)group().collect_seconds();
@@ -407,7 +407,7 @@ TEST_F(Nccl, TellsTheDeviceTimeOfReductions) {
   EXPECT_EQ(group().collect_seconds(), 0);
 }
 
-TEST_F(Nccl, TheDeviceKeepsTheTimeThatTheHostIsTold) {
+TEST_F(Nccl, TheDeviceKeepsTheTimeThatIsReportedToTheHost) {
   const std::uint64_t* there = group().device_nanoseconds();
   if (size() == 1) {
     EXPECT_EQ(there, nullptr);
@@ -430,7 +430,7 @@ TEST_F(Nccl, TheDeviceKeepsTheTimeThatTheHostIsTold) {
   EXPECT_NEAR(group().collect_seconds(), 1e-9 * static_cast<double>(passed), 1e-9);
 }
 
-TEST_F(Nccl, TellsTheDeviceTimeOfEveryOperationIfAskedTo) {
+TEST_F(Nccl, ReportsTheDeviceTimeOfEveryOperationIfAskedTo) {
   if (size() == 1) GTEST_SKIP() << "one rank moves nothing";
   Tensor x = filled(DType::f32, 1 << 20, 1);
   Tensor all = filled(DType::f32, (1 << 20) * size(), 0);

@@ -50,7 +50,7 @@ double loss_after_learning_the_next_token(StageHarness& harness, int steps) {
   return recent;
 }
 
-TEST(Encoder, LearnsWhatOnlyLaterTokensTell) {
+TEST(Encoder, LearnsWhatOnlyLaterTokensShow) {
   StageHarness encoder = with_mask(AttentionMask::Kind::none);
   StageHarness causal = with_mask(AttentionMask::Kind::causal);
 

@@ -204,7 +204,7 @@ float most_of(CView view) {
   return static_cast<float>(most);
 }
 
-TEST_F(ActivationOps, GatedOnesTellTheAmaxThatTheyStore) {
+TEST_F(ActivationOps, GatedOnesReportTheAmaxThatTheyStore) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     const Tensor gate_up = random_tensor(dtype, {29, 2 * 37}, 1, 2.0);
     const Tensor dy = random_tensor(dtype, {29, 37}, 2);

@@ -187,7 +187,7 @@ TEST_F(Classes, PartsOfTheRowsPoolToTheWhole) {
   }
 }
 
-TEST_F(Classes, SinusoidsTellRowAndColumn) {
+TEST_F(Classes, SinusoidsShowRowAndColumn) {
   Tensor table = filled_tensor(DType::f64, {5, 8}, 3);  // a class token and 2 x 2 patches
   sincos2d_table(ctx, 2, table.view());
   const auto at = to_doubles(table.view());

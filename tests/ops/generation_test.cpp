@@ -30,7 +30,7 @@ TEST_F(Generation, ArgmaxIsTheFirstOfTheLargestWithinTheVocabulary) {
   }
 }
 
-TEST_F(Generation, ArgmaxTellsWhatIsNoNumber) {
+TEST_F(Generation, ArgmaxReportsWhatIsNoNumber) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   EXPECT_EQ(argmax_of(ctx, DType::f32, 2, {1, std::nan(""), kInfinity, 0}),
             (std::vector<double>{-1, -1}));

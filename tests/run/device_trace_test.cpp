@@ -40,7 +40,7 @@ TEST(OperationsOnDevice, AreWhereTheirKernelsAre) {
   EXPECT_EQ(found[1].end_seconds, 5.0);
 }
 
-TEST(OperationsOnDevice, NothingIsToldWithoutEvents) {
+TEST(OperationsOnDevice, NothingIsReportedWithoutEvents) {
   const std::vector<TraceOperation> called = {{"data", "all_reduce", 3, 64, -1, 0.1, 0.1, 0.1}};
 
   EXPECT_TRUE(run::operations_on_device(called, {}, 100.0).empty());

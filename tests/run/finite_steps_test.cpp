@@ -41,7 +41,7 @@ TEST(FiniteSteps, OthersProveNothingAndAreCounted) {
   EXPECT_EQ(steps.proven(), 10) << "a step that was not finite left the weights as they were";
 }
 
-TEST(FiniteSteps, AnOverflowOfTheGradientsAloneIsTold) {
+TEST(FiniteSteps, AnOverflowOfTheGradientsAloneIsReported) {
   FiniteSteps steps(1);
   EXPECT_FALSE(steps.only_gradients_overflowed());
   steps.add(result(1, false, 2.5));

@@ -185,7 +185,7 @@ Nvml pretended() {
   return nvml;
 }
 
-TEST(GpuProblem, IsWhatTheDriverTells) {
+TEST(GpuProblem, IsWhatTheDriverReports) {
   const Nvml nvml = pretended();
   const std::string gpu = "0000:1B:00.0";
   throttle = 0x1 | 0x4;  // idle, or at its usual power limit
@@ -202,7 +202,7 @@ TEST(GpuProblem, IsWhatTheDriverTells) {
   EXPECT_EQ(opened, 0);
 }
 
-TEST(GpuProblem, ADriverThatDoesNotTellIsNoProblem) {
+TEST(GpuProblem, ADriverThatDoesNotReportIsNoProblem) {
   Nvml nvml = pretended();
   nvml.throttle_reasons = nullptr;
   nvml.ecc_errors = nullptr;

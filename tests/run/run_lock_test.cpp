@@ -37,7 +37,7 @@ std::string refusal(const std::string& directory) {
   }
 }
 
-TEST(RunLock, ASecondOneIsToldWhoHoldsIt) {
+TEST(RunLock, TheHolderIsReportedToASecondOne) {
   const test::TempFolder folder;
   const std::string path = folder.path() + "/runs/x";
   ::setenv("SLURM_JOB_ID", "77", 1);
@@ -87,10 +87,10 @@ TEST(RunLock, AKilledHolderLeavesNoLock) {
   testing::internal::CaptureStderr();
   EXPECT_EQ(refusal(folder.path()), "");
   // The holder was on another host than this one, which flock may not reach.
-  const std::string told = testing::internal::GetCapturedStderr();
-  EXPECT_NE(told.find("still names process " + std::to_string(child) + " on host n1"),
+  const std::string reported = testing::internal::GetCapturedStderr();
+  EXPECT_NE(reported.find("still names process " + std::to_string(child) + " on host n1"),
             std::string::npos)
-      << told;
+      << reported;
 }
 
 TEST(RunLock, WhatThisHostLeftIsNoWarning) {

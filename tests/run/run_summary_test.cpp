@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a start tells of itself: the deck's changes, its figures, and commands for what comes next.
+// What a start reports of itself: the deck's changes, its figures, and commands for what comes
+// next.
 #include "run_summary.hpp"
 
 #include <gtest/gtest.h>
@@ -44,7 +45,7 @@ TEST(DeckChanges, FormerNamesOfKeysAndValuesAreNone) {
   EXPECT_EQ(listed(changes, false), "");
 }
 
-TEST(DeckChanges, TellWhatChangesTheTraining) {
+TEST(DeckChanges, ReportWhatChangesTheTraining) {
   for (const char* const set :
        {"optimizer.lr=0.1", "optimizer.betas=[0.5, 0.9]", "optimizer.clip_norm=0",
         "schedule.name=constant", "schedule.warmup_steps=1", "train.global_batch=24",

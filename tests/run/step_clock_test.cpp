@@ -6,7 +6,7 @@
 namespace hyperslab::run {
 namespace {
 
-TEST(StepClock, TellsTheEndsOfStepsThatAreLearnedOfTogether) {
+TEST(StepClock, ReportsTheEndsOfStepsThatAreLearnedOfTogether) {
   StepClock clock;
   for (const int step : {1, 2, 3}) clock.begin(step, 10 + 0.01 * step);  // on a GPU they queue up
 

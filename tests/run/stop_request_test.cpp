@@ -107,7 +107,7 @@ TEST_F(SlurmLimit, TheEarlierOfTheTwoCounts) {
   EXPECT_EQ(own.source, "run.walltime_minutes");
 }
 
-TEST_F(SlurmLimit, SqueueIsAskedIfTheEnvironmentDoesNotTell) {
+TEST_F(SlurmLimit, SqueueIsAskedIfTheEnvironmentDoesNotReport) {
   const test::TempFolder folder;
   const std::string command = folder.path() + "/squeue";
   std::ofstream(command) << "#!/bin/sh\n[ \"$3\" = 12 ] && echo 10:00\n";

@@ -133,8 +133,8 @@ TEST(DataParallel, TrafficEqualsTheClosedForm) {
   EXPECT_EQ(mesh.data_group().traffic().bytes[kind], data.bytes[kind]);
   for (int call = 0; call < comm::kCalls; ++call) {
     if (static_cast<comm::Call>(call) == comm::Call::all_reduce) continue;
-    const bool tells = static_cast<comm::Call>(call) == comm::Call::barrier && !alone;
-    EXPECT_EQ(data.calls[static_cast<std::size_t>(call)], tells ? kSteps : 0);
+    const bool reports = static_cast<comm::Call>(call) == comm::Call::barrier && !alone;
+    EXPECT_EQ(data.calls[static_cast<std::size_t>(call)], reports ? kSteps : 0);
   }
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The timeline of memory tells what the arenas hold, and when it is in use.
+// The timeline of memory reports what the arenas hold, and when it is in use.
 #include "hyperslab/train/memory_timeline.hpp"
 
 #include <gmock/gmock.h>

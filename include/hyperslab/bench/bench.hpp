@@ -29,7 +29,7 @@ struct BenchOptions {
   /// Also list the kernels of the measured steps, on a GPU with CUPTI, which turns graphs off; on
   /// the CPU its ops.
   bool kernels = false;
-  /// Also run a step after the measured ones whose memory is told over time; on a GPU its host
+  /// Also run a step after the measured ones whose memory is reported over time; on a GPU its host
   /// waits for the device at every unit.
   bool memory_timeline = false;
   /// Name warm-up, measured steps, phases and layers for NVIDIA's profilers, and let them see the

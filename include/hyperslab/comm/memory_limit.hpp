@@ -18,7 +18,8 @@ struct MemoryLimit {
   }
 };
 
-/// From the folder of a process in /proc; none if there is no limit, or the system does not tell.
+/// From the folder of a process in /proc; none if there is no limit, or the system does not report
+/// it.
 [[nodiscard]] std::optional<MemoryLimit> memory_limit(
     const std::string& process_folder = "/proc/self");
 

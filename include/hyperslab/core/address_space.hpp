@@ -13,7 +13,7 @@ struct AddressSpace {
   std::size_t left_bytes = 0;
 };
 
-/// None without a limit, or if the system does not tell. May be called before main.
+/// None without a limit, or if the system does not report it. May be called before main.
 [[nodiscard]] std::optional<AddressSpace> address_space();
 
 /// OpenBLAS takes this for a thread, and again for a product of its own, at once and for good. It

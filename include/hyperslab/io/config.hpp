@@ -14,7 +14,7 @@ enum class Sampling : std::uint8_t { blocks, windows };
   return sampling == Sampling::blocks ? "blocks" : "windows";
 }
 
-/// Type of the ids in a file that does not tell.
+/// Type of the ids in a file that does not report it.
 enum class RawIds : std::uint8_t { uint16, uint32 };
 
 /// Consequence of an image that cannot be decoded: an error, or a sample that does not count.

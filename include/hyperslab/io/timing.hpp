@@ -30,8 +30,8 @@ inline constexpr std::size_t kMostGroups = 6;
 /// Traffic of one group in a step, all kinds of calls together. Bytes are those of the
 /// buffers handed in. On the CPU seconds are from calls to their ends, of operations that were
 /// waited for in the step, and exposed_seconds the host's in waits (see comm::Traffic). On a GPU
-/// seconds are the device's, told some steps late: of gradient reductions for the data group, of
-/// all operations for the others if timing.groups asks for them; exposed_seconds are those of
+/// seconds are the device's, reported some steps late: of gradient reductions for the data group,
+/// of all operations for the others if timing.groups asks for them; exposed_seconds are those of
 /// phases: reduce_exposed for data (with the sums of tied tables in it), tensor_comm for tensor,
 /// pipeline_comm and pipeline_idle for pipeline, wait for the world. arrival_seconds, on the CPU,
 /// is when this rank called, a mean over the group's operations in the step, in seconds since it
@@ -156,7 +156,7 @@ class TimingWriter {
 struct TextMetrics {
   double perplexity = 0;
   double token_accuracy = 0;
-  std::optional<double> bits_per_byte = {};  ///< if the vocabulary tells the bytes of the text
+  std::optional<double> bits_per_byte = {};  ///< if the vocabulary gives the bytes of the text
 };
 /// Figures of images: shares whose class is the likeliest, and among the five likeliest.
 struct ImageMetrics {

@@ -17,8 +17,8 @@ namespace hyperslab::pipeline {
 /// last backward part is done; forward_only: the forward); backward_weight runs, which must leave
 /// input_gradient as it is. Everything else waits for the sends.
 ///
-/// Passes enter their own Phase (forward, backward) and tell the recorder their microbatch. The
-/// last global stage makes its own output gradient from the loss, the first one needs no input:
+/// Passes enter their own Phase (forward, backward) and report their microbatch to the recorder.
+/// The last global stage makes its own output gradient from the loss, the first one needs no input:
 /// their views are not asked for.
 class Worker {
  public:

@@ -13,7 +13,7 @@ namespace hyperslab::run {
 /// is no stale lock. The file says who holds it: "process 123 on host n1 (job 77) since ...", and
 /// is empty if no one does or did until a clean end. If the file system has no flock, this
 /// warns and holds nothing; if flock does not reach other hosts, what another host's process
-/// left in the file is told as a warning.
+/// left in the file is reported as a warning.
 class RunLock {
  public:
   /// Makes the directory if it is not there. `key`: of the deck, that chooses it. Throws

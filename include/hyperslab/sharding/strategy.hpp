@@ -20,8 +20,9 @@ struct GradientGroups {
 };
 
 /// Which part of masters, optimizer state and gradients each rank of a data group keeps, and how
-/// updated values reach the others: ZeRO (Rajbhandari et al. 2020). The step tells a strategy what
-/// happens; the strategy owns the memory of masters and gradients, the reductions and the gathers.
+/// updated values reach the others: ZeRO (Rajbhandari et al. 2020). The step reports to a strategy
+/// what happens; the strategy owns the memory of masters and gradients, the reductions and the
+/// gathers.
 ///
 ///   Replicated        zero 0: every rank keeps and updates everything
 ///   ShardedState      zero 1: masters and optimizer state are sharded

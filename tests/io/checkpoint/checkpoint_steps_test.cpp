@@ -227,13 +227,14 @@ TEST_F(StepsOnDisk, WhatCannotBeRemovedStopsNeitherPruningNorSaving) {
     testing::internal::CaptureStderr();
     io::prune_checkpoints(directory(), {1, 0});
     io::prune_checkpoints(directory(), {1, 0});
-    const std::string told = testing::internal::GetCapturedStderr();
+    const std::string reported = testing::internal::GetCapturedStderr();
 
     EXPECT_EQ(listed(), Steps{30});
     const std::string message = "step_00000010.tmp/manifest.json: removing it failed";
-    const std::size_t found = told.find(message);
-    EXPECT_NE(found, std::string::npos) << told;
-    EXPECT_EQ(told.find(message, found + 1), std::string::npos) << "told once: " << told;
+    const std::size_t found = reported.find(message);
+    EXPECT_NE(found, std::string::npos) << reported;
+    EXPECT_EQ(reported.find(message, found + 1), std::string::npos)
+        << "reported once: " << reported;
     save(10);  // of the very step whose remains are in the way
     save(40);
     EXPECT_EQ(listed(), (Steps{10, 30, 40}));

@@ -123,7 +123,7 @@ TEST(Mixture, StagesAddUpTheirDistancesFromTheShares) {
   }
 }
 
-/// Ids that tell their part: `first` and up.
+/// Ids that show their part: `first` and up.
 std::string part(const TempFolder& folder, const std::string& name, std::uint16_t first,
                  std::int64_t tokens) {
   std::vector<std::uint16_t> ids(static_cast<std::size_t>(tokens));

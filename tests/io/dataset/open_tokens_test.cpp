@@ -108,7 +108,7 @@ TEST_F(OpenTokens, FingerprintFollowsContentFormatAndOrder) {
   EXPECT_NE(print({"large.bin"}), print({"changed.bin"}));
 }
 
-TEST_F(OpenTokens, FilesAreToldOneByOne) {
+TEST_F(OpenTokens, FilesAreReportedOneByOne) {
   io::write_token_file(path("a.bin"), counted(0, 100), 257);
   io::write_token_file(path("b.npy"), counted(1, 50), 257);
   std::filesystem::copy(path("a.bin"), path("c.bin"));

@@ -68,7 +68,7 @@ TEST_F(TokenWriter, Hdf5HoldsTheStartsOfDocuments) {
   EXPECT_EQ(starts, (std::vector<std::int64_t>{0, 3, 5, 6}));
 }
 
-TEST_F(TokenWriter, RefusesMoreTokensThanABinHeaderCanTellBeforeReadingThem) {
+TEST_F(TokenWriter, RefusesMoreTokensThanABinHeaderCanHoldBeforeReadingThem) {
   constexpr std::size_t kMost = std::numeric_limits<std::int32_t>::max();
   constexpr std::size_t kBytes = kMost * sizeof(std::int32_t);  // of addresses, not of memory
   void* unreadable =

@@ -79,7 +79,7 @@ TEST_F(TextFile, StaysAsItWasIfStorageEnds) {
   EXPECT_EQ(number_of_files(), 1U);
 }
 
-TEST_F(TextFile, TellsWhyThereCanBeNone) {
+TEST_F(TextFile, ReportsWhyThereCanBeNone) {
   expect_error(ExitCode::storage,
                {"none/a.json': No such file or directory; make its folder, or give another path"},
                [&] { io::write_text_file(path("none/a.json"), "x"); });

@@ -29,7 +29,7 @@ std::string png_of_size(std::uint32_t width, std::uint32_t height) {
   return png;
 }
 
-TEST(ImageHeader, TellsSizeAndFormat) {
+TEST(ImageHeader, ReportsSizeAndFormat) {
   const ImageHeader jpeg = header_of(make_jpeg(37, 21));
   const ImageHeader png = header_of(make_png(9, 5, pattern(9, 5, 3), {}));
   const ImageHeader ppm = header_of(make_ppm(7, 3));

@@ -172,7 +172,7 @@ std::size_t count(const std::string& text, const std::string& word) {
   return found;
 }
 
-TEST(MetricsLog, AFullDiskIsToldOnceAndLinesComeWhenThereIsRoom) {
+TEST(MetricsLog, AFullDiskIsReportedOnceAndLinesComeWhenThereIsRoom) {
   const TempFolder folder;
   const std::string path = folder.path() + "/metrics.jsonl";
   testing::internal::CaptureStderr();
@@ -187,10 +187,10 @@ TEST(MetricsLog, AFullDiskIsToldOnceAndLinesComeWhenThereIsRoom) {
     log.append(line_of(10));
     EXPECT_EQ(steps_of(path), (std::vector<std::int64_t>{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}));
   }
-  const std::string told = testing::internal::GetCapturedStderr();
-  EXPECT_EQ(count(told, "File too large"), 1U) << told;
-  EXPECT_EQ(count(told, "written again"), 1U) << told;
-  EXPECT_EQ(count(told, "lost"), 0U) << told;
+  const std::string reported = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(count(reported, "File too large"), 1U) << reported;
+  EXPECT_EQ(count(reported, "written again"), 1U) << reported;
+  EXPECT_EQ(count(reported, "lost"), 0U) << reported;
 }
 
 /// A line longer than all that is said about it, which goes to a file here, too.
@@ -207,9 +207,9 @@ TEST(LineLog, WhatCannotBeWrittenToTheEndIsCounted) {
     io::LineLog log(path, 1, 3);
     for (int step = 1; step <= 8; ++step) log.append(long_line(step));
   }
-  const std::string told = testing::internal::GetCapturedStderr();
-  EXPECT_EQ(count(told, "lines.jsonl: 7 line(s) are lost"), 1U) << told;
-  EXPECT_EQ(count(told, "training goes on"), 1U) << told;
+  const std::string reported = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(count(reported, "lines.jsonl: 7 line(s) are lost"), 1U) << reported;
+  EXPECT_EQ(count(reported, "training goes on"), 1U) << reported;
   EXPECT_EQ(steps_of(path), std::vector<std::int64_t>{1});
 }
 
@@ -225,8 +225,8 @@ TEST(LineLog, TheOldestOfTooManyThatWaitAreLost) {
     }
     log.append(long_line(9));
   }
-  const std::string told = testing::internal::GetCapturedStderr();
-  EXPECT_EQ(count(told, "5 line(s) are lost"), 1U) << told;
+  const std::string reported = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(count(reported, "5 line(s) are lost"), 1U) << reported;
   EXPECT_EQ(steps_of(path), (std::vector<std::int64_t>{1, 7, 8, 9}));
 }
 
@@ -250,7 +250,7 @@ TEST(LineLog, ATornLineThatCannotBeRemovedIsRemovedLater) {
   EXPECT_EQ(steps_of(path), (std::vector<std::int64_t>{1, 2, 3}));
 }
 
-TEST(LineLog, AFileThatSomeoneRemovedIsTold) {
+TEST(LineLog, AFileThatSomeoneRemovedIsReported) {
   const TempFolder folder;
   const std::string path = folder.path() + "/lines.jsonl";
   testing::internal::CaptureStderr();
@@ -261,9 +261,9 @@ TEST(LineLog, AFileThatSomeoneRemovedIsTold) {
     log.append(R"({"step":2})");
     log.append(R"({"step":3})");
   }
-  const std::string told = testing::internal::GetCapturedStderr();
-  EXPECT_EQ(count(told, "was removed"), 1U) << told;
-  EXPECT_EQ(count(told, "2 line(s) are lost"), 1U) << told;
+  const std::string reported = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(count(reported, "was removed"), 1U) << reported;
+  EXPECT_EQ(count(reported, "2 line(s) are lost"), 1U) << reported;
 }
 
 }  // namespace

@@ -108,13 +108,13 @@ TEST(TensorboardLog, AFailureOfTheDiskLosesOneRecordAndSaysSo) {
     log.append(2, {{"loss", 2}});
   }
   log.append(3, {{"loss", 1}});
-  const std::string told = testing::internal::GetCapturedStderr();
+  const std::string reported = testing::internal::GetCapturedStderr();
 
   EXPECT_EQ(records_in(log.path()).size(), 3U);
-  const std::size_t first = told.find("No space left on device");
-  EXPECT_NE(first, std::string::npos) << told;
-  EXPECT_EQ(told.find("No space left on device", first + 1), std::string::npos) << told;
-  EXPECT_NE(told.find("written again"), std::string::npos) << told;
+  const std::size_t first = reported.find("No space left on device");
+  EXPECT_NE(first, std::string::npos) << reported;
+  EXPECT_EQ(reported.find("No space left on device", first + 1), std::string::npos) << reported;
+  EXPECT_NE(reported.find("written again"), std::string::npos) << reported;
 }
 
 TEST(TensorboardLog, AFolderThatCannotBeMadeIsNamed) {

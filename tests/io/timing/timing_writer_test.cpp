@@ -307,7 +307,7 @@ void set_limit(rlim_t bytes) {
   ::setrlimit(RLIMIT_FSIZE, &limit);
 }
 
-TEST(TimingWriter, AFullDiskIsToldOnceAndRowsComeWhenThereIsRoom) {
+TEST(TimingWriter, AFullDiskIsReportedOnceAndRowsComeWhenThereIsRoom) {
   const TempFolder folder;
   std::signal(SIGXFSZ, SIG_IGN);  // a limit on the size of files acts like a disk that fills up
   testing::internal::CaptureStderr();
@@ -327,12 +327,12 @@ TEST(TimingWriter, AFullDiskIsToldOnceAndRowsComeWhenThereIsRoom) {
     for (int step = 1501; step <= 1510; ++step) writer.append(row_of(step));
     EXPECT_EQ(steps_in(folder).size(), 1510U);
   }
-  const std::string told = testing::internal::GetCapturedStderr();
-  const std::size_t first = told.find("File too large");
-  EXPECT_NE(first, std::string::npos) << told;
-  EXPECT_EQ(told.find("File too large", first + 1), std::string::npos) << told;
-  EXPECT_NE(told.find("written again"), std::string::npos) << told;
-  EXPECT_EQ(told.find("lost"), std::string::npos) << told;
+  const std::string reported = testing::internal::GetCapturedStderr();
+  const std::size_t first = reported.find("File too large");
+  EXPECT_NE(first, std::string::npos) << reported;
+  EXPECT_EQ(reported.find("File too large", first + 1), std::string::npos) << reported;
+  EXPECT_NE(reported.find("written again"), std::string::npos) << reported;
+  EXPECT_EQ(reported.find("lost"), std::string::npos) << reported;
   const std::vector<double> all = steps_in(folder);
   ASSERT_EQ(all.size(), 1510U);
   for (std::size_t i = 0; i < all.size(); ++i) ASSERT_EQ(all[i], static_cast<double>(i + 1) + 0.5);
@@ -351,9 +351,9 @@ TEST(TimingWriter, AProgramThatEndsOnAFullDiskCountsTheRowsAndEndsWell) {
       set_limit(std::filesystem::file_size(folder.path() + "/rank_00003.h5"));
       for (int step = 2; step <= 5000; ++step) writer.append(row_of(step));
     }
-    const std::string told = testing::internal::GetCapturedStderr();
+    const std::string reported = testing::internal::GetCapturedStderr();
     // with HDF5's own handler, which must not crash
-    std::exit(told.find("row(s) are lost") != std::string::npos ? 42 : 1);
+    std::exit(reported.find("row(s) are lost") != std::string::npos ? 42 : 1);
   }
   int status = 0;
   ASSERT_EQ(::waitpid(child, &status, 0), child);

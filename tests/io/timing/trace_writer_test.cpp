@@ -221,7 +221,7 @@ TEST_F(TraceWriter, TheNewestStartThatTracedAStepIsTaken) {
   EXPECT_EQ(write().start, start());
 }
 
-TEST_F(TraceWriter, AMissingRankIsTold) {
+TEST_F(TraceWriter, AMissingRankIsReported) {
   std::filesystem::remove(start() + "/rank_00001.h5");
   expect_refused(folder_.path(), "holds 1 of 2 rank_*.h5");
 }

@@ -20,7 +20,7 @@ TITLES = {"precision.compute": "precision", "optimizer.lr": "learning rate", "op
 
 
 @dataclass(frozen=True)
-class Told:
+class Tabulated:
     """A table as text."""
 
     title: str
@@ -55,7 +55,7 @@ def shown_axes(result: Result, table: Table) -> list[Axis]:
     return [axis for axis in result.axes if axis.name != table.across and axis.name not in table.where]
 
 
-def tell(result: Result, table: Table) -> Told:
+def tabulate(result: Result, table: Table) -> Tabulated:
     rows = result.selected(table.where)
     axes = shown_axes(result, table)
     across = next((axis for axis in result.axes if axis.name == table.across), None)
@@ -66,14 +66,14 @@ def tell(result: Result, table: Table) -> Told:
     for label in labels:
         prefix = f"{axis_title(across.name)} {label}: " if len(labels) > 1 and across else ""
         header += [prefix + each.title for each in columns]
-    told = []
+    texts = []
     for key in keys:
         cells = list(key) or [result.study.name]
         for label in labels:
             row = find(rows, axes, key, table.across, label)
             cells += [cell(result, row, each) for each in columns]
-        told.append(cells)
-    return Told(table.title or result.study.title, header, told)
+        texts.append(cells)
+    return Tabulated(table.title or result.study.title, header, texts)
 
 
 def find(rows: Sequence[Row], axes: Sequence[Axis], key: tuple[str, ...], across: str, label: str) -> Row | None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sentences, labels and order of what a study tells."""
+"""Sentences, labels and order of what a study reports."""
 from __future__ import annotations
 
 import math
@@ -28,7 +28,7 @@ class Sentences(StudyTest):
         study = read_study(Path("study.yaml"))
         return Result(study, study.axes, rows, [], [])
 
-    def test_a_diverged_row_is_told_so(self) -> None:
+    def test_a_diverged_row_is_reported_so(self) -> None:
         result = self.result({"size": "a"}, [row("a", 2.0), row("b", 3.0, "diverged"), row("c", 2.00001)])
 
         self.assertEqual(row_sentences(result), [
@@ -38,14 +38,14 @@ class Sentences(StudyTest):
         texts = [bar_text(result, plot, each, fitted("final_loss", [2.0])) for each in result.rows]
         self.assertEqual(texts, ["2.0000", "3.0000\n+1.0000\ndiverged", "2.0000\nunchanged"])
 
-    def test_without_a_base_the_extremes_are_told(self) -> None:
+    def test_without_a_base_the_extremes_are_reported(self) -> None:
         result = self.result(None, [row("a", 2.0), row("b", 3.0), row("c", 9.0, "diverged")])
 
         self.assertEqual(row_sentences(result), ["final loss (nats): least 2.0000 (a), greatest 3.0000 (b), "
                                                  "beside 1 that diverged."])
 
-    def test_changes_are_told_between_equal_commands_and_data_alone(self) -> None:
-        def told(**other: Any) -> list[str]:
+    def test_changes_are_reported_between_equal_commands_and_data_alone(self) -> None:
+        def reported(**other: Any) -> list[str]:
             values = {"final_loss": 2.0, "tokens_per_second": 100.0, "memory_peak_bytes": 2.0 ** 30}
             more = {"final_loss": 1.5, "tokens_per_second": 620.0, "memory_peak_bytes": 2.0 ** 31}
             one = Row({"size": "a"}, ["a"], "done", values, {}, "eval", ("t", "v"))
@@ -58,11 +58,11 @@ class Sentences(StudyTest):
             return row_sentences(result)
 
         memory = "peak memory (MiB) 1,024.0 to 2,048.0 (+100.0 %)"
-        self.assertEqual(told(), [f"b beside a: {memory}; tokens/s 100 to 620 (6.2 times as fast); "
-                                  "final loss (nats) 2.0000 to 1.5000 (-0.5000)."])
-        self.assertEqual(told(command="train"), ["b beside a: final loss (nats) 2.0000 to 1.5000 (-0.5000)."])
-        self.assertEqual(told(data=("t", "w")), [f"b beside a: {memory}; tokens/s 100 to 620 (6.2 times as fast)."])
-        self.assertEqual(told(command="train", data=("t", "w")), [])
+        self.assertEqual(reported(), [f"b beside a: {memory}; tokens/s 100 to 620 (6.2 times as fast); "
+                                      "final loss (nats) 2.0000 to 1.5000 (-0.5000)."])
+        self.assertEqual(reported(command="train"), ["b beside a: final loss (nats) 2.0000 to 1.5000 (-0.5000)."])
+        self.assertEqual(reported(data=("t", "w")), [f"b beside a: {memory}; tokens/s 100 to 620 (6.2 times as fast)."])
+        self.assertEqual(reported(command="train", data=("t", "w")), [])
 
     def test_what_rows_have_in_common_is_said_once(self) -> None:
         axes = [Axis("deck", [Choice(name, {}) for name in ("small", "large")]),
@@ -72,10 +72,10 @@ class Sentences(StudyTest):
         study = self.result({"size": "a"}, []).study
         study = replace(study, base={"precision.compute": "fp32"}, tables=[replace(study.tables[0], columns=["tokens_per_second"])])
 
-        told = row_sentences(Result(study, axes, rows, [], []))
+        reported = row_sentences(Result(study, axes, rows, [], []))
 
-        self.assertEqual(told, [f"{deck}: tf32 beside fp32: tokens/s 100 to 300 (3.0 times as fast). "
-                                "bf16 beside fp32: tokens/s 100 to 110 (+10.0 %)." for deck in ("small", "large")])
+        self.assertEqual(reported, [f"{deck}: tf32 beside fp32: tokens/s 100 to 300 (3.0 times as fast). "
+                                    "bf16 beside fp32: tokens/s 100 to 110 (+10.0 %)." for deck in ("small", "large")])
 
     def test_series_have_the_order_of_their_axis(self) -> None:
         precision = Axis("precision", [Choice(name, {}) for name in ("fp32", "tf32", "bf16")])
