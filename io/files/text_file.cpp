@@ -14,7 +14,7 @@
 namespace hyperslab::io {
 namespace {
 
-/// Writes all of a text to the end or the place of an open file; the error number, 0 without one.
+/// Writes all of a text to the end or the offset of an open file; the error number, 0 without one.
 int write_all(int fd, std::string_view text) {
   while (!text.empty()) {
     const ssize_t written = ::write(fd, text.data(), text.size());

@@ -17,7 +17,7 @@ using namespace std::string_view_literals;
 
 const char* const kRemedy = "write or copy the tar again";
 
-/// A field that a zero byte ends, if it does not fill its place.
+/// A field that a zero byte ends, if it does not fill its room.
 std::string_view field(std::string_view header, std::size_t at, std::size_t length) {
   const std::string_view text = header.substr(at, length);
   return text.substr(0, text.find('\0'));

@@ -122,19 +122,19 @@ void PeerCopies::make_lanes() {
   }
 }
 
-void PeerCopies::make_places() {
-  Buffer taken(Device::cuda, kPlaces * kPlaceBytes);
+void PeerCopies::make_rooms() {
+  Buffer taken(Device::cuda, kRooms * kRoomBytes);
   auto mapped = std::make_unique<PeerMemory>(group_, communicator_, taken.data(), taken.bytes());
   if (!maps(*mapped, "all-reduces")) return;
-  memory_of_places_ = std::move(taken);
-  mapped_places_ = std::move(mapped);
+  memory_of_rooms_ = std::move(taken);
+  mapped_rooms_ = std::move(mapped);
   adds_ = make_stream();
-  places_.resize(kPlaces);
-  auto* memory = static_cast<std::byte*>(memory_of_places_.data());
-  for (Place& place : places_) {
-    place.memory = memory;
-    memory += kPlaceBytes;
-    HS_COMM_CUDA(communicator_, cudaEventCreateWithFlags(&place.added, cudaEventDisableTiming));
+  rooms_.resize(kRooms);
+  auto* memory = static_cast<std::byte*>(memory_of_rooms_.data());
+  for (Room& room : rooms_) {
+    room.memory = memory;
+    memory += kRoomBytes;
+    HS_COMM_CUDA(communicator_, cudaEventCreateWithFlags(&room.added, cudaEventDisableTiming));
   }
 }
 
@@ -152,9 +152,9 @@ PeerCopies::~PeerCopies() {
       }
     }
   }
-  for (const Place& place : places_) {
-    if (place.added == nullptr) continue;
-    log_if_cuda_failed(cudaEventDestroy(place.added), who, "cudaEventDestroy");
+  for (const Room& room : rooms_) {
+    if (room.added == nullptr) continue;
+    log_if_cuda_failed(cudaEventDestroy(room.added), who, "cudaEventDestroy");
   }
 }
 
@@ -186,7 +186,7 @@ std::shared_ptr<void> PeerCopies::share(const Arena& arena) {
   const Buffer& memory = arena.buffer();
   auto mapped = std::make_shared<PeerMemory>(group_, communicator_, memory.data(), memory.bytes());
   if (!maps(*mapped, left_to_nccl(arena))) return nullptr;
-  if (sums_ == AllReduces::yes && !mapped_places_) make_places();
+  if (sums_ == AllReduces::yes && !mapped_rooms_) make_rooms();
   shared_.push_back(mapped);
   return mapped;
 }
@@ -206,7 +206,7 @@ bool PeerCopies::takes_gather(CView full) const {
 
 bool PeerCopies::takes_sum(CView full) const {
   constexpr std::size_t kLeastBytes = std::size_t{1} << 20;  // with less, NCCL is as quick
-  return !places_.empty() && adds_received(full.dtype()) && full.bytes() >= kLeastBytes &&
+  return !rooms_.empty() && adds_received(full.dtype()) && full.bytes() >= kLeastBytes &&
          is_shared(full);
 }
 
@@ -244,40 +244,40 @@ cudaEvent_t PeerCopies::exchange(const Start& start, const void* from, std::size
 }
 
 /// Each member sums up one of two parts of `full`, the first of `first_bytes`: in pieces, which the
-/// other one sends to a place here. A piece of sums goes back while the next one is received.
+/// other one sends to a room here. A piece of sums goes back while the next one is received.
 cudaStream_t PeerCopies::sum_parts(const Start& start, View full, std::size_t first_bytes,
                                    Gathered gathered) {
-  require(start.capture == 0, "copies of a graph and eager ones would share their places");
+  require(start.capture == 0, "copies of a graph and eager ones would share their rooms");
   const std::array<Range, 2> parts = {
       {{0, first_bytes}, {first_bytes, full.bytes() - first_bytes}}};
   const Range& own = parts.at(static_cast<std::size_t>(rank_));
   const Range& other = parts.at(static_cast<std::size_t>(1 - rank_));
   const auto piece_of = [](const Range& part, std::size_t index) -> Range {
-    const std::size_t begin = std::min(part.bytes, index * kPlaceBytes);
-    return {part.begin + begin, std::min(kPlaceBytes, part.bytes - begin)};
+    const std::size_t begin = std::min(part.bytes, index * kRoomBytes);
+    return {part.begin + begin, std::min(kRoomBytes, part.bytes - begin)};
   };
   const std::shared_ptr<const PeerMemory> holder = holder_of(full);
   std::byte* const data = bytes_of(full);
   const std::size_t longer = std::max(own.bytes, other.bytes);
-  const std::size_t pieces = (longer + kPlaceBytes - 1) / kPlaceBytes;
+  const std::size_t pieces = (longer + kRoomBytes - 1) / kRoomBytes;
   const auto send_sums = [&](std::size_t index) {
     const Range piece = piece_of(own, index);
-    const Start once_added = {places_.at(index % kPlaces).added, start.capture};
+    const Start once_added = {rooms_.at(index % kRooms).added, start.capture};
     (void)exchange(once_added, data + piece.begin, piece.bytes, holder->there(data + piece.begin));
   };
   for (std::size_t i = 0; i < pieces; ++i) {
-    Place& place = places_.at(i % kPlaces);
-    if (place.used) HS_COMM_CUDA(communicator_, cudaStreamWaitEvent(frees_, place.added, 0));
+    Room& room = rooms_.at(i % kRooms);
+    if (room.used) HS_COMM_CUDA(communicator_, cudaStreamWaitEvent(frees_, room.added, 0));
     const Range sent = piece_of(other, i);
     const cudaEvent_t received =
-        exchange(start, data + sent.begin, sent.bytes, mapped_places_->there(place.memory));
+        exchange(start, data + sent.begin, sent.bytes, mapped_rooms_->there(room.memory));
     if (gathered == Gathered::yes && i > 0) send_sums(i - 1);
     const Range mine = piece_of(own, i);
     HS_COMM_CUDA(communicator_, cudaStreamWaitEvent(adds_, received, 0));
     HS_COMM_CUDA(communicator_,
-                 add_received(adds_, full.dtype(), data + mine.begin, place.memory, mine.bytes));
-    HS_COMM_CUDA(communicator_, cudaEventRecord(place.added, adds_));
-    place.used = true;
+                 add_received(adds_, full.dtype(), data + mine.begin, room.memory, mine.bytes));
+    HS_COMM_CUDA(communicator_, cudaEventRecord(room.added, adds_));
+    room.used = true;
   }
   if (gathered == Gathered::no) return adds_;
   send_sums(pieces - 1);

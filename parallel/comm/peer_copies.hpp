@@ -80,8 +80,8 @@ class PeerCopies {
   static constexpr int kLanes = 2;  ///< one of eager calls, one of calls in graphs
   static constexpr std::size_t kFlagBytes = 256;
   static_assert(kLanes * kSlots * sizeof(Flags) <= kFlagBytes);
-  static constexpr int kPlaces = 2;  ///< places of messages that are to be added
-  static constexpr std::size_t kPlaceBytes = std::size_t{16} << 20;
+  static constexpr int kRooms = 2;  ///< rooms of messages that are to be added
+  static constexpr std::size_t kRoomBytes = std::size_t{16} << 20;
 
   struct Slot {
     Flags* flags = nullptr;  ///< in memory of this member
@@ -97,7 +97,7 @@ class PeerCopies {
     std::array<Slot, kSlots> slots{};
   };
 
-  struct Place {
+  struct Room {
     std::byte* memory = nullptr;
     cudaEvent_t added = nullptr;  ///< once what was there last has been added
     bool used = false;
@@ -111,7 +111,7 @@ class PeerCopies {
   PeerCopies(MPI_Comm group, const std::string& communicator, AllReduces sums);
   [[nodiscard]] cudaStream_t make_stream() const;
   void make_lanes();
-  void make_places();
+  void make_rooms();
   /// A text that says what NCCL moves if the arena is not shared.
   [[nodiscard]] std::string left_to_nccl(const Arena& arena) const;
   /// `moved`: what NCCL moves in place of this.
@@ -140,15 +140,15 @@ class PeerCopies {
   AllReduces sums_;
   Buffer memory_;                       ///< flags
   std::unique_ptr<PeerMemory> mapped_;  ///< maps memory_; ends before it
-  Buffer memory_of_places_;
-  std::unique_ptr<PeerMemory> mapped_places_;  ///< likewise
+  Buffer memory_of_rooms_;
+  std::unique_ptr<PeerMemory> mapped_rooms_;  ///< likewise
   std::vector<std::weak_ptr<PeerMemory>> shared_;
   cudaStream_t frees_ = nullptr;  ///< waits until the other may be written to
   cudaStream_t sends_ = nullptr;
   cudaStream_t receives_ = nullptr;
   cudaStream_t adds_ = nullptr;
   std::array<Lane, kLanes> lanes_{};
-  std::vector<Place> places_;  ///< none without sums, or before share()
+  std::vector<Room> rooms_;  ///< none without sums, or before share()
 };
 
 }  // namespace hyperslab::comm

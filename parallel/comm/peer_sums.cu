@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kThreads = 512;
 constexpr int kMostBlocks = 16;
-constexpr int kPlaces = 2;
+constexpr int kSlots = 2;
 constexpr int kLanes = 2;  // one of eager calls, one of calls in graphs
 constexpr int kVectorBytes = 16;
 
@@ -22,7 +22,7 @@ struct alignas(128) Mail {
   std::uint32_t sent;      ///< this member's own count
 };
 struct Lane {
-  alignas(128) std::byte places[kPlaces][PeerSums::kMostBytes];  ///< messages of the other member
+  alignas(128) std::byte slots[kSlots][PeerSums::kMostBytes];  ///< messages of the other member
   Mail mail[kMostBlocks];
 };
 
@@ -47,9 +47,9 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) shared_turn = mail.sent + 1;
   __syncthreads();
   const std::uint32_t turn = shared_turn;
-  const int place = static_cast<int>(turn % kPlaces);
-  auto* const sent = reinterpret_cast<Unit*>(theirs->places[place]);
-  const auto* const received = reinterpret_cast<const Unit*>(mine->places[place]);
+  const int slot = static_cast<int>(turn % kSlots);
+  auto* const sent = reinterpret_cast<Unit*>(theirs->slots[slot]);
+  const auto* const received = reinterpret_cast<const Unit*>(mine->slots[slot]);
   const int vectors = (bytes + kVectorBytes - 1) / kVectorBytes;
   const int of_block = (vectors + kMostBlocks - 1) / kMostBlocks * kVectorBytes;
   const int first = static_cast<int>(blockIdx.x) * of_block;
@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) {
     publish(&theirs->mail[blockIdx.x].received, turn);
     mail.sent = turn;
-    // The other member may be one message ahead, in the other place.
+    // The other member may be one message ahead, in the other slot.
     while (static_cast<std::int32_t>(seen(&mail.received) - turn) < 0) {
     }
   }

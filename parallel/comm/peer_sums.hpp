@@ -18,9 +18,9 @@ namespace hyperslab::comm {
 /// GPU, sets a flag there, waits for its own and adds ("one-shot"). A message of a few thousand
 /// elements is all latency, and NCCL has more of it. Both members get the same bits.
 ///
-/// Messages alternate between two places: a member writes to one again only after the other's next
+/// Messages alternate between two slots: a member writes to one again only after the other's next
 /// message has come, which the other sends once it has read the one before. Calls in graphs have
-/// places of their own, as eager ones may be in progress beside them.
+/// slots of their own, as eager ones may be in progress beside them.
 class PeerSums {
  public:
   /// Collective over `group`, which must outlive it. Null, alike on both members, if they cannot
@@ -39,7 +39,7 @@ class PeerSums {
  private:
   PeerSums(MPI_Comm group, const std::string& communicator);
 
-  Buffer memory_;                       ///< places and flags
+  Buffer memory_;                       ///< slots and flags
   std::unique_ptr<PeerMemory> mapped_;  ///< maps memory_; ends before it
 };
 

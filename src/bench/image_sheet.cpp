@@ -23,7 +23,7 @@ class Pixels {
     for (Dim row = 0; row < spec_.size; ++row) {
       for (Dim column = 0; column < spec_.size; ++column) {
         for (Dim channel = 0; channel < 3; ++channel) {
-          const float value = patches[place(row, column, std::min(channel, spec_.channels - 1))];
+          const float value = patches[offset(row, column, std::min(channel, spec_.channels - 1))];
           rgb_[static_cast<std::size_t>((row * spec_.size + column) * 3 + channel)] =
               level(value, static_cast<std::size_t>(channel));
         }
@@ -33,7 +33,7 @@ class Pixels {
   }
 
  private:
-  [[nodiscard]] std::size_t place(Dim row, Dim column, Dim channel) const {
+  [[nodiscard]] std::size_t offset(Dim row, Dim column, Dim channel) const {
     const Dim p = spec_.patch;
     const Dim patch = row / p * spec_.grid() + column / p;
     const Dim value = (channel * p + row % p) * p + column % p;

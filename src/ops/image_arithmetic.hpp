@@ -309,9 +309,9 @@ HS_HOST_DEVICE inline void finish_pixel(const ImageAugmentation& augmentation,
   }
 }
 
-/// Images in scratch: each has two places, between which its operations alternate.
+/// Images in scratch: each has two slots, between which its operations alternate.
 HS_HOST_DEVICE inline std::int64_t image_bytes(std::int64_t size) { return size * size * 3; }
-HS_HOST_DEVICE inline std::int64_t place_of(std::int64_t image, int operations, std::int64_t size) {
+HS_HOST_DEVICE inline std::int64_t slot_of(std::int64_t image, int operations, std::int64_t size) {
   return (2 * image + operations % 2) * image_bytes(size);
 }
 /// The image that b of S is mixed with; itself if there is none.

@@ -100,7 +100,7 @@ std::size_t Trainer::checkpoint_bytes() const {
       if (!source.holds(*slab.param)) continue;
       const std::size_t each =
           is_narrow(slab.data.dtype()) ? sizeof(float) : size_of(slab.data.dtype());
-      bytes += SnapshotBuffer::place_bytes(static_cast<std::size_t>(slab.data.numel()) * each);
+      bytes += SnapshotBuffer::room_bytes(static_cast<std::size_t>(slab.data.numel()) * each);
     }
   }
   return bytes;

@@ -37,16 +37,16 @@ void grow(Memory& memory, Device device, std::size_t bytes) {
 /// views of the batch but for the patches.
 struct ImageFeed::Slot {
   explicit Slot(const Batch& like) : B(like.patches.shape()[0]) {
-    const auto place = [this](std::size_t bytes) {
+    const auto take = [this](std::size_t bytes) {
       return std::exchange(small_bytes, small_bytes + round_up(bytes, kImageAlignment));
     };
     const auto items = static_cast<std::size_t>(B);
     // Every image may have a partner from outside the microbatch.
-    sources_at = place(2 * items * sizeof(ops::SourceImage));
-    augmentations_at = place(2 * items * sizeof(ops::ImageAugmentation));
-    labels_at = place(items * 2 * sizeof(std::int32_t));
-    weights_at = place(items * sizeof(float));
-    position_at = place(items * sizeof(std::int64_t));
+    sources_at = take(2 * items * sizeof(ops::SourceImage));
+    augmentations_at = take(2 * items * sizeof(ops::ImageAugmentation));
+    labels_at = take(items * 2 * sizeof(std::int32_t));
+    weights_at = take(items * sizeof(float));
+    position_at = take(items * sizeof(std::int64_t));
     host = PinnedBuffer(Device::cuda, small_bytes);
     device = Buffer(Device::cuda, small_bytes);
     patches = Buffer(Device::cuda, like.patches.bytes());

@@ -14,7 +14,7 @@ constexpr std::size_t kAlignment = 256;
 
 }  // namespace
 
-std::size_t SnapshotBuffer::place_bytes(std::size_t bytes) { return round_up(bytes, kAlignment); }
+std::size_t SnapshotBuffer::room_bytes(std::size_t bytes) { return round_up(bytes, kAlignment); }
 
 SnapshotBuffer::SnapshotBuffer(Device device, std::size_t bytes)
     : memory_(device, bytes), stream_(device, HostWork::by_thread) {}
@@ -25,7 +25,7 @@ Snapshot SnapshotBuffer::take(Context& ctx, std::vector<io::Slab> slabs) {
   std::size_t used = 0;
   for (io::Slab& slab : slabs) {
     if (slab.owner != nullptr) continue;  // a copy already
-    const std::size_t end = used + place_bytes(slab.data.bytes());
+    const std::size_t end = used + room_bytes(slab.data.bytes());
     require(end <= memory_.bytes(), "a snapshot is larger than its buffer");
     const View copied(begin + used, slab.data.dtype(), Device::cpu, slab.part.count);
     if (slab.data.numel() > 0) copy(stream_, slab.data, copied);

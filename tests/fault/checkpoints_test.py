@@ -72,9 +72,9 @@ class Fault18(Damaged):
         for number in range(200):
             file = draw.choice(self.files)
             data = bytearray((self.newest / file).read_bytes())
-            place = draw.randrange(len(data))
-            data[place] ^= 1 << draw.randrange(8)
-            with self.subTest(file=file, byte=place):
+            offset = draw.randrange(len(data))
+            data[offset] ^= 1 << draw.randrange(8)
+            with self.subTest(file=file, byte=offset):
                 folder, result = self.damage(file, bytes(data))
 
                 self.assertIn(result.code, (0, 4), result.err)
@@ -86,7 +86,7 @@ class Fault18(Damaged):
                         self.assert_falls_back(file, bytes(data))
                     continue
                 harmless += 1
-                self.assertTrue(file.endswith(".h5"), f"{file} is not checked at byte {place}")
+                self.assertTrue(file.endswith(".h5"), f"{file} is not checked at byte {offset}")
                 self.assertEqual(support.tensors(folder), tensors)
         print(json.dumps({"found": found, "harmless": harmless}))
         self.assertGreater(found, 100)

@@ -148,7 +148,7 @@ TEST_F(NcclCopies, PiecesGoRightToWhereTheyBelong) {
 }
 
 // In turns eager and in two graphs, with an eager call in progress beside all of it. There are more
-// pieces than messages that PeerCopies has in progress, so that later ones reuse the places of
+// pieces than messages that PeerCopies has in progress, so that later ones reuse the rooms of
 // earlier ones.
 TEST_F(NcclCopies, LargeCallsOfGraphsAndBesideThem) {
   constexpr int kPieces = 6;
@@ -284,7 +284,7 @@ class NcclDataCopies : public NcclCopies {
   Tensor busy_;
 };
 
-// Parts of one piece, of pieces that reuse the places, and parts of which one has more bytes, or a
+// Parts of one piece, of pieces that reuse the rooms, and parts of which one has more bytes, or a
 // piece more. All sums are in progress at once: nothing waits for the GPU between them, which is
 // late on one member. They go with and without marks of their time.
 TEST_F(NcclDataCopies, SumsWholeBuffers) {

@@ -40,7 +40,7 @@ class NcclSums : public NcclGroup {
 };
 
 // From one vector to more than what a kernel takes, whose sum is NCCL's; with and without whole
-// vectors; from the begin of a buffer and from within, and from other places on each member, of
+// vectors; from the begin of a buffer and from within, and from other offsets on each member, of
 // which one then adds vectors and the other elements.
 TEST_F(NcclSums, OfEverySize) {
   int round = 0;

@@ -135,8 +135,8 @@ TEST_F(ImageOp, ResizesAsTorchvision) {
     for (Dim i = 0; i < size * size * 3; ++i) {
       int expected = -1;
       file >> expected;
-      const auto place = static_cast<std::size_t>(i % 3 * size * size + i / 3);
-      ASSERT_NEAR(found[place], expected, 1.001)
+      const auto offset = static_cast<std::size_t>(i % 3 * size * size + i / 3);
+      ASSERT_NEAR(found[offset], expected, 1.001)
           << name << (bicubic ? ", bicubic" : ", bilinear") << ", value " << i;
     }
   }

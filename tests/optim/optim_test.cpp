@@ -108,7 +108,7 @@ class Optimized {
     optimizer = make_optimizer(config, store_.trained(), false, arena_);
     optimizer->initialize(ctx_);
   }
-  /// One update with a gradient of the elements' places in the flat space, all masters at 1.
+  /// One update with a gradient of the elements' offsets in the flat space, all masters at 1.
   std::vector<float> updated() {
     std::vector<float> gradient(static_cast<std::size_t>(store_.trained().flat_size()));
     for (std::size_t i = 0; i < gradient.size(); ++i) gradient[i] = static_cast<float>(i % 11);

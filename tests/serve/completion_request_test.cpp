@@ -85,7 +85,7 @@ TEST_F(CompletionRequest, NamesOfSpecialTokensAreTextWhereTheyCannotBeParsed) {
   EXPECT_EQ(refused_field(R"({"prompt": "a", "parse_special": true})"), "parse_special");
 }
 
-TEST_F(CompletionRequest, TheLastTokenNeedsNoPlaceInTheContext) {
+TEST_F(CompletionRequest, TheLastTokenNeedsNoRoomInTheContext) {
   const std::string prompt(60, 'a');
   EXPECT_EQ(refused_field(R"({"max_tokens": 5, "prompt": ")" + prompt + "\"}"), "taken");
   EXPECT_EQ(refused_field(R"({"max_tokens": 6, "prompt": ")" + prompt + "\"}"), "prompt");

@@ -158,7 +158,7 @@ TEST_F(Feed, GivesMicrobatchesOfTheStepAgainWithoutReading) {
 
 TEST_F(Feed, WithoutAnEmbeddingDoesNotSort) {
   HostFeed feed(ctx_, batch_.views(), {3, kMicrobatches, false});
-  for (std::int32_t& place : batch_.token_sort_index.view().span<std::int32_t>()) place = -7;
+  for (std::int32_t& index : batch_.token_sort_index.view().span<std::int32_t>()) index = -7;
 
   feed.load(ctx_, loader_, 1, 0, batch_.views());
 

@@ -23,7 +23,7 @@ class SnapshotBuffer {
   /// Throws OutOfMemory.
   SnapshotBuffer(Device device, std::size_t bytes);
   /// The bytes that a slab of so many bytes takes of the buffer.
-  [[nodiscard]] static std::size_t place_bytes(std::size_t bytes);
+  [[nodiscard]] static std::size_t room_bytes(std::size_t bytes);
 
   /// Copies beside what is enqueued on the compute stream from now on; slabs that own their data
   /// stay as they are. The snapshot before is gone, so no one may read it any more. Throws

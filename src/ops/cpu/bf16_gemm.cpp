@@ -79,7 +79,7 @@ Bf16Result result_at(const Bf16Result& c, Dim row, Dim column) {
   return here;
 }
 
-/// One tile of the block, `row` and `column` of the result; `sums` is its place among those kept.
+/// One tile of the block, `row` and `column` of the result; `sums` is its slot among those kept.
 void multiply_tile(const Problem& p, const Block& b, Dim row, Dim column, const Bf16Pair* left,
                    const Bf16Pair* right, float* sums) {
   const Dim rows = std::min(kTileRows, b.row_end - row);

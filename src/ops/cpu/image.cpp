@@ -17,11 +17,11 @@ struct Images {
   [[nodiscard]] const ImageAugmentation& of(Dim b) const {
     return augmentations[static_cast<std::size_t>(b)];
   }
-  [[nodiscard]] std::uint8_t* place(Dim b, int operations) const {
-    return scratch + place_of(b, operations, output->size);
+  [[nodiscard]] std::uint8_t* slot(Dim b, int operations) const {
+    return scratch + slot_of(b, operations, output->size);
   }
   [[nodiscard]] SquareImage finished(Dim b) const {
-    return {place(b, of(b).operation_count), static_cast<int>(output->size)};
+    return {slot(b, of(b).operation_count), static_cast<int>(output->size)};
   }
 };
 
@@ -37,11 +37,11 @@ void require_image(const SourceImage& source, const ImageAugmentation& augmentat
 void change_image(const Images& images, Dim b) {
   const ImageAugmentation& augmentation = images.of(b);
   resize_image(images.sources[static_cast<std::size_t>(b)], augmentation, *images.output,
-               images.place(b, 0));
+               images.slot(b, 0));
   for (int i = 0; i < augmentation.operation_count; ++i) {
     operate_on_image(augmentation.operations[i],
-                     {images.place(b, i), static_cast<int>(images.output->size)},
-                     images.place(b, i + 1));
+                     {images.slot(b, i), static_cast<int>(images.output->size)},
+                     images.slot(b, i + 1));
   }
 }
 

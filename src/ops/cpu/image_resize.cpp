@@ -68,7 +68,7 @@ void resize_columns(const Filter& filter, std::size_t i, const std::int16_t* row
   for (std::size_t k = 0; k < width; ++k) out[k] = to_level(sums[k]);
 }
 
-/// A row of the resized image to its place in the output, zeros beside it.
+/// A row of the resized image to its offset in the output, zeros beside it.
 void place_row(const std::uint8_t* row, const ImageAugmentation& augmentation, int size,
                std::uint8_t* out) {
   const int shift = augmentation.shift_x;
@@ -78,8 +78,8 @@ void place_row(const std::uint8_t* row, const ImageAugmentation& augmentation, i
   }
   std::fill_n(out, std::ptrdiff_t{size} * 3, std::uint8_t{0});
   for (int x = std::max(0, -shift); x < std::min(size, size - shift); ++x) {
-    const std::ptrdiff_t place = augmentation.flip != 0 ? size - 1 - x : x;
-    for (int c = 0; c < 3; ++c) out[place * 3 + c] = row[std::ptrdiff_t{x + shift} * 3 + c];
+    const std::ptrdiff_t offset = augmentation.flip != 0 ? size - 1 - x : x;
+    for (int c = 0; c < 3; ++c) out[offset * 3 + c] = row[std::ptrdiff_t{x + shift} * 3 + c];
   }
 }
 

@@ -9,7 +9,7 @@ namespace hyperslab::ops::cpu {
 void resize_image(const SourceImage& source, const ImageAugmentation& augmentation,
                   const ImageOutput& output, std::uint8_t* out);
 
-/// The operation on a square image. out: another place of that size.
+/// The operation on a square image. out: another slot of that size.
 void operate_on_image(const ImageOperation& operation, const SquareImage& image, std::uint8_t* out);
 
 }  // namespace hyperslab::ops::cpu

@@ -17,7 +17,7 @@ constexpr Dim kLine = 64;                     // bytes of a cache line
 Dim columns_of(Dim K) { return round_up(K, kColumnStep); }
 
 /// An odd number of cache lines, so that the same column of many rows does not fall into the same
-/// few places of a cache.
+/// few sets of a cache.
 Dim pitch_of(Dim K) {
   const Dim lines = columns_of(K) / kLine;
   return (lines | 1) * kLine;

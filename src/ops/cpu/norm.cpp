@@ -226,8 +226,8 @@ void norm_backward(Context& ctx, NormKind kind, CView dy, const NormSaved& saved
     };
     parallel_chunks(threads, leading(dy.shape()), 4 * C, rows);
     if (!gradients.dweight) return;  // frozen
-    const auto finish = [&](Dim place, View out) {
-      sum_partials(partial + place * C, threads, stride, C, gradients.accumulate_weight,
+    const auto finish = [&](Dim slot, View out) {
+      sum_partials(partial + slot * C, threads, stride, C, gradients.accumulate_weight,
                    out.data<T>());
     };
     finish(0, gradients.dweight);

@@ -46,9 +46,9 @@ struct Place {
   template <int N>
   __device__ void at(Dim i) const {
     const Dim row = i / call.packed();
-    const Dim place = i - row * call.packed();
-    const Dim head = place / call.head_width;
-    const Dim column = place - head * call.head_width;
+    const Dim offset = i - row * call.packed();
+    const Dim head = offset / call.head_width;
+    const Dim column = offset - head * call.head_width;
     const bool is_value = head >= call.heads + call.kv_heads;
     const bool turns = cosines != nullptr && !is_value && column < 2 * half;
     if (turns && column >= half) return;  // with its other column

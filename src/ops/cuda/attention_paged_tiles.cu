@@ -131,7 +131,7 @@ __device__ void attend_keys(const PagedCall<T>& call, Dim sample, Dim kv_head, D
   }
 }
 
-/// The sum of a block's warps of one pair, written to the output or to this split's place.
+/// The sum of a block's warps of one pair, written to the output or to this split's room.
 template <int D, int kPairs, class T>
 __device__ void write_pair(const PagedCall<T>& call, const TileMemory<D, kPairs>& memory, Dim query,
                            Dim head, Dim split) {

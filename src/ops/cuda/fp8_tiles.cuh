@@ -107,7 +107,7 @@ __device__ inline void write_transposed(Eight (&rows)[kSide], TurnedValues& shar
   const int unit = static_cast<int>(threadIdx.x % kUnits);
   const int row_unit = static_cast<int>(threadIdx.x / kUnits);
   transpose8(rows);
-  // The place in a row of shared memory changes with the row, so that no two threads of a half
+  // The slot in a row of shared memory changes with the row, so that no two threads of a half
   // warp meet in a bank.
 #pragma unroll
   for (int k = 0; k < kSide; ++k) shared[unit * kSide + k][row_unit ^ unit] = rows[k];
@@ -118,9 +118,9 @@ __device__ inline void write_transposed(Eight (&rows)[kSide], TurnedValues& shar
 #pragma unroll
   for (int pass = 0; pass < kSide; ++pass, to += kUnits * width) {
     const int line = pass * kUnits + row_unit;
-    const int place = (unit ^ (line / kSide)) * kSide;
-    if (to_row + pass * kUnits < lines && to_column + place < width) {
-      *reinterpret_cast<Eight*>(to + place) = shared[line][unit];
+    const int offset = (unit ^ (line / kSide)) * kSide;
+    if (to_row + pass * kUnits < lines && to_column + offset < width) {
+      *reinterpret_cast<Eight*>(to + offset) = shared[line][unit];
     }
   }
 }

@@ -34,7 +34,7 @@ struct Run {
 template <int V>
 __device__ Run<V> load_run(const ImageBatch& batch, Dim b, int x, int y) {
   const std::uint8_t* from = batch.scratch +
-                             place_of(b, batch.augmentations[b].operation_count, batch.size) +
+                             slot_of(b, batch.augmentations[b].operation_count, batch.size) +
                              (Dim{y} * batch.size + x) * 3;
   Run<V> run;
 #pragma unroll

@@ -59,8 +59,8 @@ __global__ void __launch_bounds__(kThreads) operate_on_images_kernel(ImageBatch 
   const int pixels = batch.size * batch.size;
   for (int k = 0; k < count; ++k) {
     const ImageOperation operation = batch.augmentations[b].operations[k];
-    const SquareImage image = {batch.scratch + place_of(b, k, batch.size), batch.size};
-    std::uint8_t* out = batch.scratch + place_of(b, k + 1, batch.size);
+    const SquareImage image = {batch.scratch + slot_of(b, k, batch.size), batch.size};
+    std::uint8_t* out = batch.scratch + slot_of(b, k + 1, batch.size);
     if (uses_table(operation.kind)) prepare(operation, image, statistics);
     __syncthreads();
     for (int i = static_cast<int>(threadIdx.x); i < pixels; i += kThreads) {

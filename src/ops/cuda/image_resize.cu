@@ -88,7 +88,7 @@ __device__ void add_rows(const Tile& tile, int begin, int end, int (&sums)[kValu
   }
 }
 
-/// out: an image's first place in scratch. x0, y0: where the tile begins.
+/// out: an image's first slot in scratch. x0, y0: where the tile begins.
 __device__ void store_tile(const ImageAugmentation& augmentation, int x0, int y0, int size,
                            const int (&sums)[kValues], std::uint8_t* out) {
 #pragma unroll
@@ -100,8 +100,8 @@ __device__ void store_tile(const ImageAugmentation& augmentation, int x0, int y0
     const int column = x + augmentation.shift_x;
     const int row = y + augmentation.shift_y;
     const bool exists = column >= 0 && column < size && row >= 0 && row < size;
-    const int place = augmentation.flip != 0 ? size - 1 - x : x;
-    out[(Dim{y} * size + place) * 3 + value % 3] = exists ? to_level(sums[i]) : std::uint8_t{0};
+    const int offset = augmentation.flip != 0 ? size - 1 - x : x;
+    out[(Dim{y} * size + offset) * 3 + value % 3] = exists ? to_level(sums[i]) : std::uint8_t{0};
   }
 }
 
@@ -139,7 +139,7 @@ __global__ void __launch_bounds__(kThreads) resize_images_kernel(ImageBatch batc
       __syncthreads();
       add_rows(tile, begin, end, sums);
     }
-    store_tile(augmentation, x0, y0, batch.size, sums, batch.scratch + place_of(b, 0, batch.size));
+    store_tile(augmentation, x0, y0, batch.size, sums, batch.scratch + slot_of(b, 0, batch.size));
   }
 }
 

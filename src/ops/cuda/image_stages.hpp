@@ -16,9 +16,9 @@ struct ImageBatch {
   bool bicubic;
 };
 
-/// Sources to the first places of scratch. Enqueues on ctx.
+/// Sources to the first slots of scratch. Enqueues on ctx.
 void resize_images(Context& ctx, const ImageBatch& batch);
-/// The operations of every image, from place to place. Enqueues on ctx.
+/// The operations of every image, from slot to slot. Enqueues on ctx.
 void operate_on_images(Context& ctx, const ImageBatch& batch);
 
 }  // namespace hyperslab::ops::cuda

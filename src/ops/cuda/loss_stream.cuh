@@ -69,7 +69,7 @@ struct StreamShared {
 };
 
 /// Which row a block is at, and where that lies.
-struct StreamPlace {
+struct StreamSlot {
   Dim row = blockIdx.x;
   int buffer = 0;
   unsigned phase = 0;
@@ -91,7 +91,7 @@ class StreamMover {
       : call_(call), sizes_(sizes), memory_(memory), shared_(shared) {}
 
   __device__ void run() {
-    StreamPlace ahead;
+    StreamSlot ahead;
 #pragma unroll 1
     for (int i = 0; i < sizes_.buffers; ++i) {
       if (ahead.row < call_.rows) {
@@ -100,7 +100,7 @@ class StreamMover {
       }
       ahead.advance(sizes_.buffers);
     }
-    StreamPlace at;
+    StreamSlot at;
     for (; at.row < call_.rows; at.advance(sizes_.buffers), ahead.advance(sizes_.buffers)) {
       pass_on(at, ahead);
     }
@@ -109,7 +109,7 @@ class StreamMover {
 
  private:
   /// Asks for a piece; of a row that does not count it has nothing to bring.
-  __device__ void load(const StreamPlace& to, std::int32_t target, int piece) {
+  __device__ void load(const StreamSlot& to, std::int32_t target, int piece) {
     std::uint64_t* full = &shared_.full[to.buffer][piece];
     if (piece == 0) shared_.target[to.buffer] = target;
     const int bytes = StreamSizes::piece_of(sizes_.loaded_bytes, piece);
@@ -120,7 +120,7 @@ class StreamMover {
   }
 
   /// Stores the row's pieces as they are written, and loads those of the row that comes there.
-  __device__ void pass_on(const StreamPlace& at, const StreamPlace& ahead) {
+  __device__ void pass_on(const StreamSlot& at, const StreamSlot& ahead) {
     const bool more = ahead.row < call_.rows;
     const std::int32_t target = shared_.target[at.buffer];
     const std::int32_t next_target = more ? call_.targets[ahead.row] : 0;
@@ -145,11 +145,11 @@ class StreamMover {
     }
   }
 
-  [[nodiscard]] __device__ unsigned char* here(const StreamPlace& place, int piece) const {
-    return memory_ + place.buffer * sizes_.row_bytes + piece * StreamCut::kPieceBytes;
+  [[nodiscard]] __device__ unsigned char* here(const StreamSlot& slot, int piece) const {
+    return memory_ + slot.buffer * sizes_.row_bytes + piece * StreamCut::kPieceBytes;
   }
-  [[nodiscard]] __device__ unsigned char* there(const StreamPlace& place, int piece) const {
-    return reinterpret_cast<unsigned char*>(call_.logits + place.row * call_.columns.stride) +
+  [[nodiscard]] __device__ unsigned char* there(const StreamSlot& slot, int piece) const {
+    return reinterpret_cast<unsigned char*>(call_.logits + slot.row * call_.columns.stride) +
            piece * StreamCut::kPieceBytes;
   }
 

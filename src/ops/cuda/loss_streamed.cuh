@@ -71,7 +71,7 @@ class StreamWorker {
 
   __device__ void run() {
     int turn = 0;
-    for (StreamPlace at; at.row < call_.rows; at.advance(sizes_.buffers)) {
+    for (StreamSlot at; at.row < call_.rows; at.advance(sizes_.buffers)) {
       T* row = reinterpret_cast<T*>(memory_ + at.buffer * sizes_.row_bytes);
       tma::wait(&shared_.full[at.buffer][0], at.phase);
       const std::int32_t target = shared_.target[at.buffer];
@@ -190,12 +190,12 @@ class StreamWorker {
     }
   }
 
-  __device__ void hand_over(const StreamPlace& at, int piece) const {
+  __device__ void hand_over(const StreamSlot& at, int piece) const {
     tma::publish_writes();
     tma::arrive(&shared_.written[at.buffer][piece]);
   }
 
-  __device__ void write_gradient(const StreamPlace& at, T* row, std::int32_t target, int turn) {
+  __device__ void write_gradient(const StreamSlot& at, T* row, std::int32_t target, int turn) {
     Seen seen;
     for (int piece = 0; piece < sizes_.pieces; ++piece) {
       tma::wait(&shared_.full[at.buffer][piece], at.phase);
@@ -225,7 +225,7 @@ class StreamWorker {
   }
 
   /// The gradient of a row that does not count.
-  __device__ void clear(const StreamPlace& at, T* row) {
+  __device__ void clear(const StreamSlot& at, T* row) {
     for (int piece = 0; piece < sizes_.pieces; ++piece) {
       tma::wait(&shared_.full[at.buffer][piece], at.phase);
       for (int step = 0; step < StreamCut::kSteps; ++step) {

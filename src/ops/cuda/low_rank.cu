@@ -105,7 +105,7 @@ struct Memory {
 template <int R>
 using Sums = float[R / 8][4];
 
-/// The place of sums of a 16 x R block, rows of R floats; rows from `count` on are left out.
+/// The room of sums of a 16 x R block, rows of R floats; rows from `count` on are left out.
 template <int R>
 __device__ void store_sums(const Sums<R>& sums, int first_row, int count, float* to) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
