@@ -55,7 +55,7 @@ def union_seconds(starts: np.ndarray, ends: np.ndarray) -> float:
 
 
 def traced_text(layout: Layout) -> str:
-    """The same from traced steps, in which time with several reductions under way counts once."""
+    """The same from traced steps, in which time with several reductions in progress counts once."""
     exposed = busy = 0.0
     count = 0
     folder = layout.run.path / "timing"
@@ -76,23 +76,23 @@ def traced_text(layout: Layout) -> str:
                 count += 1
     if busy <= 0:
         return ""
-    return (f"; {min(1.0, exposed / busy):.4f} of the time with a reduction under way on {count} traced "
+    return (f"; {min(1.0, exposed / busy):.4f} of the time with a reduction in progress on {count} traced "
             "steps of ranks")
 
 
 def busy_overlap_of(layout: Layout) -> Finding | None:
-    """The time with at least one reduction under way is the whole."""
+    """The time with at least one reduction in progress is the whole."""
     exposed, whole = total(layout.ranks, EXPOSED), total(layout.ranks, BUSY)
     if whole <= 0:
         return None
     ratio = exposed / whole
     return Finding(ratio, f"{steps_text(layout)}, exposed {ratio:.4f} of the time with a gradient "
-                          f"reduction under way ({exposed:.4f} s of {whole:.4f} s over all ranks); "
+                          f"reduction in progress ({exposed:.4f} s of {whole:.4f} s over all ranks); "
                           f"{worst_rank(layout.ranks, EXPOSED, BUSY)}{wait_text(layout)}")
 
 
 def overlap_of(layout: Layout) -> Finding | None:
-    """Where files do not report for how long any reduction was under way, those under way at once are
+    """Where files do not report for how long any reduction was in progress, those in progress at once are
     counted each, but never as longer than their step."""
     if all(BUSY in rank.columns for rank in layout.ranks):
         return busy_overlap_of(layout)

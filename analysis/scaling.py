@@ -49,7 +49,7 @@ class Case:
     slowest: Slowest
     peak_bytes: float
     mfu: float
-    busy_seconds: float = math.nan  # with a reduction under way
+    busy_seconds: float = math.nan  # with a reduction in progress
     traffic: dict[str, dict[str, float]] = field(default_factory=dict)  # by group and TRAFFIC
 
     @property

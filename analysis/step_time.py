@@ -32,7 +32,7 @@ LEGEND_INCHES = 1.9
 class RankTime:
     """Seconds of a rank's median step. `parts` add up to it: they are means over the steps between
     the quartiles, scaled to the median, and end with what the step has beyond the others. So is
-    `busy_seconds` with at least one gradient reduction under way, which is no part. `own_seconds`: the step without waiting for other ranks."""
+    `busy_seconds` with at least one gradient reduction in progress, which is no part. `own_seconds`: the step without waiting for other ranks."""
 
     steps: RankSteps
     step_seconds: float
@@ -92,7 +92,7 @@ def layout_table(layout: Layout) -> str:
     ])
 
 
-NOTES = """* Time with at least one gradient reduction under way; they run beside backward, so no part of the sum.
+NOTES = """* Time with at least one gradient reduction in progress; they run beside backward, so no part of the sum.
 ** Mean over steps, since most steps write no checkpoint.
 Parts are means over the steps between the quartiles, scaled so that they add up to the median step.
 tensor, pipeline: communication of tensor ranks and of stages that a rank waits for.
@@ -150,7 +150,7 @@ def legend_patches(parts: Sequence[str], reductions: bool) -> list[Patch]:
                      edgecolor="#888888" if label in HATCHES else "white")
                for label in reversed(parts)]
     beside = Patch(facecolor="white", edgecolor="#D55E00", hatch="..",
-                   label="with a reduction\nunder way (beside\nbackward)")
+                   label="with a reduction in\nprogress (beside\nbackward)")
     return patches + ([beside] if reductions else [])
 
 

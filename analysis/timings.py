@@ -272,7 +272,7 @@ def read_files(start: Path) -> list[RankSteps]:
 
 
 def bounded(rank: RankSteps) -> RankSteps:
-    """Only time with a reduction under way can be exposed; the rest was waiting."""
+    """Only time with a reduction in progress can be exposed; the rest was waiting."""
     limit = rank.columns.get(BUSY, rank.columns["reduce_seconds"])
     return waiting_beyond(rank, limit)
 
@@ -323,7 +323,7 @@ def read_start(start: Path, skip: int) -> tuple[list[RankSteps], list[str]]:
     if not all(rank.has_wait for rank in ranks):
         notes.append(f"{start}: its files have no {WAIT}; waiting for slower ranks is taken to be "
                      "what a rank's exposed reductions have beyond the least of its data group, "
-                     "and beyond the time with a reduction under way")
+                     "and beyond the time with a reduction in progress")
     ranks = [rank.skip(skip) for rank in split_waits([rank.only(common) for rank in ranks])]
     if common.size <= skip:
         raise ShortStartError(f"{start} has no more than {skip} steps; run longer, or lower --skip "

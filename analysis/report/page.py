@@ -35,8 +35,8 @@ METHOD = (
     "Runs of equal tokens per step are strong scaling. Runs of equal tokens per step and rank are weak "
     "scaling if two rank counts have runs that are in no strong scaling, or one has and the runs begin at "
     "the fewest ranks: between strong runs of several batches equal tokens per rank are chance.",
-    "Reductions are counted from start to end, each by itself: if several are under way at "
-    "once their sum can exceed the step, the time with one or more under way cannot. What of it is "
+    "Reductions are counted from start to end, each by itself: if several are in progress at "
+    "once their sum can exceed the step, the time with one or more in progress cannot. What of it is "
     "waited for is exposed, and part of the step; waiting for slower ranks is no part of it, but "
     "stands by itself (wait). Tensor and pipeline communication is counted while a rank waits for "
     "it. "

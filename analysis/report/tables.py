@@ -99,7 +99,7 @@ def part_rows(group: Group) -> Table:
 
 
 def communication_rows(group: Group) -> Table:
-    header = [*FIRST_HEADER, "reductions (ms)", "one or more under way (ms)",
+    header = [*FIRST_HEADER, "reductions (ms)", "one or more in progress (ms)",
               "of that exposed (ms)", "exposed (% of it)", "tensor (ms)", "pipeline (ms)",
               "total (ms)", "exposed (ms)", "exposed (% of step)"]
     rows = []

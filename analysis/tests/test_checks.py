@@ -71,7 +71,7 @@ class Overlap(CommandTest):
 
         _, out, _ = run_command("check", "overlap", self.folder / "a")
 
-        self.assertIn("0.2500 of the time with a reduction under way on 2 traced", out)
+        self.assertIn("0.2500 of the time with a reduction in progress on 2 traced", out)
 
     def test_the_time_with_any_under_way_is_the_whole_if_files_have_it(self) -> None:
         start = write_scaled(self.folder / "a", (2, 1, 1, 1), REDUCED | {"reduce": 400.0})
@@ -83,7 +83,7 @@ class Overlap(CommandTest):
         for limit, code in ((0.41, 0), (0.39, 1)):
             found, out, _ = run_command("check", "overlap", self.folder / "a", "--limit", limit)
             self.assertEqual(found, code)
-        self.assertIn("exposed 0.4000 of the time with a gradient reduction under way", out)
+        self.assertIn("exposed 0.4000 of the time with a gradient reduction in progress", out)
         self.assertIn("most on rank 0 (d0 p0 t0) of n0: 0.5000", out)
 
     def test_one_rank_without_the_column_is_as_before(self) -> None:

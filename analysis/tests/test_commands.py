@@ -188,7 +188,7 @@ class TimePerRank(CommandTest):
         self.assertEqual(parts[0], "data")
         labels = [patch.get_label() for patch in legend_patches(parts, reductions=True)]
         self.assertEqual(labels[:-1], parts[::-1])
-        self.assertIn("under way", labels[-1])
+        self.assertIn("progress", labels[-1])
 
     def test_an_unreadable_start_is_left_out_and_named(self) -> None:
         self.write_start("start_0001")

@@ -63,7 +63,7 @@ class Waiting(CommandTest):
         for part in (first, late):
             self.assertAlmostEqual(part["reduce exposed"], 1.0, places=9)
         _, out, err = run_command("check", "overlap", self.folder / "a")
-        self.assertIn("exposed 0.0500 of the time with a gradient reduction under way", out)
+        self.assertIn("exposed 0.0500 of the time with a gradient reduction in progress", out)
         self.assertIn(f"ranks wait for slower ones {1.5 / 35:.4f} of the step", out)
         self.assertEqual((err, "note:" in out), ("", False))
 

@@ -9,8 +9,8 @@ namespace hyperslab::io {
 /// True if a path names something that is there, or a pattern at least one file.
 [[nodiscard]] bool names_files(const std::string& path);
 
-/// The relative `path`, which may be a pattern, below `folder`, whose characters stand for
-/// themselves; `path` if `folder` is empty.
+/// Joins `folder` and the relative `path`. If that is a pattern, escapes characters of `folder`
+/// that a pattern would interpret. Returns `path` if `folder` is empty.
 [[nodiscard]] std::string pattern_below(const std::string& folder, const std::string& path);
 
 }  // namespace hyperslab::io
