@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the chunks of a dataset lie, and the elements of one.
+// Addresses of a dataset's chunks, and the elements of a chunk.
 #include <fmt/format.h>
 #include <zlib.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the readers of image formats share; private to io.
+// Functions that the readers of image formats share; private to io.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What pack-images reads; private to io.
+// Inputs that pack-images reads; private to io.
 #pragma once
 
 #include <cstdint>

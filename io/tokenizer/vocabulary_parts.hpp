@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the readers of vocab.json with merges.txt and of tokenizer.json share.
+// Functions that the readers of vocab.json with merges.txt and of tokenizer.json share.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a trainer tells of its numbers when something may be wrong with them.
+// A trainer's checks of its numbers: sums that replicas share, and the source of bad values.
 #include <algorithm>
 #include <cmath>
 #include <cstring>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What each group of a rank moved in a step.
+// Traffic of each group of a rank in a step.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one rank computes of one microbatch, with its loads, reductions and gathers.
+// Passes of one rank over a microbatch, with its loads, reductions and gathers.
 #pragma once
 
 #include <map>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a model is cut along the pipeline.
+// The cut of a model along the pipeline.
 #pragma once
 
 #include <vector>

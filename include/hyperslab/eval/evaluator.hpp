@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How well checkpoints predict the validation tokens of a deck.
+// Evaluation of checkpoints by the loss on a deck's validation tokens.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What data.documents: masked leaves of attention.
+// Keys that tokens see within their documents, and a plan's attention without the hidden ones.
 #pragma once
 
 #include <cstdint>

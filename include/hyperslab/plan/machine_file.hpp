@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What was measured of a machine, for predicting the time of a step.
+// Measurements of a machine, for predicting the time of a step.
 #pragma once
 
 #include <map>

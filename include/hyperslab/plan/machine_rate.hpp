@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What matrix products can reach on the machine: what utilization is measured against.
+// The rate of matrix products against which utilization is stated.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long a planned step will take on a machine, and how often to save.
+// Predictions of a planned step's time on a machine, and of how often to save.
 #pragma once
 
 #include <string>

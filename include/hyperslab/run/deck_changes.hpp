@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What differs between two resolved decks.
+// Differences between two resolved decks.
 #pragma once
 
 #include <string>
