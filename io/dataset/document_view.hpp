@@ -17,7 +17,7 @@ class DocumentView final : public TokenSource {
   /// `name`: "training", for messages. Neighbours are to be appended as one run: fewer runs are
   /// faster.
   DocumentView(std::shared_ptr<const TokenSource> all, std::string name);
-  /// Tokens [begin, end) of `all`, after what was appended before.
+  /// Tokens [begin, end) of `all`, after all those appended before.
   void append(std::int64_t begin, std::int64_t end);
 
   [[nodiscard]] std::int64_t size() const override { return ends_.empty() ? 0 : ends_.back(); }

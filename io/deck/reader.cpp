@@ -42,7 +42,7 @@ Dim default_ffn_width(const model::ModelSpec& spec) {
   return (8 * spec.width + unit - 1) / unit * kMultiple;
 }
 
-/// Fills what the deck left to be derived from other keys.
+/// Fills the values that the deck left to be derived from other keys.
 void resolve(train::Config& config) {
   if (config.run.directory.empty()) config.run.directory = "runs/" + config.run.name;
   auto& spec = config.model;

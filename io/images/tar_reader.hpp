@@ -26,9 +26,9 @@ struct TarMember {
 };
 
 /// Walks the headers of a tar in memory: ustar (POSIX.1-1988), GNU's long names, and names and
-/// sizes of pax (POSIX.1-2001). Throws Error(data) that names file and member for what is cut or
-/// damaged, for names that lead out of a folder, and for members that are links, devices or sparse
-/// files.
+/// sizes of pax (POSIX.1-2001). Throws Error(data) that names file and member for a tar that is cut
+/// or damaged, for names that lead out of a folder, and for members that are links, devices or
+/// sparse files.
 class TarReader {
  public:
   /// `path`: for messages.

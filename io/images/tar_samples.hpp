@@ -21,7 +21,7 @@ namespace hyperslab::io {
   return name.substr(name.rfind('/') + 1);
 }
 
-/// An image of a tar and what the tar says of its class.
+/// An image of a tar and its class as the tar gives it.
 struct TarSample {
   std::string name;
   std::int64_t offset = 0;

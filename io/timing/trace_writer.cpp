@@ -288,8 +288,8 @@ bool RankTrace::write_kernels() {
   return table.rows() > 0;
 }
 
-/// Phases, units and components, each inside the one around it. On a GPU they are what the host
-/// enqueued.
+/// Phases, units and components, each inside the one around it. On a GPU they show the host's
+/// enqueueing.
 void RankTrace::write_computation(bool has_device) {
   const TableReader table = file_.table("events");
   const auto steps = table.integers("step");

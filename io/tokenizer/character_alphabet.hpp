@@ -19,7 +19,7 @@ class CharacterAlphabet final : public Alphabet {
 
   void append(std::string_view piece, std::vector<std::int32_t>& ids) const override;
   /// True if a character, or a byte that belongs to none, has symbols of its own, which do not
-  /// depend on what stands beside it.
+  /// depend on the text beside it.
   [[nodiscard]] bool is_sure(std::uint32_t code) const {
     return has_all_bytes_ || id_of(code) >= 0;
   }

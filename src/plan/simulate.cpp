@@ -262,7 +262,7 @@ void Simulation::finish_step(Rank& rank) {
   if (!rank.is_done()) rank.result = {};
 }
 
-/// Goes on until the rank must wait for what is not known yet. Returns whether it came further.
+/// Goes on until the rank must wait for an unknown time. Returns whether it came further.
 bool Simulation::advance(int number) {
   Rank& rank = ranks_[static_cast<std::size_t>(number)];
   bool changed = false;

@@ -175,7 +175,7 @@ void Trainer::load(const io::CheckpointReader& reader) {
   records_->forget_results();
 }
 
-/// The average becomes what the weights are now.
+/// The average starts over from the present weights.
 void Trainer::restart_averages() {
   if (!averages()) return;
   for (const param::ElementRange& range : strategy_->updated_ranges()) {

@@ -31,7 +31,7 @@ std::uint64_t term_of(const unsigned char* bytes, Dim count, std::uint64_t name,
   return sum;
 }
 
-/// Copies what is on a device to the host, in pieces.
+/// Copies a view's bytes from a device to the host, in pieces.
 class Reader {
  public:
   explicit Reader(Context& ctx) : ctx_(ctx) {}

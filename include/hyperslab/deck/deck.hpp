@@ -52,8 +52,8 @@ struct Rule {
 /// win over the text before anything is validated. Every problem - unknown and duplicate keys,
 /// wrong types, octal-looking numbers, values out of range, violated rules - is found and reported
 /// in one Error(usage), a line each: "deck.yaml:12:3: key: text" (overrides: "--set key=value:
-/// text"). A part of the deck beyond an override of train.steps, train.epochs or checkpoint.every
-/// is cut instead of refused; `cuts`, unless null, gets one line that says what, or nothing.
+/// text"). Values too large for an override of train.steps, train.epochs or checkpoint.every are
+/// cut instead of refused; `cuts`, unless null, gets one line that says what, or nothing.
 [[nodiscard]] train::Config read_deck(const std::string& text, const std::string& file,
                                       std::span<const std::string> overrides,
                                       const Surroundings& surroundings,

@@ -55,8 +55,8 @@ class DataSource {
   /// fingerprints.
   [[nodiscard]] virtual std::vector<TokenFileSummary> files() const { return {}; }
   /// Throws Error(data) that names a file whose size or time of modification has changed since it
-  /// was opened. Files that are gone by now do
-  /// not count: an open file can still be read.
+  /// was opened. Files that are gone by now do not
+  /// count: as they are open, they can still be read.
   virtual void require_unchanged() const {}
 };
 
@@ -92,7 +92,7 @@ class TokenSource : public DataSource {
 /// `tokens`, all of it written and in that file), raw .bin of `raw_ids` (refused if its bytes
 /// look like bytes of a wider type). Checked against the vocabulary. `loss_mask`: every file has a
 /// mask (HDF5: dataset `loss_mask` of one byte a token). `join_files`: all files are one segment.
-/// Throws Error(data) that names the file, what was expected and what was found.
+/// Throws Error(data) that names the file, what was expected and found.
 [[nodiscard]] std::unique_ptr<TokenSource> open_tokens(const std::vector<std::string>& paths,
                                                        RawIds raw_ids, std::int64_t vocabulary,
                                                        std::uint64_t seed, bool loss_mask = false,
@@ -134,7 +134,7 @@ class Samples {
   /// Targets of sample `index` that count; without reading if none is left out.
   [[nodiscard]] virtual std::int64_t counted(std::int64_t index) const = 0;
   /// Samples [first, first + B) into the views of `out` that are there, but for sample_position and
-  /// token_sort_index. Those from `end` on are replaced by what does not count. Throws Error(data).
+  /// token_sort_index. Later ones than `end` do not count. Throws Error(data).
   virtual void read(std::int64_t first, std::int64_t end, const Batch& out) const = 0;
 
  protected:
