@@ -95,7 +95,7 @@ bool has_train_folder(const std::string& folder) {
 
 std::unique_ptr<PackSource> open_split_folder(const std::string& folder, ImageSplit split,
                                               std::vector<std::string> classes) {
-  if (classes.empty()) {  // those of training, also where validation lacks one
+  if (classes.empty()) {  // training's classes, also where validation lacks one
     classes = entries_of(folder + "/train");
     std::erase_if(classes, [&](const auto& name) { return !is_folder(folder + "/train/" + name); });
   }

@@ -19,7 +19,7 @@ inline constexpr std::int64_t kTarBlock = 512;  ///< bytes; headers and contents
 
 /// A regular file or a folder of a tar.
 struct TarMember {
-  std::string name;  ///< relative, without "./" before it; that of a folder ends in '/'
+  std::string name;  ///< relative, without "./" before it; a folder's name ends in '/'
   std::int64_t offset = 0;
   std::int64_t bytes = 0;
   [[nodiscard]] bool is_folder() const { return name.ends_with('/'); }

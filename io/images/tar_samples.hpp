@@ -37,7 +37,7 @@ struct TarContent {
 /// Throws Error(data), also for two members of one name.
 [[nodiscard]] TarContent read_tar_content(const ImageFile& tar);
 
-/// Images of several tars and their labels: those of .cls if there are any, else by class folders.
+/// Images of several tars and their labels: from .cls if there are any, else by class folders.
 /// Throws Error(data) that names an image without a label.
 [[nodiscard]] ImageFiles index_tars(std::vector<ImageFile> tars);
 

@@ -307,7 +307,7 @@ void RankTrace::write_computation(bool has_device) {
   }
 }
 
-/// The track of the next operation of a group; those of one group come by their calls.
+/// The track of the next operation of a group; operations of one group come by their calls.
 int RankTrace::track_of(const std::string& group, Nanoseconds call, Nanoseconds end) {
   const auto number = static_cast<int>(groups_.size()) + 1;
   GroupTracks& tracks = groups_.try_emplace(group, GroupTracks{number, {}}).first->second;

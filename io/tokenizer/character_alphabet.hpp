@@ -12,7 +12,7 @@
 
 namespace hyperslab::io {
 
-/// A symbol for each character: its token, else those of its bytes, else the unknown token.
+/// A symbol for each character: its token, else its bytes' tokens, else the unknown token.
 class CharacterAlphabet final : public Alphabet {
  public:
   explicit CharacterAlphabet(const CharacterVocabulary& vocabulary);

@@ -36,8 +36,8 @@ class Pattern {
 
 /// Splits texts into pieces, one thread at a time: the matches of the pattern and the texts between
 /// them. An empty match parts the text before it from the text after it, unless a match ends there.
-/// A byte that is not part of valid UTF-8 is a piece of its own. Letters and digits are those of
-/// unicode_version(), whatever the engine's version.
+/// A byte that is not part of valid UTF-8 is a piece of its own. Letters and digits are
+/// unicode_version()'s, whatever the engine's version.
 class Splitter {
  public:
   explicit Splitter(const Pattern& pattern);

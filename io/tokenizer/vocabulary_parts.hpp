@@ -93,7 +93,7 @@ void parse_special_tokens(const std::string& path, MergeVocabulary& vocabulary);
                                                 const nlohmann::json& file);
 /// True if a tokenizer.json splits no text into bytes, as those do that came from SentencePiece.
 [[nodiscard]] bool is_character_json(const nlohmann::json& file);
-/// That of a BPE on characters.
+/// Vocabulary of a BPE on characters.
 [[nodiscard]] CharacterVocabulary read_character_json(const std::string& path,
                                                       const nlohmann::json& file);
 

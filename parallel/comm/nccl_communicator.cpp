@@ -34,7 +34,7 @@ int cta_budget(GroupRole role, const CtaBudgets& budgets) {
   return NCCL_CONFIG_UNDEF_INT;
 }
 
-/// True if the blocks of a group are scheduled before those of the arithmetic.
+/// True if the blocks of a group are scheduled before the arithmetic's.
 bool has_priority(GroupRole role) { return role != GroupRole::world; }
 
 ncclDataType_t type_of(DType dtype) {

@@ -25,7 +25,7 @@ struct StoredDeck {
 
 /// That deck for a use that trains nothing. `ranks`: that the layout must fit; 0: it need not.
 /// Overrides win over it. Without a GPU it is computed in fp32 on the CPU; `notes` gets a line
-/// about that, and one about what was cut to fit overrides. `reads_data`: the rules about data.*
+/// about that, and one about values cut to fit overrides. `reads_data`: the rules about data.*
 /// count, too. The base of adapters, checkpoint.initial, is named as found_path(). Throws
 /// Error(usage).
 [[nodiscard]] train::Config read_stored_deck(const StoredDeck& deck,

@@ -33,7 +33,7 @@ void Scheduler::add(std::size_t id, std::int64_t length) {
   waiting_.push_back(std::move(text));
 }
 
-/// Beside what a text reads first, those that run may each need a page soon.
+/// Beside the pages that a text reads first, those that run may each need a page soon.
 void Scheduler::admit() {
   while (!waiting_.empty() && std::ssize(running_) < limits_.rows) {
     ScheduledText& text = waiting_.front();

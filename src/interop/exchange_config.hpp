@@ -31,10 +31,10 @@ struct SpecialIds {
 /// The contents of a config.json.
 struct ForeignConfig {
   model::ModelSpec spec;
-  std::vector<std::string> warnings;  ///< ids that cannot be, and what is slower for their sake
+  std::vector<std::string> warnings;  ///< ids that cannot be, and kernels slower for their sake
 };
 /// Reads the text of a config.json; `file` is its name in messages. Throws Error(checkpoint) that
-/// names every key that asks for what is not done here, or is not known.
+/// names every key that asks for computation not done here, or is not known.
 [[nodiscard]] ForeignConfig read_foreign_config(const std::string& text, const std::string& file,
                                                 const ImportOptions& options = {});
 

@@ -122,7 +122,7 @@ std::string tokenizer_config_json(const Vocabulary& vocabulary, bool whole, Dim 
   return config.dump(2) + "\n";
 }
 
-/// Copies what a tokenizer of transformers reads, or writes it.
+/// Copies the files that a tokenizer of transformers reads, or writes them.
 void add_tokenizer(const Vocabulary& vocabulary, bool asked, Dim context, io::ModelFolder& folder) {
   if (vocabulary.path == kBytes) {
     folder.write_text("tokenizer.json", io::byte_tokenizer_json());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The units of a transformer and what they share.
+// The units of a transformer and the memory that they share.
 #pragma once
 
 #include <optional>
@@ -100,7 +100,7 @@ class TransformerBlock final : public Unit {
  private:
   struct Slot {
     nn::Block::Slot block;  ///< empty if blocks share one
-    View sum;               ///< stream: what entered, with Recompute::full and if it is a sum
+    View sum;               ///< stream at entry, with Recompute::full and if it is a sum
     CView input;            ///< the residual that entered, or the sum
   };
   [[nodiscard]] nn::Block::Slot& memory(Slot& slot) const;

@@ -280,7 +280,7 @@ void Block::backward(Context& ctx, const BackwardPass& pass, const Slot& slot, C
   }
 }
 
-/// The gradient of a sublayer's output from that of its norm.
+/// The gradient of a sublayer's output from its norm's.
 CView Block::through_norm(Context& ctx, const BackwardPass& pass, const Norm& norm,
                           const Norm::Slot& slot, CView dy) const {
   if (!norms_outputs()) return dy;

@@ -29,7 +29,7 @@ struct MaskColumns {
   return dropout.total_heads != 0 ? dropout.total_heads : heads;
 }
 
-/// Throws if an active dropout lacks what its mask is a function of. B: samples, all of them
+/// Throws if an active dropout lacks an argument of its mask's function. B: samples, all of them
 /// if x is a part of a microbatch.
 inline void require_dropout(const Context& ctx, const Dropout& dropout, Dim B) {
   require(dropout.probability >= 0 && dropout.probability < 1,

@@ -33,7 +33,7 @@ HS_HOST_DEVICE inline std::uint32_t rounding_bits(std::uint32_t weight_bits,
 }
 
 /// The bits of a float as bf16, rounded up as often as it is near the next one if `random` is
-/// uniform on [0, 65536). What bf16 has stays as it is; so do infinity and NaN.
+/// uniform on [0, 65536). Values that bf16 has stay as they are; so do infinity and NaN.
 HS_HOST_DEVICE inline std::uint16_t bf16_rounded_stochastically(std::uint32_t float_bits,
                                                                 std::uint32_t random) {
   constexpr std::uint32_t kExponent = 0x7F800000U;

@@ -11,7 +11,7 @@ namespace hyperslab::plan {
 namespace {
 
 constexpr double kRange = 16;    ///< distance at which a point's say has fallen to 1/e
-constexpr double kNoise = 0.02;  ///< variance of one measurement, in that of the field
+constexpr double kNoise = 0.02;  ///< variance of one measurement over the field's
 constexpr double kRidge = 10;    ///< few points make no slope
 constexpr double kSame = 1e-6;   ///< largest squared distance within one point
 

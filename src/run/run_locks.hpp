@@ -17,7 +17,7 @@ class RunLocks {
 
   /// Rank 0: the directory of checkpoints is new, its lock went away with the old one.
   void lock_checkpoints_again() { lock_checkpoints(); }
-  /// Rank 0: the start went well, and what locking made stays.
+  /// Rank 0: the start went well, and the files of locking stay.
   void keep();
   /// Rank 0, before a save: if someone removed the directory that the checkpoints go to, makes it
   /// and its lock again, with a warning, and returns true. Throws Error(storage) if another process

@@ -74,8 +74,8 @@ std::string Api::known_paths() {
   return all;
 }
 
-/// Refuses what no route takes. A page of another site can make a browser send other types of
-/// content here without asking, but not JSON.
+/// Refuses requests that no route takes. A page of another site can make a browser send other types
+/// of content here without asking, but not JSON.
 const Api::Route& Api::route_of(const HttpRequest& request) {
   const auto route = std::ranges::find(routes(), request.path, &Route::path);
   if (route == routes().end()) {

@@ -183,7 +183,7 @@ void Trainer::restart_averages() {
   }
 }
 
-/// As an update does: masters, values, and then those of other ranks.
+/// As an update does: masters, values, and then other ranks' values.
 void Trainer::exchange_averages() {
   require(averages(), "exchange_averages: no average is kept");
   wait_all();  // until the newest parameters are here

@@ -82,7 +82,7 @@ struct ImageFeed::Slot {
   Buffer scratch;             ///< working memory of the augmentation
   Batch batch;
   Event made;   ///< on the feed's stream
-  Event taken;  ///< on that of the step
+  Event taken;  ///< on the step's stream
 };
 
 ImageFeed::ImageFeed(const Batch& like, const FeedOptions& options)

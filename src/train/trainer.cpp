@@ -106,7 +106,7 @@ Batch batch_like(const model::Stage& stage) {
   return all;
 }
 
-/// The time of components is that of the compute stream alone, and quantized matrices are
+/// The time of components is the compute stream's alone, and quantized matrices are
 /// dequantized beside whole chunks, which updates would cut into units.
 bool overlaps_updates(const Config& config, const TrainerOptions& options,
                       const model::MemoryPlan* plan) {

@@ -6,7 +6,7 @@
 
 namespace hyperslab::ops::cpu {
 
-/// act(x) and its derivative; what is not used costs nothing after inlining.
+/// act(x) and its derivative; an unused one costs nothing after inlining.
 template <class T>
 struct ValueSlope {
   T value;

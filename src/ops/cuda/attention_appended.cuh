@@ -126,8 +126,8 @@ struct AppendedRows {
     }
   }
   /// Divides the lane's rows of weighted values by their sums of weights, that of the sink among
-  /// them, and writes them. off: what was taken off their exponents, in units of log 2; parts: the
-  /// lane's parts of the sums.
+  /// them, and writes them. off: the amount taken off their exponents, in units of log 2; parts:
+  /// the lane's parts of the sums.
   template <int kWidth>
   __device__ void store(const Lane& at, const float (&off)[2], const float (&parts)[2],
                         const float (&values)[kWidth / 8][4]) const {

@@ -122,7 +122,7 @@ struct TeamSum {
     }
   }
 
-  /// Adds what the team `lanes` lanes away has. Every lane of the warp.
+  /// Adds the sums of the team `lanes` lanes away. Every lane of the warp.
   template <bool kFast>
   __device__ void join(int lanes) {
     const float other_top = __shfl_xor_sync(0xFFFFFFFFU, top, lanes);

@@ -431,7 +431,7 @@ void warpgroup_attention_backward(Context& ctx, const HeadLayout& layout,
   auto* column_sums =
       dbias ? static_cast<float*>(ctx.partials(kName, attention_bias_partials(layout, B, T)))
             : nullptr;
-  // Fits what attention_backward_workspace() plans for cuDNN's sums of dq.
+  // Fits the memory that attention_backward_workspace() plans for cuDNN's sums of dq.
   auto* dots = static_cast<float*>(ctx.workspace(kName, log_sum_exp.bytes()));
   with_warpgroups(qkv.dtype(), layout, scores.softcap, kName,
                   [&, qkv = qkv, out = out, log_sum_exp = log_sum_exp,

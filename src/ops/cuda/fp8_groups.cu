@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Groups of 1 x 128 values and blocks of 128 x 128 lie within a tile, so that a block of threads
-// finds their amaxes in what it holds already and reads the matrix once.
+// finds their amaxes in values it holds already and reads the matrix once.
 #include "fp8_tiles.cuh"
 #include "hyperslab/core/round_up.hpp"
 

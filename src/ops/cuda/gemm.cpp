@@ -39,7 +39,7 @@ int alignment(const void* pointer) {
 /// blocks and 4 of blocks beside groups. The numbers of files that knew no groups are as they were.
 int number_of(Fp8Scaling a, Fp8Scaling b) { return static_cast<int>(a) + (a == b ? 0 : 1); }
 
-/// The alignment of aux, or what tells products of 8-bit floats apart, which have none.
+/// The alignment of aux, or a mark that tells products of 8-bit floats apart, which have none.
 std::int64_t last_part(const Gemm& p) {
   if (!p.fp8.present) return alignment(p.aux);
   return 64 | number_of(p.fp8.a_scaling, p.fp8.b_scaling) << 3 |

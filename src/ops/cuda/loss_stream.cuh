@@ -82,7 +82,7 @@ struct StreamPlace {
   }
 };
 
-/// The thread that moves rows, and says what their losses are.
+/// The thread that moves rows, and gives their losses.
 template <class T>
 class StreamMover {
  public:

@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 }
 
 /// Without sums to keep, a block takes one row of each of its groups. The bounds leave registers
-/// for what a thread holds of a row; 1,024 threads, and centered rows of 4,096, spill some.
+/// for a thread's elements of a row; 1,024 threads, and centered rows of 4,096, spill some.
 template <int N, bool kCentered, class T>
 void launch_frozen(Context& ctx, const NormBackwardCall<T>& call, const NormBackwardShape& shape) {
   if (call.rows == 0) return;

@@ -24,8 +24,8 @@ void masked_softmax_forward(Context& ctx, const SoftmaxRows& rows, const Dropout
 /// Gradients of the dropped probabilities become those of the scores before scaling, in place:
 ///   dprobability = dropped gradient * keep / (1 - p)
 ///   dscore = probability * (dprobability - sum over keys of probability * dprobability) * scale
-/// times 1 - tanh(score / softcap)^2 if scores are capped, with zeros for masked keys; what
-/// dprobabilities held there does not matter. All: (B, H, T, T). If dropout is active, dropped
+/// times 1 - tanh(score / softcap)^2 if scores are capped, with zeros for masked keys; values of
+/// dprobabilities there do not matter. All: (B, H, T, T). If dropout is active, dropped
 /// receives the dropped probabilities again (for dvalues), else it may be absent. scores: (B, H, T,
 /// T), scaled and not capped; only if they are capped.
 struct SoftmaxSaved {
