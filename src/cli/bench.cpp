@@ -101,7 +101,7 @@ bench::BenchOptions bench_options(const Arguments& args, const train::Config& co
   return options;
 }
 
-/// `text` is that of the first rank.
+/// `text` is the first rank's.
 void write(comm::World& world, const std::string& path, const std::string& text) {
   comm::agree(world, [&] {
     if (world.rank() == 0) io::write_text_file(path, text);

@@ -50,7 +50,7 @@ bool overrides_key(const EvalSource& source, std::string_view key) {
   return override_of(source, key).has_value();
 }
 
-/// Ranks of an axis that --set asks for; the reader of decks judges numbers below 1.
+/// Ranks of an axis that --set asks for; the reader of decks judges wrong ones.
 std::int64_t asked_ranks(const EvalSource& source, std::string_view key, std::int64_t otherwise) {
   const std::string_view text = override_of(source, key).value_or("");
   std::int64_t ranks = 0;

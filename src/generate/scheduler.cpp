@@ -64,7 +64,7 @@ void Scheduler::turn_over(ScheduledText& text) {
   require(pool_.take(pages_for(text.unread()), text.pages), "scheduler: half a context has room");
 }
 
-/// Those of one length together; one that is longer than a pass alone, in parts.
+/// Prompts of one length together; one that is longer than a pass alone, in parts.
 std::optional<SchedulerPass> Scheduler::prompts() {
   const auto first = std::ranges::find_if_not(running_, goes_on);
   if (first == running_.end()) return std::nullopt;

@@ -24,7 +24,7 @@ struct SpecialIds {
 /// config.json of transformers.
 [[nodiscard]] std::string config_json(const model::ModelSpec& spec, DType dtype,
                                       const SpecialIds& ids);
-/// generation_config.json; `ends`: its eos_token_id, where it is not that of config.json.
+/// generation_config.json; `ends`: its eos_token_id, where it is not config.json's.
 [[nodiscard]] std::string generation_config_json(const SpecialIds& ids,
                                                  const std::vector<std::int64_t>& ends);
 

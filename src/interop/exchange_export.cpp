@@ -56,7 +56,7 @@ struct Vocabulary {
   std::string eos_text;
 };
 
-/// Ids that the deck names, else those of the vocabulary. GPT-2's <|endoftext|> also begins texts.
+/// Ids that the deck names, else the vocabulary's. GPT-2's <|endoftext|> also begins texts.
 SpecialIds special_ids(const model::ModelSpec& spec, const std::vector<std::int64_t>& ends,
                        const std::string& end_text) {
   SpecialIds ids = {spec.bos_token, spec.eos_tokens};

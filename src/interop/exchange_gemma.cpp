@@ -23,7 +23,7 @@ constexpr double kGemma3Theta = 1e6;
 constexpr Dim kGemma3FullEvery = 6;
 constexpr Dim kGemma2FullEvery = 2;
 
-/// The factor of products that query_pre_attn_scalar asks for; 0 if it is that of the head's width.
+/// The factor of products that query_pre_attn_scalar asks for; 0 if the head's width gives it.
 void read_scores(Import& in, bool third, ModelSpec& spec) {
   ConfigReader& config = in.config;
   const double scalar = config.real("query_pre_attn_scalar", 256);

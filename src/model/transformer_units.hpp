@@ -146,7 +146,7 @@ class LmHead final : public Unit {
   [[nodiscard]] CView normalized(Context& ctx, nn::ResidualStream in, nn::Norm::Slot& slot) const;
   void decode(Context& ctx, const UnitCall& call, nn::ResidualStream in, const Slot& slot) const;
   void logits_of(Context& ctx, CView rows, View logits) const;
-  /// Logits of some rows of x, in products of as many rows as those of the loss.
+  /// Logits of some rows of x, in products of as many rows as the loss's.
   void logits_of(Context& ctx, CView x, std::span<const Dim> rows, View logits) const;
   template <class Product>
   void on_all_ranks(Context& ctx, View logits, Product&& product) const;

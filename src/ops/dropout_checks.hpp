@@ -12,7 +12,7 @@ namespace hyperslab::ops {
   return dropout.elements_per_sample != 0 ? dropout.elements_per_sample : x.numel() / x.shape()[0];
 }
 
-/// The columns of x among those of the mask.
+/// The columns of x among the mask's columns.
 struct MaskColumns {
   Dim here = 0;
   Dim first = 0;

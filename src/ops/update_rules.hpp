@@ -20,7 +20,7 @@ HS_HOST_DEVICE constexpr T decay_of(T x, T direction, T decay, bool cautious) {
 /// Random bits of an element in one update: the lower and the upper half are for its two moments.
 /// A function of the weight before the update and of the first moment after it, unrounded: ranks
 /// that hold equal bits round alike, wherever the element lies. The first moment tells weights of
-/// equal values apart. The mixing is that of MurmurHash3 (Appleby 2011), fmix32.
+/// equal values apart. The mixing is MurmurHash3's (Appleby 2011), fmix32.
 HS_HOST_DEVICE inline std::uint32_t rounding_bits(std::uint32_t weight_bits,
                                                   std::uint32_t moment_bits, std::uint32_t update) {
   std::uint32_t h = weight_bits ^ (moment_bits * 0xCC9E2D51U) ^ (update * 0x9E3779B9U);

@@ -96,8 +96,8 @@ class Simulation {
   std::map<std::pair<int, int>, std::pair<int, int>> calls_;    ///< sends and receives so far
 };
 
-/// Pipeline ranks whose operations of a group
-/// meet; other groups' are all of one pipeline rank.
+/// Pipeline ranks whose operations of a group meet; other groups' are all of one pipeline
+/// rank.
 std::vector<int> Simulation::members(Group group) const {
   std::vector<int> all;
   const auto stages = static_cast<int>(ranks_.size());

@@ -9,7 +9,7 @@
 
 namespace hyperslab::run {
 
-/// Rank 0 holds the run's directory, and that of its checkpoints if it is elsewhere.
+/// Rank 0 holds the run's directory, and its checkpoints' directory if that is elsewhere.
 class RunLocks {
  public:
   /// Collective. Throws Error(storage) if another process holds one of them.

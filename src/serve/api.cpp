@@ -36,7 +36,7 @@ bool are_equal_slowly(std::string_view a, std::string_view b) {
   return difference == 0;
 }
 
-/// True if the Content-Type of a request is that of JSON.
+/// True if the Content-Type of a request is JSON's.
 bool is_json(const HttpRequest& request) {
   std::string type = request.content_type.substr(0, request.content_type.find(';'));
   std::erase(type, ' ');

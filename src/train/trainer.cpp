@@ -106,8 +106,8 @@ Batch batch_like(const model::Stage& stage) {
   return all;
 }
 
-/// The time of components is the compute stream's alone, and quantized matrices are
-/// dequantized beside whole chunks, which updates would cut into units.
+/// The time of components is the compute stream's alone, and quantized matrices are dequantized
+/// beside whole chunks, which updates would cut into units.
 bool overlaps_updates(const Config& config, const TrainerOptions& options,
                       const model::MemoryPlan* plan) {
   const bool dequantizes = config.adapter || config.quantization;

@@ -55,8 +55,8 @@ class DataSource {
   /// fingerprints.
   [[nodiscard]] virtual std::vector<TokenFileSummary> files() const { return {}; }
   /// Throws Error(data) that names a file whose size or time of modification has changed since it
-  /// was opened. Files that are gone by now do not
-  /// count: as they are open, they can still be read.
+  /// was opened. Files that are gone by now do not count, as an open file is still there to
+  /// read.
   virtual void require_unchanged() const {}
 };
 

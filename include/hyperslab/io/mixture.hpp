@@ -20,11 +20,11 @@ struct MixturePlace {
 
 /// An endless order over sources with fixed shares. Among the first k samples each source has its
 /// share of k to less than one sample, for every k. The shares are the weights' if these are whole
-/// numbers of some period of up to kMostPeriod samples, else the nearest of
-/// kMostPeriod-ths. Within a period every source's next sample has the window in which it may come
-/// without leaving that bound, and the one whose window ends first comes first (earliest deadline
-/// first, which finds an order if there is one: Tijdeman 1980, "The chairman assignment problem",
-/// has the bound). A function of k alone; takes some 400 KB at most, whatever the data's size.
+/// numbers of some period of up to kMostPeriod samples, else the nearest of kMostPeriod-ths. Within
+/// a period every source's next sample has the window in which it may come without leaving that
+/// bound, and the one whose window ends first comes first (earliest deadline first, which finds an
+/// order if there is one: Tijdeman 1980, "The chairman assignment problem", has the bound). A
+/// function of k alone; takes some 400 KB at most, whatever the data's size.
 class MixtureOrder {
  public:
   static constexpr std::int64_t kMostPeriod = 65536;

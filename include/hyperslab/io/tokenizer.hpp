@@ -54,8 +54,8 @@ class Tokenizer {
   [[nodiscard]] virtual std::string decode(std::int32_t id) const = 0;
   /// The bytes of one id that begins a text, without the space that encode() puts before texts.
   [[nodiscard]] virtual std::string decode_first(std::int32_t id) const { return decode(id); }
-  /// True if an id is no text: the one that ends a document, those of text_template(), and those
-  /// that a tokenizer.json marks as special. decode() may give them a name.
+  /// True if an id is no text: the one that ends a document, text_template()'s, and those that a
+  /// tokenizer.json marks as special. decode() may give them a name.
   [[nodiscard]] virtual bool is_special(std::int32_t id) const = 0;
   /// The id that stands after each document, or -1: text_ends().separator.
   [[nodiscard]] virtual std::int32_t end_of_text() const = 0;

@@ -57,8 +57,8 @@ class Linear {
   /// alias pre, and its column sums.
   void backward_input_activated(Context& ctx, CView dy, CView pre, ops::Activation activation,
                                 const ops::ActivationGradients& gradients) const;
-  /// Adds to (or, on the first microbatch,
-  /// overwrites) the gradients of W and b, or the adapters'.
+  /// Adds to (or, on the first microbatch, overwrites) the gradients of W and b, or the
+  /// adapters'.
   void backward_weight(Context& ctx, CView dy, CView x, Accumulate accumulate,
                        const LinearPass& pass = {}) const;
   /// Absent if there is no bias, or if it is frozen.

@@ -12,8 +12,8 @@
 namespace hyperslab::plan {
 
 /// A function that is true if the deck's rules allow a changed configuration. These rules are above
-/// this module: whoever read the deck hands them down. Absent: nothing is known to
-/// be allowed.
+/// this module: whoever read the deck hands them down. Absent: nothing is known to be
+/// allowed.
 using IsLegal = std::function<bool(const train::Config&)>;
 
 /// A change of one deck key, and the memory of the rank with it.

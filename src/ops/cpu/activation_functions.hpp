@@ -56,7 +56,7 @@ struct ReluSquared {
   }
 };
 
-/// Calls body with the function of `activation`, for gated ones that of the gate.
+/// Calls body with the function of `activation`, for gated ones the gate's.
 template <class Body>
 void with_activation(Activation activation, Body&& body) {
   switch (activation) {

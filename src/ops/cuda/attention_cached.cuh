@@ -147,7 +147,7 @@ __device__ TeamSum<kVector<T>> attend_team(const float (&q)[kVector<T>], const C
   constexpr int kTeams = kThreads / kLanes;
   const Dim column = thread % kLanes * N;
   TeamSum<N> part;
-  // The bound is that of the whole block, so that all lanes take part in the sums.
+  // The bound is the whole block's, so that all lanes take part in the sums.
   for (Dim first = begin; first < head.end; first += kTeams * kKeysAtOnce) {
     Vec<T, N> keys[kKeysAtOnce] = {};
     Vec<T, N> values[kKeysAtOnce] = {};

@@ -114,7 +114,7 @@ void launch_frozen(Context& ctx, const NormBackwardCall<T>& call, const NormBack
   }
 }
 
-/// With sums to keep. Those of the stream leave registers for fewer blocks at once, as
+/// With sums to keep. The stream's sums leave registers for fewer blocks at once, as
 /// norm_backward_shape counts them.
 template <int N, bool kCentered, NormSums kSums, class T>
 void launch_sums(Context& ctx, const NormBackwardCall<T>& call, const NormBackwardShape& shape) {

@@ -21,7 +21,7 @@ struct SoftmaxRows {
 void masked_softmax_forward(Context& ctx, const SoftmaxRows& rows, const Dropout& dropout,
                             View scores, View dropped);
 
-/// Gradients of the dropped probabilities become those of the scores before scaling, in place:
+/// Gradients of the dropped probabilities become, in place, gradients of scores before scaling:
 ///   dprobability = dropped gradient * keep / (1 - p)
 ///   dscore = probability * (dprobability - sum over keys of probability * dprobability) * scale
 /// times 1 - tanh(score / softcap)^2 if scores are capped, with zeros for masked keys; values of
