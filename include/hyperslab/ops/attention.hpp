@@ -80,7 +80,7 @@ struct AttentionScores {
   AttentionScores(const AttentionMask& seen) : mask(seen) {}
   [[nodiscard]] double scale_of(const HeadLayout& layout) const;
 };
-/// Share of all pairs of T queries and T keys that a mask leaves; documents are not known.
+/// Share of all pairs of T queries and T keys that a mask leaves; documents do not count.
 [[nodiscard]] double seen_share(const AttentionMask& mask, Dim T);
 
 /// Attention, softmax(scale q k^T) v over the keys that the mask leaves (Vaswani et al. 2017,
