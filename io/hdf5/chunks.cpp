@@ -175,7 +175,7 @@ class ChunkReader {
   std::vector<Chunk> chunks_;
 };
 
-/// Undoes deflate; `bytes` must come out.
+/// Undoes deflate; `bytes` is the size of the result.
 std::vector<std::byte> inflated(const Source& source, std::span<const std::byte> stored,
                                 std::uint64_t bytes, const std::string& what) {
   std::vector<std::byte> out(bytes);
