@@ -239,7 +239,7 @@ void check_piece(const Manifest& manifest, const TensorEntry& entry, const Piece
   }
 }
 
-/// True if the name is that of a file in the folder itself.
+/// True if the name belongs to a file in the folder itself.
 bool is_plain_name(const std::string& name) {
   return !name.empty() && name.find('/') == std::string::npos &&
          name.find('\0') == std::string::npos && name != "." && name != "..";

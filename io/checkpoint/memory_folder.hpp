@@ -30,8 +30,8 @@ class MemoryFolder {
   /// Removes the run's folders on this host that no other process holds.
   void remove();
   /// Removes folders of this user's other runs that no process holds, if no one wrote there for a
-  /// day or their run has a newer checkpoint on the disk. Warns of what is left of another run in
-  /// the same directory.
+  /// day or their run has a newer checkpoint on the disk. Warns of remains of another run in the
+  /// same directory.
   void remove_forgotten() const;
 
  private:

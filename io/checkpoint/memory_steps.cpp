@@ -116,8 +116,8 @@ class FileCopies {
   }
 
  private:
-  /// Copies what this rank is asked for. Returns "<file's number> <problem>\n" for what it could
-  /// not.
+  /// Copies the files asked of this rank. Returns
+  /// "<file's number> <problem>\n" for each failure.
   [[nodiscard]] std::string copy_mine(const std::string& temporary) const {
     std::string failures;
     for (std::size_t i = 0; i < open_.size(); ++i) {

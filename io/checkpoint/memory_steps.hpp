@@ -21,7 +21,7 @@ struct HeldStep {
 };
 
 /// "step manifest file file\n" for every step in the folder of a host, with the files that have
-/// their size. What is damaged, or is not of the step that its folder names, is left out with a
+/// their size. A step that is damaged, or is not the one that its folder names, is left out with a
 /// warning.
 [[nodiscard]] std::string text_of_held(const std::string& folder);
 

@@ -153,7 +153,7 @@ void require_covered(const std::string& folder, const std::string& name, const T
   throw Error(ExitCode::checkpoint, fmt::format("{}: tensor {}: {}", folder, name, problem));
 }
 
-/// Every piece that some target needs, with what to copy from it.
+/// Every piece that some target needs, with the copies to make from it.
 std::vector<Source> sources_of(const std::string& folder, const Tensors& tensors,
                                std::span<const SlabTarget> targets) {
   std::map<const Piece*, Source> sources;

@@ -36,8 +36,8 @@ bool is_step_folder(const std::string& path) {
          fs::exists(path + "/" + kManifestName, error);
 }
 
-/// The steps in the order in which they are tried: what `latest` names, older ones from new to old,
-/// then, if `latest` is of no use or none of these is complete, newer ones.
+/// The steps in the order in which they are tried: the one that `latest` names, older ones from new
+/// to old, then, if `latest` is of no use or none of these is complete, newer ones.
 std::vector<StepFolder> candidates(const std::string& directory) {
   std::vector<StepFolder> steps = find_steps(directory);
   std::ranges::reverse(steps);

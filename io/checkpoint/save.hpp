@@ -18,8 +18,8 @@ namespace hyperslab::io {
 /// Bytes of the file that a rank writes for the slabs, rounded up.
 [[nodiscard]] std::uint64_t rank_bytes(std::span<const Slab> slabs);
 
-/// Makes the folder to write the step `name` into, where `bytes` must be free, and returns it. What
-/// an ended program left in the directory is removed.
+/// Makes the folder to write the step `name` into, where `bytes` must be free, and returns it.
+/// Files that an ended program left in the directory are removed.
 [[nodiscard]] std::string prepare_step(const std::string& directory, const std::string& name,
                                        std::uint64_t bytes);
 

@@ -10,7 +10,7 @@ namespace hyperslab::io {
 
 inline constexpr const char* kLatestName = "latest";
 inline constexpr const char* kLatestSuffix = "tmp";  ///< after a dot, while it is written
-inline constexpr const char* kTemporary = ".tmp";  ///< suffix of what was never complete; a number
+inline constexpr const char* kTemporary = ".tmp";  ///< suffix of folders never completed; a number
                                                    ///< follows if that name cannot be had
 inline constexpr const char* kReplaced = ".replaced";  ///< suffix of a step while it is replaced
 
@@ -30,8 +30,8 @@ struct StepFolder {
 /// The step that the file `latest` names; nothing if it is missing or torn.
 [[nodiscard]] std::optional<std::int64_t> latest_step(const std::string& directory);
 
-/// Removes what an ended program left: unfinished steps, half-deleted ones, a half-written
-/// `latest`. What cannot be removed stays, with a warning the first time.
+/// Removes the remains of an ended program: unfinished steps, half-deleted ones, a half-written
+/// `latest`. Those that cannot be removed stay, with a warning the first time.
 void remove_stale(const std::string& directory);
 
 /// A path for the unfinished step `name` ("step_00000120") at which there is nothing yet.

@@ -15,7 +15,7 @@ inline constexpr const char* kVocabularyFolder = "vocabulary";  ///< inside a st
 
 [[nodiscard]] std::uint64_t bytes_of(std::span<const VocabularyFile> files);
 /// Writes the files into `<folder>/vocabulary` and puts them on the disk; makes nothing if there
-/// are none. Returns what the manifest says of them. Throws Error(storage).
+/// are none. Returns the manifest's entries for them. Throws Error(storage).
 [[nodiscard]] std::vector<CheckpointReader::VocabularyEntry> write_vocabulary(
     const std::string& folder, std::span<const VocabularyFile> files);
 /// A line for every file that is missing, of another size or changed.

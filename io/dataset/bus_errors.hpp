@@ -13,7 +13,7 @@ namespace hyperslab::io {
 /// to who handled it before. Of more than 16,384 files at once the last are not known.
 class BusErrorLine {
  public:
-  /// `kind`: what the line calls the file, "token file".
+  /// `kind`: the line's word for the file, "token file".
   BusErrorLine(std::span<const std::byte> mapped, const std::string& path, const char* kind);
   BusErrorLine(const BusErrorLine&) = delete;
   BusErrorLine& operator=(const BusErrorLine&) = delete;

@@ -17,7 +17,7 @@ class DocumentView final : public TokenSource {
   /// `name`: "training", for messages. Neighbours are to be appended as one run: fewer runs are
   /// faster.
   DocumentView(std::shared_ptr<const TokenSource> all, std::string name);
-  /// Tokens [begin, end) of `all`, after what was appended before.
+  /// Tokens [begin, end) of `all`, after all those appended before.
   void append(std::int64_t begin, std::int64_t end);
 
   [[nodiscard]] std::int64_t size() const override { return ends_.empty() ? 0 : ends_.back(); }
@@ -32,9 +32,9 @@ class DocumentView final : public TokenSource {
   }
   [[nodiscard]] bool has_mask() const override { return all_->has_mask(); }
   void read_mask(std::int64_t first, std::span<std::uint8_t> out) const override;
-  /// Those of the other source, each run beginning one.
+  /// The other source's documents, each run beginning one.
   [[nodiscard]] std::vector<std::int64_t> documents(std::int32_t end_token) const override;
-  /// Those of the other source, as far as runs of them are here.
+  /// The other source's segments, as far as runs of them are here.
   [[nodiscard]] std::vector<std::int64_t> segments() const override;
 
  private:

@@ -56,7 +56,7 @@ std::int64_t bytes_of(std::span<const Shard> shards) {
   return all;
 }
 
-/// `hash` and what the shard holds; `all`: bytes of the set that it belongs to.
+/// `hash` and the shard's contents; `all`: bytes of the set that it belongs to.
 std::uint64_t mixed_with(std::uint64_t hash, const Shard& shard, std::int64_t all) {
   const auto hash_of = [all](const std::byte* begin, std::int64_t size) {
     return content_hash(std::span(begin, static_cast<std::size_t>(size)), all);

@@ -62,8 +62,8 @@ std::vector<std::uint64_t> document_hashes(const TokenSource& all,
                   all.description(), fraction, side, documents));
 }
 
-/// Ids that these files may use: the model's, whose tables may be padded, or those of the
-/// vocabulary, where a file of another one would go unnoticed.
+/// Ids that these files may use: the model's, whose tables may be padded, or the vocabulary's,
+/// where a file of another one would go unnoticed.
 std::int64_t ids_of(const std::vector<std::string>& paths, std::int64_t vocabulary,
                     std::int64_t ids) {
   const bool is_generated = paths == std::vector<std::string>{"synthetic"};

@@ -10,7 +10,7 @@
 
 namespace hyperslab::io {
 
-/// The first token of every token's document, in its sample: 0, and what follows each end_token.
+/// The first token of every token's document, in its sample: 0, and the token after each end_token.
 inline void find_first_keys(std::span<const std::int32_t> tokens, std::int32_t end_token,
                             std::span<std::int32_t> first_keys) {
   std::int32_t first = 0;
@@ -21,7 +21,7 @@ inline void find_first_keys(std::span<const std::int32_t> tokens, std::int32_t e
 }
 
 /// Samples [first, first + B) into the rows of `out`: read_one(index, tokens, targets) each. Those
-/// from `end` on are replaced by what does not count. `end_token` ends documents; -1: none.
+/// from `end` on are filled with values that do not count. `end_token` ends documents; -1: none.
 template <class ReadOne>
 void read_rows(std::int64_t first, std::int64_t end, const Batch& out, std::int32_t end_token,
                ReadOne&& read_one) {

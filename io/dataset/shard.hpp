@@ -43,7 +43,7 @@ struct Shard {
   }
 };
 
-/// Opens one file of any format; `raw` (uint16 or uint32) is that of .bin files without a
+/// Opens one file of any format; `raw` (uint16 or uint32) is the type in .bin files without a
 /// header. Checks the header against the file, not the ids. `loss_mask`: the file must have one.
 /// Throws Error(data).
 [[nodiscard]] Shard open_shard(const std::string& path, IdType raw, bool loss_mask = false);

@@ -15,8 +15,8 @@ namespace hyperslab::io {
 /// The tokens of several files, one after the other.
 class TokenFiles final : public TokenSource {
  public:
-  /// Checks every id now if all files together hold at most 1 GiB of tokens; read() checks what
-  /// it returns in any case. Throws Error(data).
+  /// Checks every id now if all files together hold at most 1 GiB of tokens; read() checks the ids
+  /// that it returns in any case. Throws Error(data).
   /// `first_shards`: of each path or pattern, ascending from 0. `joined`: they are one segment.
   TokenFiles(std::vector<Shard> shards, std::int64_t vocabulary,
              std::vector<std::size_t> first_shards = {0}, bool joined = false);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What must hold between keys about documents in samples of text.
+// Rules of keys about documents in samples of text.
 #include <algorithm>
 #include <array>
 

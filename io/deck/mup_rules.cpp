@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What must hold between keys about the maximal update parametrization.
+// Rules of keys about the maximal update parametrization.
 #include <array>
 
 #include "predicates.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What several rules ask.
+// Functions that several files of rules call, and the lists of rules by subject.
 #pragma once
 
 #include <cmath>

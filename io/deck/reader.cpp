@@ -42,7 +42,7 @@ Dim default_ffn_width(const model::ModelSpec& spec) {
   return (8 * spec.width + unit - 1) / unit * kMultiple;
 }
 
-/// Fills what the deck left to be derived from other keys.
+/// Fills the values that the deck left to be derived from other keys.
 void resolve(train::Config& config) {
   if (config.run.directory.empty()) config.run.directory = "runs/" + config.run.name;
   auto& spec = config.model;
@@ -72,8 +72,8 @@ bool any_key_of(const Rule& rule, const Predicate& holds) {
   return false;
 }
 
-/// Mark of the rule's key. If the deck leaves that key out, the mark is that of another key of its
-/// section that the rule reads and the deck gives.
+/// Mark of the rule's key. If the deck leaves that key out, another key of its section that the
+/// rule reads and the deck gives has the mark.
 Mark mark_of(const Rule& rule, const Reader& reader) {
   const auto section = rule.key.substr(0, rule.key.find('.') + 1);
   std::string_view given = rule.key;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What must hold between keys about rotary positions.
+// Rules of keys about rotary positions.
 #include <fmt/format.h>
 
 #include <array>

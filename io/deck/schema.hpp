@@ -235,7 +235,7 @@ inline constexpr std::array<Name<optim::ScheduleKind>, 4> kSchedules = {{
     {"wsd", optim::ScheduleKind::wsd},
 }};
 
-/// Every key of a deck, once: what reads, writes and documents decks visits this description. A
+/// Every key of a deck, once: readers, writers and tables of decks visit this description. A
 /// visitor has
 ///   section(name)
 ///   named(key, enum, table)             one of the names in the table

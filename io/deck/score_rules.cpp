@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What must hold between keys about windows and scores of attention.
+// Rules of keys about windows and scores of attention.
 #include <fmt/format.h>
 
 #include <array>

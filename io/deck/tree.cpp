@@ -176,7 +176,7 @@ std::optional<std::size_t> first_directive(std::string_view text) {
   return found == std::string_view::npos ? std::nullopt : std::optional(found + 1);
 }
 
-/// yaml-cpp takes or refuses them depending on what stands around them.
+/// yaml-cpp takes or refuses them depending on the text around them.
 std::optional<std::size_t> first_tab_indent(std::string_view text) {
   for (std::size_t start = 0; start < text.size();) {
     const auto content = text.find_first_not_of(' ', start);

@@ -12,7 +12,7 @@
 namespace hyperslab::io {
 namespace {
 
-/// Runs `work`; what the system refuses becomes the error of fail_write().
+/// Runs `work`; the system's error becomes fail_write()'s.
 template <class Work>
 auto writing(const std::string& path, Work work) {
   try {

@@ -40,7 +40,7 @@ class AtomicFile {
   void write_at(std::int64_t offset, std::span<const std::byte> bytes);
   /// Fails now if storage or a limit does not allow a file of this many bytes.
   void reserve(std::int64_t bytes);
-  /// Reads what was written; fewer bytes at the end of the file.
+  /// Reads bytes that were written; fewer bytes at the end of the file.
   [[nodiscard]] std::size_t read_at(std::int64_t offset, std::span<std::byte> out) const;
   /// Syncs, closes, renames and syncs the folder.
   void commit();

@@ -13,10 +13,10 @@ namespace hyperslab::io {
 [[nodiscard]] bool is_private_folder(const std::string& path);
 
 /// Makes the folder with mode 0700, or takes one that is private. Throws Error(storage) that names
-/// what is there instead.
+/// the entry there instead.
 void make_private_folder(const std::string& path);
 
-/// Throws Error(storage) if others may rename or replace what lies in `directory`: they may write
+/// Throws Error(storage) if others may rename or replace files in `directory`: they may write
 /// there, and it is not sticky. A link to a directory counts as that directory.
 void require_safe_directory(const std::string& directory);
 

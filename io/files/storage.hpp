@@ -42,7 +42,7 @@ class File {
   [[nodiscard]] static File create(const std::string& path);
   /// Read-only. Throws Error(storage) at once for a pipe or a device, without waiting for it.
   [[nodiscard]] static File open(const std::string& path);
-  /// To write and read; what is in it stays.
+  /// To write and read; its contents stay.
   [[nodiscard]] static File open_or_create(const std::string& path);
   File(File&& other) noexcept : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)) {}
   File& operator=(File&&) = delete;
@@ -54,8 +54,8 @@ class File {
   /// Fails now if the disk or a limit does not allow a file of this many bytes.
   void reserve(std::uint64_t bytes);
   void write_at(std::uint64_t offset, const void* data, std::size_t bytes);
-  /// Lets the system bring what was written there to the disk from now on, and does not wait:
-  /// sync() has less to do then, and is what reports errors.
+  /// Lets the system bring the bytes written there to the disk from now on, and does not wait:
+  /// sync() has less to do then, and reports errors.
   void start_sync(std::uint64_t offset, std::size_t bytes) const;
   /// Returns how many bytes there were before the end of the file.
   [[nodiscard]] std::size_t read_at(std::uint64_t offset, void* data, std::size_t bytes) const;

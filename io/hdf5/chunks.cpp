@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the chunks of a dataset lie, and the elements of one.
+// Addresses of a dataset's chunks, and the elements of a chunk.
 #include <fmt/format.h>
 #include <zlib.h>
 
@@ -175,7 +175,7 @@ class ChunkReader {
   std::vector<Chunk> chunks_;
 };
 
-/// Undoes deflate; `bytes` is what must come out.
+/// Undoes deflate; `bytes` is the size of the result.
 std::vector<std::byte> inflated(const Source& source, std::span<const std::byte> stored,
                                 std::uint64_t bytes, const std::string& what) {
   std::vector<std::byte> out(bytes);

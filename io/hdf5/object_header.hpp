@@ -28,8 +28,8 @@ struct Message {
   std::span<const std::byte> body;
 };
 
-/// All messages of the object header at `address`, of version 1 or 2, with those of its
-/// continuations. `what` names the object.
+/// All messages of the object header at `address`, of version 1 or 2, with its continuations'
+/// messages. `what` names the object.
 [[nodiscard]] std::vector<Message> messages_at(const Source& source, std::uint64_t address,
                                                const std::string& what);
 

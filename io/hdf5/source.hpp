@@ -15,7 +15,7 @@ namespace hyperslab::io::hdf5 {
 
 inline constexpr std::uint64_t kUndefinedAddress = ~std::uint64_t{0};
 
-/// A file in memory. What is wrong with it ends as Error(data) with its path.
+/// A file in memory. A fault of it ends as Error(data) with its path.
 class Source {
  public:
   Source(std::string path, std::span<const std::byte> bytes)

@@ -47,7 +47,7 @@ void StagedFile::write(std::uint64_t offset, const char* data, std::size_t bytes
   });
 }
 
-/// From the end of the file to its beginning, where HDF5 keeps what leads to all the rest.
+/// From the end of the file to its beginning, where HDF5 keeps the roots of all the rest.
 void StagedFile::write_pages() {
   for (const auto& [page, content] : std::ranges::reverse_view(pages_)) {
     const std::uint64_t begin = page * kPageBytes;

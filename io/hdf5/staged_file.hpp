@@ -11,8 +11,8 @@
 
 namespace hyperslab::io {
 
-/// A file of HDF5's on the disk that changes with commit() only; until then what HDF5 writes waits
-/// in memory. First goes what makes the file longer, which is what a full disk refuses: then
+/// A file of HDF5's on the disk that changes with commit() only; until then HDF5's writes wait in
+/// memory. First go the bytes that make the file longer, which a full disk refuses: then
 /// nothing of the older part has changed yet, and readers find the state of the commit before.
 class StagedFile final : public hdf5::Backing {
  public:
@@ -31,8 +31,8 @@ class StagedFile final : public hdf5::Backing {
   void set_size(std::uint64_t bytes) override { size_ = bytes; }
   [[nodiscard]] std::uint64_t size() const override { return size_; }
 
-  /// Puts what waits into the file. Returns why that failed, or nothing; after a failure it waits
-  /// on, for the next call.
+  /// Puts the waiting pages into the file. Returns why that failed, or nothing; after a failure
+  /// they wait on, for the next call.
   [[nodiscard]] std::string commit();
   /// Nothing more will ever be written: too much waits, or the file cannot be read.
   [[nodiscard]] bool is_broken() const { return !broken_.empty(); }
@@ -40,7 +40,7 @@ class StagedFile final : public hdf5::Backing {
 
  private:
   using Page = std::array<char, kPageBytes>;
-  /// The page as it is with what waits; in memory from now on.
+  /// The page with the waiting writes; in memory from now on.
   Page& staged(std::uint64_t page);
   [[nodiscard]] Page read_page(std::uint64_t page);
   void write_pages();

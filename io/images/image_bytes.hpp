@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the readers of image formats share; private to io.
+// Functions that the readers of image formats share; private to io.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@ namespace hyperslab::io {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-/// Big-endian numbers; `at` and what follows must be within `bytes`.
+/// Big-endian numbers; all of a number's bytes must be within `bytes`.
 [[nodiscard]] inline std::uint32_t byte_at(std::span<const std::byte> bytes, std::size_t at) {
   return std::to_integer<std::uint32_t>(bytes[at]);
 }

@@ -25,7 +25,7 @@ constexpr std::int64_t kBatchImages = 2048;  // that are in memory at once, if t
 constexpr std::int64_t kBatchBytes = 256 << 20;
 constexpr std::size_t kNamedImages = 3;  // broken ones in an error
 
-/// An image that was read, and what is wrong with it.
+/// An image that was read, and its fault, if it has one.
 struct ReadImage {
   std::string bytes;
   ImageHeader header;

@@ -51,7 +51,7 @@ std::vector<std::string> files_in(const std::string& folder, std::string_view pr
   return paths;
 }
 
-/// Folders without a last slash, files and what patterns name.
+/// Folders without a last slash, files and the matches of patterns.
 std::vector<std::string> inputs_of(const ImagePacking& packing) {
   std::vector<std::string> paths;
   for (const std::string& input : packing.inputs) {
@@ -95,7 +95,7 @@ bool has_train_folder(const std::string& folder) {
 
 std::unique_ptr<PackSource> open_split_folder(const std::string& folder, ImageSplit split,
                                               std::vector<std::string> classes) {
-  if (classes.empty()) {  // those of training, also where validation lacks one
+  if (classes.empty()) {  // training's classes, also where validation lacks one
     classes = entries_of(folder + "/train");
     std::erase_if(classes, [&](const auto& name) { return !is_folder(folder + "/train/" + name); });
   }
@@ -115,7 +115,7 @@ std::vector<std::string> named_classes(const std::string& path) {
   return names;
 }
 
-/// A folder whose files say what it is; null if they do not.
+/// A folder whose files tell its kind; null if they do not.
 std::unique_ptr<PackSource> open_known_folder(const std::string& folder,
                                               const ImagePacking& packing,
                                               const std::vector<std::string>& classes) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What pack-images reads; private to io.
+// Inputs that pack-images reads; private to io.
 #pragma once
 
 #include <cstdint>
@@ -49,7 +49,7 @@ class PackSource {
 /// Lines that are not empty, without blanks at their ends. Throws Error(storage).
 [[nodiscard]] std::vector<std::string> lines_of(const std::string& path);
 
-/// The input's kind by what is there. Throws as pack_images().
+/// The input's kind by the files there. Throws as pack_images().
 [[nodiscard]] std::unique_ptr<PackSource> open_pack_source(const ImagePacking& packing);
 
 // One kind each. `classes`: names that were asked for, or empty.

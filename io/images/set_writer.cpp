@@ -22,7 +22,7 @@ constexpr std::size_t kBufferBytes = 4 << 20;
 constexpr std::int64_t kEndBytes = 2 * kTarBlock;  // zeros at the end of a tar
 constexpr std::size_t kMostName = 100;  // name field of a ustar header, without its prefix
 
-/// Runs `work`; what the system refuses becomes the error of fail_write().
+/// Runs `work`; the system's error becomes fail_write()'s.
 template <class Work>
 void writing(const std::string& output, Work work) {
   try {

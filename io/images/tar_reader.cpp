@@ -43,7 +43,7 @@ std::int64_t number(std::string_view text) {
   return whole && value >= 0 ? value : -1;
 }
 
-/// The sum of all bytes, those of the sum itself counted as blanks.
+/// The sum of all bytes, the sum's own bytes counted as blanks.
 std::int64_t checksum(std::string_view header) {
   std::int64_t sum = std::int64_t{8} * ' ';
   for (std::size_t i = 0; i < header.size(); ++i) {

@@ -19,16 +19,16 @@ inline constexpr std::int64_t kTarBlock = 512;  ///< bytes; headers and contents
 
 /// A regular file or a folder of a tar.
 struct TarMember {
-  std::string name;  ///< relative, without "./" before it; that of a folder ends in '/'
+  std::string name;  ///< relative, without "./" before it; a folder's name ends in '/'
   std::int64_t offset = 0;
   std::int64_t bytes = 0;
   [[nodiscard]] bool is_folder() const { return name.ends_with('/'); }
 };
 
 /// Walks the headers of a tar in memory: ustar (POSIX.1-1988), GNU's long names, and names and
-/// sizes of pax (POSIX.1-2001). Throws Error(data) that names file and member for what is cut or
-/// damaged, for names that lead out of a folder, and for members that are links, devices or sparse
-/// files.
+/// sizes of pax (POSIX.1-2001). Throws Error(data) that names file and member for a tar that is cut
+/// or damaged, for names that lead out of a folder, and for members that are links, devices or
+/// sparse files.
 class TarReader {
  public:
   /// `path`: for messages.

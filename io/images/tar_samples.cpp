@@ -60,7 +60,7 @@ void require_different_names(const ImageFile& tar, const TarContent& content) {
   if (twice != names.end()) fail_twice(tar, std::string(*twice));
 }
 
-/// Fills the index from samples of all tars, whose labels are those of .cls.
+/// Fills the index from samples of all tars, whose labels come from .cls.
 void label_by_files(ImageFiles& files, const std::vector<TarContent>& contents) {
   for (std::size_t shard = 0; shard < contents.size(); ++shard) {
     for (const std::string& other : contents[shard].others) {

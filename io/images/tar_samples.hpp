@@ -21,7 +21,7 @@ namespace hyperslab::io {
   return name.substr(name.rfind('/') + 1);
 }
 
-/// An image of a tar and what the tar says of its class.
+/// An image of a tar and its class as the tar gives it.
 struct TarSample {
   std::string name;
   std::int64_t offset = 0;
@@ -37,7 +37,7 @@ struct TarContent {
 /// Throws Error(data), also for two members of one name.
 [[nodiscard]] TarContent read_tar_content(const ImageFile& tar);
 
-/// Images of several tars and their labels: those of .cls if there are any, else by class folders.
+/// Images of several tars and their labels: from .cls if there are any, else by class folders.
 /// Throws Error(data) that names an image without a label.
 [[nodiscard]] ImageFiles index_tars(std::vector<ImageFile> tars);
 

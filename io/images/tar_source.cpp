@@ -10,7 +10,7 @@
 namespace hyperslab::io {
 namespace {
 
-/// Labels of class folders become those of the classes that are named.
+/// Labels of class folders become the labels of the classes that are named.
 void relabel(ImageFiles& files, const std::vector<std::string>& classes) {
   std::vector<std::int64_t> labels;
   for (const std::string& folder : files.classes) {

@@ -34,7 +34,7 @@ class Table {
     std::get<std::vector<T>>(columns_[column].values).push_back(std::move(value));
   }
   [[nodiscard]] std::size_t pending() const;
-  /// Appends what is pending; throws Error(storage).
+  /// Appends pending rows; throws Error(storage).
   void write();
 
  private:

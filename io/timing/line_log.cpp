@@ -60,8 +60,8 @@ struct LineLog::Impl {
   Impl(const std::string& name, std::int64_t first_step, std::size_t most)
       : path(name), file(cut_and_open(name, first_step)), end(file.size()), most_pending(most) {}
 
-  /// Writes what waits after the last whole line. Throws Error(storage), having removed what it
-  /// wrote of it.
+  /// Writes the waiting lines after the last whole line. Throws Error(storage), having removed the
+  /// part it wrote.
   void write_pending() {
     const std::uint64_t size = file.size();
     if (size < end) end = size;          // someone emptied it

@@ -8,8 +8,8 @@ namespace {
 
 using nlohmann::ordered_json;
 
-/// Calls number(key, value) for every number of what a loss means. The keys of training and of
-/// validation stand side by side, so that they are found.
+/// Calls number(key, value) for every number that tells a loss's meaning. The keys of training and
+/// of validation stand side by side, so that they are found.
 template <class Number>
 void each_meaning(const LossMeaning& meaning, bool validation, const Number& number) {
   const auto put = [&](const char* training_key, const char* validation_key, double value) {

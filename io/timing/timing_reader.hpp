@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a rank's timing file holds of traced steps.
+// Reader of a rank's timing file.
 #pragma once
 
 #include <cstdint>

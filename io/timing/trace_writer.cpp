@@ -288,8 +288,8 @@ bool RankTrace::write_kernels() {
   return table.rows() > 0;
 }
 
-/// Phases, units and components, each inside the one around it. On a GPU they are what the host
-/// enqueued.
+/// Phases, units and components, each inside the one around it. On a GPU they show the host's
+/// enqueueing.
 void RankTrace::write_computation(bool has_device) {
   const TableReader table = file_.table("events");
   const auto steps = table.integers("step");
@@ -307,7 +307,7 @@ void RankTrace::write_computation(bool has_device) {
   }
 }
 
-/// The track of the next operation of a group; those of one group come by their calls.
+/// The track of the next operation of a group; operations of one group come by their calls.
 int RankTrace::track_of(const std::string& group, Nanoseconds call, Nanoseconds end) {
   const auto number = static_cast<int>(groups_.size()) + 1;
   GroupTracks& tracks = groups_.try_emplace(group, GroupTracks{number, {}}).first->second;

@@ -12,14 +12,14 @@
 
 namespace hyperslab::io {
 
-/// A symbol for each character: its token, else those of its bytes, else the unknown token.
+/// A symbol for each character: its token, else its bytes' tokens, else the unknown token.
 class CharacterAlphabet final : public Alphabet {
  public:
   explicit CharacterAlphabet(const CharacterVocabulary& vocabulary);
 
   void append(std::string_view piece, std::vector<std::int32_t>& ids) const override;
   /// True if a character, or a byte that belongs to none, has symbols of its own, which do not
-  /// depend on what stands beside it.
+  /// depend on the text beside it.
   [[nodiscard]] bool is_sure(std::uint32_t code) const {
     return has_all_bytes_ || id_of(code) >= 0;
   }

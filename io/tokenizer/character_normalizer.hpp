@@ -19,8 +19,8 @@ struct NormalizerStep {
 void append_replaced(std::string_view text, std::string_view from, std::string_view to,
                      std::string& out);
 
-/// `text` as the steps leave it, in `copy` if there are any. `with_prefix`: with what they put in
-/// front.
+/// `text` as the steps leave it, in `copy` if there are any. `with_prefix`: with the text that they
+/// put in front.
 [[nodiscard]] std::string_view normalized(std::string_view text,
                                           const std::vector<NormalizerStep>& steps,
                                           bool with_prefix, std::string& copy);

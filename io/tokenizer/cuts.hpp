@@ -22,7 +22,7 @@ using MayCut = std::function<bool(std::string_view text, std::size_t at)>;
 [[nodiscard]] std::size_t last_cut_where(std::string_view text, std::size_t from,
                                          const MayCut& may_cut);
 
-/// last_cut(), or that of a tokenizer.
+/// last_cut(), or a tokenizer's last_cut().
 using LastCut = std::function<std::size_t(std::string_view text, std::size_t from)>;
 
 /// `text` in parts of about `bytes`, longer ones if there is no such offset.

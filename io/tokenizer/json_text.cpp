@@ -73,7 +73,7 @@ class TextUnderKey final : public nlohmann::json_sax<json> {
   std::string_view key_;
   JsonText found_;
   int depth_ = 0;
-  bool expected_ = false;  ///< the next value is that of the key
+  bool expected_ = false;  ///< the next value belongs to the key
   bool has_text_ = false;
 };
 

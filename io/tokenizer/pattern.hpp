@@ -21,7 +21,7 @@ inline constexpr std::string_view kGpt2Pattern =
 class Pattern {
  public:
   /// `text`: as a tokenizer.json has it (pcre2_syntax()). Throws Error(data) that begins with
-  /// `where` and names the offset in the pattern, or what has no counterpart in PCRE2.
+  /// `where` and names the offset in the pattern, or the syntax that has no counterpart in PCRE2.
   Pattern(const std::string& text, const std::string& where);
   [[nodiscard]] const pcre2_real_code_8* code() const { return code_.get(); }
   [[nodiscard]] bool has_jit() const { return has_jit_; }
@@ -34,10 +34,10 @@ class Pattern {
   bool is_gpt2_ = false;
 };
 
-/// Splits texts into pieces, one thread at a time: the matches of the pattern and what lies between
-/// them. An empty match parts what stands before it from what follows, unless a match ends there. A
-/// byte that is not part of valid UTF-8 is a piece of its own. Letters and digits are those of
-/// unicode_version(), whatever the engine's version.
+/// Splits texts into pieces, one thread at a time: the matches of the pattern and the texts between
+/// them. An empty match parts the text before it from the text after it, unless a match ends there.
+/// A byte that is not part of valid UTF-8 is a piece of its own. Letters and digits are
+/// unicode_version()'s, whatever the engine's version.
 class Splitter {
  public:
   explicit Splitter(const Pattern& pattern);

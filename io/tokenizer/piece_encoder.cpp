@@ -80,7 +80,7 @@ void PieceEncoder::merge_short() {
 }
 
 /// Merges in the order of merge_short(), by a heap of (rank, index) over a linked list. Entries
-/// whose rank is no longer that of their index are skipped.
+/// whose rank is no longer their index's are skipped.
 void PieceEncoder::merge_long() {
   const auto n = static_cast<std::uint32_t>(ids_.size());
   std::vector<std::uint32_t> next(n);

@@ -27,7 +27,7 @@ inline constexpr std::string_view kLineBreak = R"((?>\r\n|[\n-\r\x{85}\x{2028}\x
 inline constexpr std::string_view kLineBegin = R"((?:\A|(?<=\n)(?!\z)))";
 inline constexpr std::string_view kLineEnd = R"((?:(?=\n)|\z))";
 
-/// Since 10.40 \p{Han} of PCRE2 is that of Script_Extensions, and \p{sc:Han} the script.
+/// Since 10.40 \p{Han} of PCRE2 means Script_Extensions, and \p{sc:Han} the script.
 inline constexpr bool kNamesScripts = PCRE2_MAJOR > 10 || PCRE2_MINOR >= 40;
 /// Names of properties that both engines read alike: the general categories.
 inline constexpr std::array<std::string_view, 36> kCategories = {

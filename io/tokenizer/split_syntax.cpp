@@ -117,7 +117,7 @@ class SplitSyntax {
     return peek(bytes) == '}' && (has_least || has_most) ? bytes + 1 : 0;
   }
 
-  /// A repeat of what has one already repeats both, so x{1,3}+ is (?:x{1,3})+.
+  /// A repeat of a repeated part repeats both, so x{1,3}+ is (?:x{1,3})+.
   void begin_repeat() {
     if (is_repeated_ && atom_ != kNone) {
       out_.insert(atom_, "(?:");

@@ -16,7 +16,7 @@ class TemplateReader {
  public:
   TemplateReader(const std::string& path, std::int64_t tokens) : path_(path), tokens_(tokens) {}
 
-  /// Puts what `processor` adds around what is there.
+  /// Puts the tokens that `processor` adds around the present ones.
   void add(const json& processor) {
     if (processor.is_null()) return;
     const json type = processor.is_object() ? processor.value("type", json()) : json();

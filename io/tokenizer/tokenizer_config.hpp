@@ -29,9 +29,9 @@ class TokenizerConfig {
   /// Adds the tokens of added_tokens_decoder that vocab.json does not have.
   void add_tokens(VocabularyBuilder& builder) const;
   /// Special tokens beside vocab.json, as transformers' GPT2Tokenizer finds them: the end of text,
-  /// those of added_tokens_decoder, and all that keys such as unk_token and
-  /// additional_special_tokens name; those of special_tokens_map.json count, and first, where there
-  /// is no added_tokens_decoder. Hidden until they are parsed; names that the vocabulary does not
+  /// the ones of added_tokens_decoder, and all that keys such as unk_token and
+  /// additional_special_tokens name; special_tokens_map.json's count, and first, where there is no
+  /// added_tokens_decoder. Hidden until they are parsed; names that the vocabulary does not
   /// have count as missing.
   [[nodiscard]] std::vector<AddedToken> special_tokens(const MergeVocabulary& vocabulary) const;
   /// Tokenizer::text_ends() of a vocabulary whose template is known. Ids that the vocabulary does

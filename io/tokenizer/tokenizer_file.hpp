@@ -8,8 +8,8 @@
 
 namespace hyperslab::io {
 
-/// A tokenizer.json, of which all settings are honoured or refused: what its kinds share. All
-/// functions throw Error(data) with the file and the key.
+/// A tokenizer.json, of which all settings are honoured or refused: the part that its kinds share.
+/// All functions throw Error(data) with the file and the key.
 class TokenizerFile {
  public:
   /// `path` and `file` must outlive this. `kind`: of tokenizers that are read, for messages.

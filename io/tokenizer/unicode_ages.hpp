@@ -18,7 +18,7 @@ struct StandIn {
   std::uint32_t code_point;
 };
 
-/// Ascending. The categories are those of unicode_version().
+/// Ascending. The categories are unicode_version()'s.
 [[nodiscard]] std::span<const StandIn> stand_ins();
 
 /// `text` (valid UTF-8) as any engine of Unicode 11 or later matches it alike: the text itself, or

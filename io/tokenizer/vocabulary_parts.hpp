@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the readers of vocab.json with merges.txt and of tokenizer.json share.
+// Functions that the readers of vocab.json with merges.txt and of tokenizer.json share.
 #pragma once
 
 #include <array>
@@ -93,7 +93,7 @@ void parse_special_tokens(const std::string& path, MergeVocabulary& vocabulary);
                                                 const nlohmann::json& file);
 /// True if a tokenizer.json splits no text into bytes, as those do that came from SentencePiece.
 [[nodiscard]] bool is_character_json(const nlohmann::json& file);
-/// That of a BPE on characters.
+/// Vocabulary of a BPE on characters.
 [[nodiscard]] CharacterVocabulary read_character_json(const std::string& path,
                                                       const nlohmann::json& file);
 

@@ -38,7 +38,7 @@ class MpiEngine {
   [[nodiscard]] const MpiTypes& types() const { return types_; }
   /// The flight recorders of the communicators on this engine.
   [[nodiscard]] FlightRecorders& flight_recorders() { return *flight_recorders_; }
-  /// Takes over the request. `recv_bytes`: what a receive must bring, -1 for other calls.
+  /// Takes over the request. `recv_bytes`: the bytes that a receive must bring, -1 for other calls.
   void add(MPI_Request request, Operation& operation, std::int64_t recv_bytes = -1);
   /// The operation's result goes to scratch memory first and to `target` when it is complete.
   View redirect(Operation& operation, View target);

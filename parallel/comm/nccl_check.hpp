@@ -9,8 +9,8 @@
 
 namespace hyperslab::comm {
 
-/// Throws Error(device) if `code` is not ncclSuccess: the communicator, the call, NCCL's texts
-/// and what to look at. `nccl` may be null.
+/// Throws Error(device) if `code` is not ncclSuccess: the communicator, the call, NCCL's texts and
+/// the places to look at. `nccl` may be null.
 void check_nccl(ncclResult_t code, std::string_view call, std::string_view communicator,
                 ncclComm_t nccl, std::source_location where = std::source_location::current());
 

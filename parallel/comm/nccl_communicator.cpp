@@ -19,7 +19,7 @@ namespace hyperslab::comm {
 namespace {
 
 /// Thread blocks (CTAs) of one operation of a group; the variable NCCL_MAX_CTAS overrides it.
-/// Tensor groups delay every layer and take what NCCL finds best.
+/// Tensor groups delay every layer and take the number that NCCL finds best.
 int cta_budget(GroupRole role, const CtaBudgets& budgets) {
   switch (role) {
     case GroupRole::world: return budgets.world;
@@ -34,7 +34,7 @@ int cta_budget(GroupRole role, const CtaBudgets& budgets) {
   return NCCL_CONFIG_UNDEF_INT;
 }
 
-/// True if the blocks of a group are scheduled before those of the arithmetic.
+/// True if the blocks of a group are scheduled before the arithmetic's.
 bool has_priority(GroupRole role) { return role != GroupRole::world; }
 
 ncclDataType_t type_of(DType dtype) {

@@ -219,7 +219,7 @@ cudaEvent_t PeerCopies::exchange(const Start& start, const void* from, std::size
   const auto flag_there = [&](std::uint32_t& flag) {
     return reinterpret_cast<std::uint32_t*>(mapped_->there(&flag));
   };
-  // Waiting for the other member must not hold up what this one does with the message before.
+  // Waiting for the other member must not hold up this one's work on the message before.
   if (slot.used && slot.capture == start.capture) {
     HS_COMM_CUDA(communicator_, cudaStreamWaitEvent(frees_, slot.received, 0));
   }

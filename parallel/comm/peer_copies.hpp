@@ -17,20 +17,20 @@
 namespace hyperslab::comm {
 
 /// Collectives of two members right to where they belong, in memory that their GPUs map into each
-/// other: copy engines move the bytes and streams wait for flags. What computes beside them keeps
-/// its multiprocessors; NCCL's blocks would wait until a product leaves them some, and the next
+/// other: copy engines move the bytes and streams wait for flags. A kernel beside them keeps its
+/// multiprocessors; NCCL's blocks would wait until it leaves them some, and the next
 /// products for NCCL's blocks. All-reduces are faster by NCCL if nothing computes beside them.
 /// Among more members copies gained nothing: four H100 took 1.2 times as long as with NCCL
 /// (analysis/results/tensor-h100.txt).
 ///
 /// Each member sends the other one message at a time, in the same order on both; a message goes
 /// once the other has come to the call too, so that the memory may be written. Graphs have a lane
-/// of their own, so that eager calls may be in progress beside them. In a lane, nothing waits for
-/// what the other member does later than what it waits for itself.
+/// of their own, so that eager calls may be in progress beside them. In a lane, no work waits for a
+/// later call of the other member than its own.
 class PeerCopies {
  public:
-  /// yes, for a data group: takes_sum() may say yes, and the first share() takes memory for what
-  /// the other member sends to be added.
+  /// yes, for a data group: takes_sum() may say yes, and the first share() takes memory for the
+  /// other member's terms of sums.
   enum class AllReduces : std::uint8_t { no, yes };
   /// Collective over `group`. Null, alike on all members, unless there are two that can map each
   /// other's memory (see PeerMemory). Null, too, where HYPERSLAB_PEER_COPIES is 0 on a member, or
@@ -99,7 +99,7 @@ class PeerCopies {
 
   struct Room {
     std::byte* memory = nullptr;
-    cudaEvent_t added = nullptr;  ///< once what was there last has been added
+    cudaEvent_t added = nullptr;  ///< once the last values there have been added
     bool used = false;
   };
   /// Bytes [begin, begin + bytes) of a view.
@@ -112,15 +112,15 @@ class PeerCopies {
   [[nodiscard]] cudaStream_t make_stream() const;
   void make_lanes();
   void make_rooms();
-  /// A text that says what NCCL moves if the arena is not shared.
+  /// A text that names the traffic left to NCCL if the arena is not shared.
   [[nodiscard]] std::string left_to_nccl(const Arena& arena) const;
-  /// `moved`: what NCCL moves in place of this.
+  /// `moved`: the traffic that NCCL moves in place of this.
   [[nodiscard]] std::string refusal_text(std::string_view moved, const std::string& reason) const;
   /// True if the memory is mapped; if not, the first member logs why.
   [[nodiscard]] bool maps(const PeerMemory& memory, std::string_view moved) const;
   [[nodiscard]] std::shared_ptr<const PeerMemory> holder_of(CView view) const;
-  /// Sends `from` to `to`, an address on the other member as this one maps it. What is enqueued on
-  /// receives_, or follows the event that is returned, finds what the other sends.
+  /// Sends `from` to `to`, an address on the other member as this one maps it. Work on receives_,
+  /// or after the event that is returned, finds the other's message.
   cudaEvent_t exchange(const Start& start, const void* from, std::size_t bytes, std::byte* to);
   enum class Gathered : std::uint8_t { no, yes };  ///< no: a member keeps its own part alone
   /// The first member's part of `full` has first_bytes.

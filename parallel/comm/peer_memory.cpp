@@ -100,7 +100,7 @@ std::string find_link(const Offer& mine, const Offer& theirs) {
   return fmt::format("no NVLink connects GPUs {} and {}", mine.bus_id.data(), theirs.bus_id.data());
 }
 
-/// Maps what the other member offers. Returns a reason, then `mapped` is null.
+/// Maps the memory that the other member offers. Returns a reason, then `mapped` is null.
 std::string map(const Offer& mine, const Offer& theirs, void*& mapped) {
   if (theirs.bytes != mine.bytes) {
     return fmt::format("one has {} bytes, the other {}", mine.bytes, theirs.bytes);

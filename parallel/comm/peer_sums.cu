@@ -26,7 +26,7 @@ struct Lane {
   Mail mail[kMostBlocks];
 };
 
-/// All GPUs that see the value see what the block wrote before its last barrier, too.
+/// All GPUs that see the value see the block's writes before its last barrier, too.
 __device__ void publish(std::uint32_t* flag, std::uint32_t value) {
   asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(flag), "r"(value) : "memory");
 }
@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(kThreads)
     }
   }
   __syncthreads();
-  // Past L1, which may hold what was there before.
+  // Past L1, which may hold older values.
   for (int i = begin; i < end; i += kThreads)
     buffer[i] = sum_of(buffer[i], load_past_l1(received + i));
 }

@@ -4,7 +4,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-// Sums of what another GPU wrote and what is here, by elements or by vectors of them.
+// Sums of values that another GPU wrote and this one's, by elements or by vectors of them.
 
 namespace hyperslab::comm {
 

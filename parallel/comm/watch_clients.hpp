@@ -13,7 +13,7 @@ namespace hyperslab::comm {
 /// connections for a moment, and it is lost only when it has none left.
 class Clients {
  public:
-  /// Handles what arrives.
+  /// Handles frames that arrive.
   class Owner {
    public:
     virtual ~Owner() = default;
@@ -28,7 +28,7 @@ class Clients {
   explicit Clients(std::size_t ranks) : ranks_(ranks) {}
 
   void add(Session session);
-  /// Reads what has arrived on all of them.
+  /// Reads the bytes that have arrived on all of them.
   void receive(Owner& owner);
   void send(const Frame& frame);
   void send_to(int rank, const Frame& frame);

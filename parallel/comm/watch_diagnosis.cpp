@@ -74,12 +74,12 @@ bool takes_part(const Peer& peer) {
   return peer.link == Link::connected || peer.link == Link::broken;
 }
 
-/// Ranks by what they do.
+/// Ranks by their activity.
 struct Findings {
   Ranks broken;
   Ranks silent;
   Ranks working;
-  std::map<std::string, Ranks> waiting;  ///< by what they wait for
+  std::map<std::string, Ranks> waiting;  ///< by the call that they wait for
   Ranks all;                             ///< ranks that take part
 };
 

@@ -7,7 +7,7 @@
 
 namespace hyperslab::comm {
 
-/// A process by what tells it from a later one with its number.
+/// A process, told from a later one with its number by its start.
 struct Process {
   int id = 0;
   std::string name;  ///< "mpirun"

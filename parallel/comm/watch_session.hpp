@@ -48,8 +48,8 @@ class Session {
   void finish() { link_.finish(); }
   /// Nothing leaves before the peer has proven itself.
   void send(const Frame& frame);
-  /// Goes on with what has arrived. Returns true if that holds another frame of the proven peer,
-  /// which `frame` then is.
+  /// Goes on with the bytes that have arrived. Returns true if they hold another frame of the
+  /// proven peer, which `frame` then is.
   [[nodiscard]] bool receive(Frame& frame);
 
  private:

@@ -26,7 +26,7 @@ namespace hyperslab::comm {
 namespace {
 
 constexpr int kMonitors = 2;       // ranks that everyone reports to
-constexpr int kMostAccepted = 16;  // connections at once, before what they say is heard
+constexpr int kMostAccepted = 16;  // connections at once, before their frames are read
 constexpr double kMostIntervalSeconds = 1;
 constexpr double kFirstStepLookSeconds = 0.1;
 constexpr double kStatusesInTimeout = 8;
@@ -354,8 +354,8 @@ void Watchdog::Guard::end_job(const Diagnosis& diagnosis) {
   end_process();
 }
 
-/// Sends the last frame and waits until the others have closed: what they have not read may else be
-/// lost.
+/// Sends the last frame and waits until the others have closed: frames that they have not read may
+/// else be lost.
 void Watchdog::Guard::close_links(Notice notice) {
   clients_.close_strangers();
   std::vector<Session*> links;

@@ -40,7 +40,7 @@ bool has_launcher() {
 }
 
 /// Without a launcher Open MPI would start a daemon and open the network, which no one needs, and
-/// make a folder that all such processes share: one that ends removes what another begins with.
+/// make a folder that all such processes share: one that ends removes another's first files.
 void stay_alone() {
   constexpr int kKeepTheUsers = 0;
   ::setenv("OMPI_MCA_ess_singleton_isolated", "1", kKeepTheUsers);

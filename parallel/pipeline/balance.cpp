@@ -24,7 +24,7 @@ class Partition {
   [[nodiscard]] double least_maximum(std::size_t parts) const {
     std::vector<double> best = whole_rests();
     for (std::size_t k = 2; k <= parts; ++k) {
-      for (std::size_t i = 0; i < n(); ++i) {  // best[j > i] are still those of k - 1 parts
+      for (std::size_t i = 0; i < n(); ++i) {  // best[j > i] are still for k - 1 parts
         double least = kNever;
         for (std::size_t j = i + 1; j < n(); ++j) {
           least = std::min(least, std::max(cost(i, j), best[j]));

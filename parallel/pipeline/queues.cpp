@@ -60,7 +60,7 @@ class Queues {
  private:
   struct Node {
     std::vector<int> waits;            ///< computation: exchanges of this rank
-    std::vector<ActionIndex> matches;  ///< exchange: those of its peers
+    std::vector<ActionIndex> matches;  ///< exchange: its peers' actions
     bool unmatched = false;
     bool issued = false;
     bool started = false;

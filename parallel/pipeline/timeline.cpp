@@ -70,7 +70,7 @@ class Clock {
     const int input = stage == 0 ? 0 : activation_instant(stage - 1, i);
     // No schedule waits for `sent`: where the input is there, the slot's last output has left. So a
     // later microbatch here is refused as a schedule that blocks itself, and an earlier one changes
-    // no program; check_structure finds a program that would write over what is still to be sent.
+    // no program; check_structure finds a program that would write over an output still to be sent.
     const int before = i - slots(stage);
     const int sent = stage == stages_ - 1 || before < 0 ? 0 : activation_instant(stage, before);
     return input == kUnknown || sent == kUnknown ? kUnknown : std::max(input, sent);

@@ -19,7 +19,7 @@ View slot(View numbers, std::size_t index) {
   return numbers.slice(static_cast<Dim>(index) * kSlot, 1);
 }
 
-/// Amaxes as integers, whose order is that of their bits: NaN stays above all in a maximum.
+/// Amaxes as integers, ordered as their bits: NaN stays above all in a maximum.
 View as_integers(View amaxes) {
   return {amaxes.raw(), DType::i32, amaxes.device(), amaxes.shape()};
 }

@@ -10,10 +10,10 @@
 namespace hyperslab::sharding {
 
 /// Gathers of the matrices that multiply in 8-bit floats with a scale a tensor
-/// (param::GatheredFp8). Data ranks agree on the amax of each, round what they
-/// updated and gather the FP8 values: half the bytes of 16-bit values. What else lies in their
-/// buckets, such as norms and biases, is gathered as values: each rank's as many bytes as the rank
-/// that has most of it. The bits are those of gathering all values and rounding them then.
+/// (param::GatheredFp8). Data ranks agree on the amax of each, round their updated shards and
+/// gather the FP8 values: half the bytes of 16-bit values. The rest of their buckets, such as norms
+/// and biases, is gathered as values: each rank's as many bytes as the rank that has most of it.
+/// Gathering all values and rounding them then gives the same bits.
 class Fp8Gather {
  public:
   /// Setup, once `store` is bound: takes memory for the FP8 values of all matrices that ask for it.
@@ -26,9 +26,9 @@ class Fp8Gather {
   /// with matrices in their order; the last one is sent at once.
   void start(Context& ctx, comm::Communicator& data, std::size_t bucket);
   /// Makes work that is enqueued on ctx after this call see all FP8 values of the bucket, and all
-  /// of its values but those of the matrices.
+  /// of its values but the matrices'.
   void await(Context& ctx, comm::Communicator& data, std::size_t bucket);
-  /// After await() of all buckets: what is enqueued on ctx after this call sees the values of
+  /// After await() of all buckets: work enqueued on ctx after this call sees the values of
   /// matrices, too. Collective over the data group.
   void gather_values(Context& ctx, comm::Communicator& data);
 

@@ -72,7 +72,7 @@ void ShardedGradients::keep(Context& ctx, std::size_t index) {
 
 void ShardedGradients::finish(Context& ctx) {
   note_arrival(ctx);
-  const Scope adds(ctx.recorder(), Phase::backward);  // to what is kept, as within backward
+  const Scope adds(ctx.recorder(), Phase::backward);  // to the kept shards, as within backward
   for (std::size_t i = buckets(); i-- > 0;) keep(ctx, i);
 }
 

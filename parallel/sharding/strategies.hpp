@@ -45,8 +45,8 @@ class ShardedState : public ShardStrategy {
 };
 
 /// zero 2: backward writes the gradients of a bucket into one of two buffers; every microbatch they
-/// are reduce-scattered and added to what the rank keeps, its shards. A bucket that stays open from
-/// the head to the embedding, as that of a tied table does, has a buffer of its own.
+/// are reduce-scattered and added to the rank's shards. A bucket that stays open from
+/// the head to the embedding, as a tied table's does, has a buffer of its own.
 class ShardedGradients final : public ShardedState {
  public:
   void begin_step() override;

@@ -20,7 +20,7 @@
 namespace hyperslab::bench {
 namespace {
 
-/// A microbatch of what the model reads, on a device.
+/// A microbatch of the model's kind of input, on a device.
 class DeviceBatch {
  public:
   DeviceBatch(Device device, const train::Config& config, DType compute) : device_(device) {
@@ -57,7 +57,7 @@ class DeviceBatch {
   Batch views_;
 };
 
-/// The rank's loader of a deck, and what its microbatches go to.
+/// The rank's loader of a deck, and the memory that its microbatches go to.
 class DataBench {
  public:
   DataBench(comm::World& world, const train::Config& config, int warmup, int steps)

@@ -184,7 +184,7 @@ class CollectiveBench {
 
   std::vector<CollectiveRow> run(comm::GroupRole role) {
     rows_.clear();
-    // A communicator of the world's role has other limits; a split of it has those of its role.
+    // A communicator of the world's role has other limits; a split of it has its role's limits.
     const auto whole = world_.communicator(ctx_.device(), comm::GroupRole::other);
     const auto group = whole->split(0, world_.rank(), role);
     for (std::size_t bytes = kSmallestBytes; bytes <= largest_; bytes *= 4) measure(*group, bytes);

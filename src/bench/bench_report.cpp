@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What benches say beside times: parts of the model, kernels, dtypes.
+// Facts that benches report beside times: parts of the model, kernels, dtypes.
 #include <algorithm>
 #include <map>
 

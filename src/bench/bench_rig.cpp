@@ -20,7 +20,7 @@ std::size_t bytes_in_use(Device device) {
 }
 
 /// Generated tokens; if tokens attend to their documents alone, the training files of the deck, as
-/// how long documents are decides what attention costs.
+/// the lengths of documents decide attention's cost.
 train::DeckData bench_data(const train::Config& config, Dim T) {
   if (config.data.documents == io::Documents::joined) return train::generated_data(config, T);
   train::Config training = config;

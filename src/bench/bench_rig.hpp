@@ -17,7 +17,7 @@ class BenchRig {
   /// Collective over the world. Every slot holds the first microbatch.
   BenchRig(comm::World& world, train::Config config, const BenchOptions& options);
 
-  /// Enqueues a step on what the slots hold, or on the loader's next microbatches.
+  /// Enqueues a step on the slots' present data, or on the loader's next microbatches.
   void run(BenchMode mode, std::int64_t step, bool loads = false);
   /// A step on the data that the slots hold, with a timeline of memory for memory().
   void trace(BenchMode mode, std::int64_t step);

@@ -14,7 +14,7 @@ namespace hyperslab::cli {
 /// `words` begin with anything else. Throws Error(usage).
 [[nodiscard]] std::optional<ExitCode> answer(const std::vector<std::string>& words);
 
-/// Why there is no command in `words`, and what may be meant; with the overview if nothing is.
+/// Why there is no command in `words`, and a suggestion; without one the overview.
 [[nodiscard]] std::string unknown_command(const std::vector<std::string>& words);
 
 /// A script that completes commands, options, keys of --set and files. `shell`: bash or zsh; throws

@@ -101,7 +101,7 @@ bench::BenchOptions bench_options(const Arguments& args, const train::Config& co
   return options;
 }
 
-/// `text` is that of the first rank.
+/// `text` is the first rank's.
 void write(comm::World& world, const std::string& path, const std::string& text) {
   comm::agree(world, [&] {
     if (world.rank() == 0) io::write_text_file(path, text);
@@ -157,7 +157,7 @@ ExitCode run_counts(comm::World& world, const Arguments& args, const train::Conf
   return counts.passes() ? ExitCode::ok : ExitCode::internal;
 }
 
-/// Adds what is measured here to the machine file, which is made if it is not there.
+/// Adds the rates measured here to the machine file, which is made if it is not there.
 ExitCode run_machine(comm::World& world, const Arguments& args, const train::Config& config) {
   const auto path = args.get<std::string>("machine");
   plan::MachineFile file;

@@ -41,7 +41,7 @@ void print_counts(const bench::CallCounts& counts);
 [[nodiscard]] nlohmann::ordered_json to_json(const bench::BenchResult& result, bool cold);
 [[nodiscard]] nlohmann::ordered_json to_json(const bench::CallCounts& counts);
 [[nodiscard]] nlohmann::ordered_json to_json(const bench::BenchMemory& memory, int rank);
-/// When a rank's allocations are in use in a step, and what it holds.
+/// The times of a step in which a rank's allocations are in use, and its bytes by kind.
 [[nodiscard]] nlohmann::ordered_json timeline_json(const bench::BenchMemory& memory, int rank);
 /// Rows "rank,arena,label,dtype,shape,bytes,offset", and their header.
 [[nodiscard]] std::string csv_header();

@@ -6,7 +6,7 @@
 namespace hyperslab::cli {
 
 void add_diff_options(Arguments& args);
-/// `checkpoint diff A B`: prints what differs; false if anything of the training does. One rank.
+/// `checkpoint diff A B`: prints differences; false if the training has any. One rank.
 [[nodiscard]] bool diff_checkpoints(const Arguments& args);
 
 }  // namespace hyperslab::cli

@@ -138,7 +138,7 @@ void Arguments::read(const std::vector<std::string>& arguments) {
   try {
     bpo::store(bpo::command_line_parser(arguments).options(all).positional(positional).run(),
                parser_->values);
-    if (!has("help")) bpo::notify(parser_->values);  // which complains about what is missing
+    if (!has("help")) bpo::notify(parser_->values);  // which complains about missing ones
   } catch (const bpo::error& error) {
     refuse(explain(error, parser_->visible, arguments));
   }
@@ -304,7 +304,7 @@ std::vector<std::string_view> keys_beside_the_step(bool reads_data) {
                                         "train.epochs",  "train.validate_", "train.tasks",
                                         "train.sample_", "checkpoint.",     "timing."};
   if (reads_data) return keys;
-  // All but documents and how they are packed, which decide what attention computes.
+  // All but documents and how they are packed, which decide attention's work.
   for (const char* key : {"data.train", "data.validation", "data.weight", "data.sampling",
                           "data.dtype", "data.vocabulary", "data.ignore_token", "data.loss_mask",
                           "data.broken_images", "data.decode", "data.threads"}) {

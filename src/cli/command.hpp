@@ -71,8 +71,8 @@ void catch_stop_requests(bool caught);
 /// Options of a subcommand and its positional arguments.
 class Arguments {
  public:
-  /// `usage`: "hyperslab train DECK [options]", or several such lines; `description`: what the
-  /// command does. Adds --help.
+  /// `usage`: "hyperslab train DECK [options]", or several such lines; `description`: the command's
+  /// purpose. Adds --help.
   Arguments(std::string usage, std::string description);
   Arguments(Arguments&&) noexcept;
   Arguments& operator=(Arguments&&) noexcept;
@@ -133,8 +133,8 @@ struct DeckSource {
 /// The surroundings against which the rules of a deck from this source are checked.
 [[nodiscard]] deck::Surroundings surroundings_of(const comm::World& world,
                                                  const DeckSource& source);
-/// Keys that decide what a run reads and writes and how long it goes on, not what a step computes;
-/// without those of the data if it `reads_data`.
+/// Keys that decide a run's inputs, outputs and length, not a step's computation; without the
+/// data's if it `reads_data`.
 [[nodiscard]] std::vector<std::string_view> keys_beside_the_step(bool reads_data = false);
 /// Keys that only training reads.
 [[nodiscard]] const std::vector<std::string_view>& keys_of_training();
@@ -144,7 +144,7 @@ struct DeckSource {
 /// Which changes of a deck its rules allow here.
 [[nodiscard]] std::function<bool(const train::Config&)> legal_changes(const train::Config& config);
 
-/// --parse-special, and what it asks for.
+/// --parse-special, and its meaning.
 void add_parse_special_option(Arguments& arguments);
 [[nodiscard]] io::SpecialTokens special_tokens(const Arguments& arguments);
 

@@ -13,7 +13,7 @@
 
 namespace hyperslab::cli {
 
-/// Prints texts to stdout, each prompt and what follows it, in the order of the prompts: the first
+/// Prints texts to stdout, each prompt and its continuation, in the order of the prompts: the first
 /// one that has not ended as it comes, the others when it is their turn. All of it is valid
 /// UTF-8.
 class Completions final : public generate::TokenListener {

@@ -50,7 +50,7 @@ bool overrides_key(const EvalSource& source, std::string_view key) {
   return override_of(source, key).has_value();
 }
 
-/// Ranks of an axis that --set asks for; the reader of decks judges what is no number above 0.
+/// Ranks of an axis that --set asks for; the reader of decks judges wrong ones.
 std::int64_t asked_ranks(const EvalSource& source, std::string_view key, std::int64_t otherwise) {
   const std::string_view text = override_of(source, key).value_or("");
   std::int64_t ranks = 0;
@@ -205,7 +205,7 @@ std::vector<EvalGroup> split(comm::World& world, const EvalSource& source) {
   return groups;
 }
 
-/// Measures a later group on what the first is measured on.
+/// Measures a later group on the first one's data.
 void take_data(const EvalGroup& first, EvalGroup& group) {
   const train::Config& model = first.deck.config;
   train::Config& config = group.deck.config;

@@ -83,8 +83,8 @@ std::string run_directory(const std::string& checkpoint) {
   return is_run ? run.string() : "";
 }
 
-/// Appends a line; the file stays as it is where that is not possible. What others may only read is
-/// no reason to lose what was measured.
+/// Appends a line; the file stays as it is where that is not possible. A file that may only be read
+/// is no reason to lose the results.
 void record(const eval::TaskResults& results) {
   const std::string run = run_directory(results.checkpoint);
   if (run.empty()) return;

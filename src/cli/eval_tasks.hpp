@@ -9,7 +9,7 @@ namespace hyperslab::cli {
 
 void add_task_options(Arguments& args);
 
-/// Prints a table of what the checkpoints reached in --tasks, writes it to --json, and appends it
+/// Prints a table of the checkpoints' scores in --tasks, writes it to --json, and appends it
 /// to eval_tasks.jsonl of the run directories that hold the checkpoints. Collective over the world.
 /// Throws as TaskEvaluator, and Error(usage) for options that are for a text.
 void run_tasks(comm::World& world, const Arguments& args, const EvalSource& source);

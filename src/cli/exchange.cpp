@@ -77,7 +77,7 @@ train::Config config_for(const model::ModelSpec& spec, const std::string& folder
                          anywhere());
 }
 
-/// The deck must mean the folder's model. What decides no result stays the deck's: dropout,
+/// The deck must mean the folder's model. Keys that decide no result stay the deck's: dropout,
 /// kernels, initial values, ids for exports, and a shorter context if positions have no table.
 void require_same_model(const train::Config& config, const model::ModelSpec& spec,
                         const std::string& deck_path) {

@@ -76,7 +76,7 @@ std::uint64_t program_hash() {
 }
 
 /// Ranks of one job run one program with one command line and the same libraries; throws
-/// Error(usage) that names all ranks which differ from the first, and in what.
+/// Error(usage) that names all ranks which differ from the first, and the difference.
 void require_one_program(comm::World& world, const std::vector<std::string>& words) {
   if (world.size() == 1) return;
   const std::vector<std::pair<const char*, std::string>> mine = {

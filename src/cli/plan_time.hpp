@@ -10,8 +10,8 @@
 
 namespace hyperslab::cli {
 
-/// Warns of another device than that of the file, and of more memory than a rank of it has, with
-/// what would help the fullest rank, a pipeline rank of `plans`.
+/// Warns of another device than the file's, and of more memory than a rank of it has, with
+/// advice for the fullest rank, a pipeline rank of `plans`.
 void print_doubts(const train::Config& config, bool training, const std::vector<plan::Plan>& plans,
                   const plan::MachineFile& machine);
 void print_prediction(const train::Config& config, const plan::PredictedStep& predicted,

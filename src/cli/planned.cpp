@@ -42,7 +42,7 @@ Reading read_for_cuda(deck::Surroundings surroundings, const std::string& text,
 auto lines_in(const std::string& text) { return std::ranges::count(text, '\n'); }
 
 /// A plan, which starts nothing here, of a deck in 16 bits that leaves the device open: runs in 16
-/// bits are those of GPUs.
+/// bits are meant for GPUs.
 bool is_meant_for_cuda(const train::Config& config, const DeckSource& source,
                        const deck::Surroundings& here) {
   return source.is_plan && !here.has_cuda_device &&

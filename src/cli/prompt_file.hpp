@@ -15,7 +15,7 @@ struct NamedPrompts {
 
 /// The prompts of a file. Of a .jsonl: objects {"prompt": TEXT, "id": any}, one a line, the id if
 /// it is there; other keys are refused. Of another file: separated by blank lines if it has any,
-/// else one a line. Throws Error(data) with the line's number for what it cannot take, and if there
+/// else one a line. Throws Error(data) with the number of a line that it cannot take, and if there
 /// are no prompts.
 [[nodiscard]] NamedPrompts read_prompt_file(const std::string& path);
 

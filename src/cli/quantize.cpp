@@ -23,8 +23,8 @@ constexpr std::array kNoFp8 = {"precision.gemm=compute", "precision.fp8_cache_we
                                "precision.fp8_param_gather=false", "precision.fp8_keep_first=0",
                                "precision.fp8_keep_last=0"};
 
-/// The section `quantization` that the command line asks for, as overrides of the stored deck; what
-/// is not given is the deck's.
+/// The section `quantization` that the command line asks for, as overrides of the stored deck; keys
+/// not given are the deck's.
 std::vector<std::string> overrides_of(const Arguments& args) {
   // One rank: the training layout says nothing about the checkpoint. Quantized weights have
   // products of their own instead of the products in 8-bit floats.

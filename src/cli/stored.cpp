@@ -26,7 +26,7 @@ bool is_present(const fs::path& path) {
   return fs::exists(path, ignored);
 }
 
-/// The folder in which a run was started whose step is `folder`: what stands before the deck's
+/// The folder in which a run was started whose step is `folder`: the part before the deck's
 /// relative path to it. Empty if the step is somewhere else by now.
 fs::path start_folder(const std::string& folder, const train::Config& config) {
   const auto& given = config.checkpoint.directory;

@@ -25,7 +25,7 @@ struct StoredDeck {
 
 /// That deck for a use that trains nothing. `ranks`: that the layout must fit; 0: it need not.
 /// Overrides win over it. Without a GPU it is computed in fp32 on the CPU; `notes` gets a line
-/// about that, and one about what was cut to fit overrides. `reads_data`: the rules about data.*
+/// about that, and one about values cut to fit overrides. `reads_data`: the rules about data.*
 /// count, too. The base of adapters, checkpoint.initial, is named as found_path(). Throws
 /// Error(usage).
 [[nodiscard]] train::Config read_stored_deck(const StoredDeck& deck,
@@ -38,13 +38,13 @@ struct StoredDeck {
 /// started, or that the checkpoint names; itself if that does not help.
 [[nodiscard]] std::string found_path(const std::string& path, const StoredDeck& deck,
                                      const train::Config& config);
-/// Makes the paths and patterns of a deck's key those of data files as seen from here. All begin in
+/// Makes the paths and patterns of a deck's key lead to data files as seen from here. All begin in
 /// one folder: the first folder of found_path() from which each names a file. Throws Error(data)
 /// if there is none: with a path that is missing in each, and `remedy`.
 void find_paths(const std::string& key, std::vector<std::string>& paths, const StoredDeck& deck,
                 const train::Config& config, const std::string& remedy);
 
-/// The vocabulary of a checkpoint: the one that it keeps, else that of its deck, as found_path(),
+/// The vocabulary of a checkpoint: the one that it keeps, else its deck's, as found_path(),
 /// whether it is there or not. Empty if the deck names none. Throws Error(checkpoint) for a kept
 /// one that is damaged.
 [[nodiscard]] std::string stored_vocabulary_path(const io::CheckpointReader& reader,

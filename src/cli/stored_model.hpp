@@ -18,7 +18,7 @@ void add_stored_model_options(Arguments& args);
 
 /// --cache-tokens and --keep-cache.
 void add_cache_options(Arguments& args);
-/// --cache-tokens: what it says, at least 1, or 0: as many as texts can need.
+/// --cache-tokens: its value, at least 1, or 0: as many as texts can need.
 [[nodiscard]] Dim cache_tokens(const Arguments& args);
 /// --keep-cache; absent: as GeneratorSize has it.
 [[nodiscard]] std::optional<model::Generation> generation_of(const Arguments& args);

@@ -12,7 +12,7 @@ class options_description;
 
 namespace hyperslab::cli {
 
-/// Why `arguments` cannot be read as `options`, and what may have been meant.
+/// Why `arguments` cannot be read as `options`, and the option that may have been meant.
 [[nodiscard]] std::string explain(const boost::program_options::error& error,
                                   const boost::program_options::options_description& options,
                                   const std::vector<std::string>& arguments);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Nothing here may need a constructor: it runs before those of libraries.
+// Nothing here may need a constructor: it runs before the libraries' constructors.
 #include "hyperslab/core/address_space.hpp"
 
 #include <fcntl.h>

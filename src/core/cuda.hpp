@@ -32,7 +32,7 @@ inline constexpr int kMainStreamPriority = -1;  ///< lower numbers start first; 
 void destroy_stream(CUstream_st* stream) noexcept;
 void synchronize(CUstream_st* stream);
 
-/// An event, without a time, of what is enqueued on the stream so far.
+/// An event, without a time, of all work enqueued on the stream so far.
 [[nodiscard]] std::shared_ptr<CUevent_st> record(CUstream_st* stream);
 void wait(CUstream_st* stream, CUevent_st* event);
 void synchronize(CUevent_st* event);

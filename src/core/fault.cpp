@@ -79,7 +79,7 @@ std::vector<std::string> split(const std::string& text, char sign) {
   return parts;
 }
 
-/// Takes what follows `sign` off the end of `text`.
+/// Takes the text after `sign` off the end of `text`.
 std::optional<std::string> take_after(std::string& text, char sign) {
   const auto found = text.rfind(sign);
   if (found == std::string::npos) return {};

@@ -15,7 +15,7 @@ namespace hyperslab {
 /// Completed once, by one thread, and waited for by any.
 class HostEvent {
  public:
-  /// `error`: null, or what wait() throws.
+  /// `error`: null, or the error that wait() throws.
   void complete(std::exception_ptr error);
   void wait() const;
   [[nodiscard]] bool is_complete() const;
@@ -32,7 +32,7 @@ class HostEvent {
 class HostQueue {
  public:
   HostQueue() = default;
-  /// Does what is left.
+  /// Does the work that is left.
   ~HostQueue();
   HostQueue(const HostQueue&) = delete;
   HostQueue& operator=(const HostQueue&) = delete;

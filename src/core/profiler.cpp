@@ -57,7 +57,7 @@ CommunicationTime communication_time(std::vector<KernelSpan> spans) {
     const std::uint64_t others = span.communicates ? computes_until : communicates_until;
     std::uint64_t begin = std::max(span.begin_ns, mine);
     const std::uint64_t idle_since = std::max(communicates_until, computes_until);
-    // Nothing ran until here: what communicates has waited for another member.
+    // Nothing ran until here: a kernel that communicates has waited for another member.
     if (span.communicates && idle_since != 0) begin = std::min(begin, idle_since);
     if (span.end_ns <= begin) continue;
     if (span.communicates) busy += span.end_ns - begin;

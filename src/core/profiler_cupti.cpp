@@ -323,7 +323,7 @@ void Watcher::stop() {
   running_ = false;
 }
 
-/// The driver's functions inside those of the runtime, and the runtime's inside each other, are no
+/// The driver's functions inside the runtime's, and the runtime's inside each other, are no
 /// calls of ours.
 void CUPTIAPI Watcher::on_call(void* self, CUpti_CallbackDomain /*domain*/, CUpti_CallbackId /*id*/,
                                const void* data) {
@@ -406,8 +406,8 @@ void Watcher::keep_event(const Record& record, std::uint64_t begin_ns, std::stri
   added.end_ns = record.end;
 }
 
-/// CUPTI reports copies between devices in two kinds of records: some in those of all copies. The
-/// kind of a copy tells them apart.
+/// CUPTI reports copies between devices in two kinds of records: some in the records of all copies.
+/// The kind of a copy tells them apart.
 template <class Record>
 void Watcher::add_copy(const Record& record) {
   if (record.end < record.start) return;  // it has not ended

@@ -105,7 +105,7 @@ void Recorder::charge_component(double now) {
 void Recorder::enter(Phase phase) {
   const double now = now_seconds();
   if (has_ranges_) nvtx::push(name_of(phase));
-  // On a device a mark is a launch; what lies between two phases goes to the later one instead.
+  // On a device a mark is a launch; the time between two phases goes to the later one instead.
   if (timer_ == nullptr || phase_depth_ > 0) charge_phase(now);
   require(phase_depth_ + 1 < kMaxDepth, "phases are nested too deeply");
   const auto depth = static_cast<std::size_t>(++phase_depth_);
@@ -149,7 +149,7 @@ void Recorder::add_reduction(double start_seconds, double end_seconds) {
 }
 
 /// Joins the interval with those that it meets. If there are too many, the oldest is counted, and
-/// what comes later counts only after its end.
+/// later ones count only after its end.
 void Recorder::cover(double start, double end) {
   start = std::max(start, counted_until_);
   if (start >= end) return;
@@ -171,7 +171,7 @@ void Recorder::cover(double start, double end) {
   reducing_.erase(reducing_.begin());
 }
 
-/// Storage is fixed: what does not fit is counted.
+/// Storage is fixed: records that do not fit are counted.
 template <class Record>
 void Recorder::keep(std::vector<Record>& records, const Record& record) {
   if (records.size() == records.capacity()) {

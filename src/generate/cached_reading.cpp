@@ -48,7 +48,7 @@ class CachedReading final : public Reading {
   train::Trainer* trainer_;
   model::CacheSize size_;
   Dim pass_tokens_;
-  PinnedBuffer staged_;  // tokens, what is past, pages of every row
+  PinnedBuffer staged_;  // tokens, past tokens, pages of every row
   Tensor words_;         // copy of staged_ on the device
   Dim past_ = 0;         // the most of a row of the pass that is staged
 };
@@ -64,7 +64,7 @@ Frame CachedReading::frame_of(std::span<const RowRead> texts) const {
   return frame;
 }
 
-/// Rows that only fill the frame repeat the last text, pages and all, and write what it writes;
+/// Rows that only fill the frame repeat the last text, pages and all, and write the same values;
 /// tokens that do are 0 and lie behind the text, in its last page or in none; without pages, where
 /// the tokens that follow will.
 void CachedReading::stage(std::span<const RowRead> texts, const Frame& frame) {

@@ -8,7 +8,7 @@
 
 namespace hyperslab::generate {
 
-/// The words: order, rows, tokens of each; then of each row its tokens, what is past, how many
+/// The words: order, rows, tokens of each; then of each row its tokens, its past tokens, how many
 /// pages it has, and these.
 void PassOrders::send(PassOrder order, std::span<const RowRead> rows) {
   if (is_alone()) return;

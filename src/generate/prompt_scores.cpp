@@ -29,7 +29,7 @@ class Group {
   Group(Group&&) = delete;
   Group& operator=(Group&&) = delete;
 
-  /// Tokens [first, first + count) of all prompts. What stands after a prompt's end changes nothing
+  /// Tokens [first, first + count) of all prompts. Tokens after a prompt's end change nothing
   /// before it.
   void score(std::size_t first, std::size_t count, LogitsBlock& block,
              const Generator::PromptRow& row) {

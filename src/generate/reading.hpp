@@ -29,12 +29,12 @@ class Reading {
 
   /// The frame of a pass over `texts`, with rows and tokens that only fill it.
   [[nodiscard]] virtual Frame frame_of(std::span<const RowRead> texts) const = 0;
-  /// Puts where enqueue() finds it, on the host, what the pass reads.
+  /// Puts the pass's operands where enqueue() finds them, on the host.
   virtual void stage(std::span<const RowRead> texts, const Frame& frame) = 0;
   /// Enqueues the pass that was staged. logits: (frame.B, columns) of token `frame.last` of each
   /// row, or (frame.B frame.T, columns) of all tokens.
   virtual void enqueue(const Frame& frame, View logits) = 0;
-  /// True if passes of one token in frames of equal size differ in nothing but what is staged, so
+  /// True if passes of one token in frames of equal size differ in nothing but staged operands, so
   /// that a graph repeats them.
   [[nodiscard]] virtual bool repeats() const = 0;
 };

@@ -33,7 +33,7 @@ void Scheduler::add(std::size_t id, std::int64_t length) {
   waiting_.push_back(std::move(text));
 }
 
-/// Beside what a text reads first, those that run may each need a page soon.
+/// Beside the pages that a text reads first, those that run may each need a page soon.
 void Scheduler::admit() {
   while (!waiting_.empty() && std::ssize(running_) < limits_.rows) {
     ScheduledText& text = waiting_.front();
@@ -64,7 +64,7 @@ void Scheduler::turn_over(ScheduledText& text) {
   require(pool_.take(pages_for(text.unread()), text.pages), "scheduler: half a context has room");
 }
 
-/// Those of one length together; one that is longer than a pass alone, in parts.
+/// Prompts of one length together; one that is longer than a pass alone, in parts.
 std::optional<SchedulerPass> Scheduler::prompts() {
   const auto first = std::ranges::find_if_not(running_, goes_on);
   if (first == running_.end()) return std::nullopt;

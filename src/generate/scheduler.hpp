@@ -34,7 +34,7 @@ struct ScheduledText {
   [[nodiscard]] std::int64_t unread() const { return length - begin - cached; }
 };
 
-/// The next pass of the model: it reads `count` tokens of each text, those after what was cached.
+/// The next pass of the model: it reads `count` tokens of each text, those after the cached ones.
 struct SchedulerPass {
   std::vector<const ScheduledText*> texts;
   std::int64_t count = 0;
@@ -52,8 +52,8 @@ class Scheduler {
 
   /// A text of `length` tokens, 1 or more, after those that wait.
   void add(std::size_t id, std::int64_t length);
-  /// The next pass, as if it were done: what it reads counts as cached. Its texts are valid until
-  /// the next call of any function. Absent: there are no texts.
+  /// The next pass, as if it were done: the tokens that it reads count as cached. Its texts are
+  /// valid until the next call of any function. Absent: there are no texts.
   [[nodiscard]] std::optional<SchedulerPass> next();
   /// A token was chosen for a text of the newest pass, which was whole.
   void grow(std::size_t id);

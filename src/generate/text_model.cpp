@@ -125,7 +125,7 @@ void TextModel::run(std::span<const RowRead> texts, Wanted wanted,
   }
   frame_rows_ = frame.B;
   Context& ctx = trainer_->context();
-  if (frame.T == 1) {  // all that changes is in what is staged
+  if (frame.T == 1) {  // all that changes is staged
     segments_[{frame.B, wanted}].run(ctx, graphs_, [&] { enqueue_wanted(frame, wanted); });
   } else {
     enqueue_wanted(frame, wanted);

@@ -36,11 +36,11 @@ class LogitsBlock {
   PinnedBuffer host_;
 };
 
-/// A model that reads texts, one pass at a time, and says what may follow them. What it has read
-/// lies in pages, which the caller gives out (PagePool).
+/// A model that reads texts, one pass at a time, and gives logits of the next tokens. The texts so
+/// far lie in pages, which the caller gives out (PagePool).
 ///
-/// The ranks of a tensor group share each pass. Their first one leads: what it reads, the others,
-/// which follow(), read with it, each with its part of the model and of the cache.
+/// The ranks of a tensor group share each pass. Their first one leads: its texts the others, which
+/// follow(), read with it, each with its part of the model and of the cache.
 class TextModel {
  public:
   /// `graphs`: tokens that follow one by one are graphs, if the device has them; never with several

@@ -13,8 +13,8 @@
 
 namespace hyperslab::generate {
 
-/// The texts that a generator continues: it gives the scheduler's passes to the model, and what the
-/// model says to samplers and listeners.
+/// The texts that a generator continues: it gives the scheduler's passes to the model, and the
+/// model's logits to samplers and listeners.
 class Generator::Texts {
  public:
   explicit Texts(TextModel& model);

@@ -12,7 +12,7 @@ namespace {
 
 /// Keeps tokens alone, in the pages in which a cache has keys and values, and reads whole texts in
 /// every pass: as many samples of as many tokens as a microbatch of training has, so that kernels
-/// and sums are the same. What follows a text in its sample is 0 and counts for nothing.
+/// and sums are the same. Tokens after a text in its sample are 0 and count for nothing.
 class WholeReading final : public Reading {
  public:
   explicit WholeReading(train::Trainer& trainer);

@@ -15,7 +15,7 @@ namespace {
 using Kind = ops::ImageOperationKind;
 
 /// The strength of an operation: `bin` of `bins` equal steps from none to the most; `sign` is -1 or
-/// 1. The largest values are those of Cubuk et al. (2019), table 6, as torchvision has them.
+/// 1. The largest values come from Cubuk et al. (2019), table 6, as torchvision has them.
 struct Magnitude {
   int bin = 0;
   int bins = 10;

@@ -11,7 +11,7 @@
 
 namespace hyperslab::interop {
 
-/// Collects what does not fit, to be said at once.
+/// Collects the keys that do not fit, to be said at once.
 class Complaints {
  public:
   void unless(bool holds, const std::string& text) {

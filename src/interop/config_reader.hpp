@@ -171,7 +171,7 @@ struct Import {
   std::vector<std::string> warnings;
 };
 
-/// `all`: what the file asks for by name. model.dropout is one probability for the embedding, the
+/// `all`: the file's keys and values. model.dropout is one probability for the embedding, the
 /// residual stream and, with attention: reference, attention's probabilities.
 void read_dropout(Import& in, model::ModelSpec& spec, double embedding, double residual,
                   double probabilities, const std::string& all);

@@ -24,17 +24,17 @@ struct SpecialIds {
 /// config.json of transformers.
 [[nodiscard]] std::string config_json(const model::ModelSpec& spec, DType dtype,
                                       const SpecialIds& ids);
-/// generation_config.json; `ends`: its eos_token_id, where it is not that of config.json.
+/// generation_config.json; `ends`: its eos_token_id, where it is not config.json's.
 [[nodiscard]] std::string generation_config_json(const SpecialIds& ids,
                                                  const std::vector<std::int64_t>& ends);
 
 /// The contents of a config.json.
 struct ForeignConfig {
   model::ModelSpec spec;
-  std::vector<std::string> warnings;  ///< ids that cannot be, and what is slower for their sake
+  std::vector<std::string> warnings;  ///< ids that cannot be, and kernels slower for their sake
 };
 /// Reads the text of a config.json; `file` is its name in messages. Throws Error(checkpoint) that
-/// names every key that asks for what is not done here, or is not known.
+/// names every key that asks for computation not done here, or is not known.
 [[nodiscard]] ForeignConfig read_foreign_config(const std::string& text, const std::string& file,
                                                 const ImportOptions& options = {});
 

@@ -56,7 +56,7 @@ struct Vocabulary {
   std::string eos_text;
 };
 
-/// Ids that the deck names, else those of the vocabulary. GPT-2's <|endoftext|> also begins texts.
+/// Ids that the deck names, else the vocabulary's. GPT-2's <|endoftext|> also begins texts.
 SpecialIds special_ids(const model::ModelSpec& spec, const std::vector<std::int64_t>& ends,
                        const std::string& end_text) {
   SpecialIds ids = {spec.bos_token, spec.eos_tokens};
@@ -122,7 +122,7 @@ std::string tokenizer_config_json(const Vocabulary& vocabulary, bool whole, Dim 
   return config.dump(2) + "\n";
 }
 
-/// Copies what a tokenizer of transformers reads, or writes it.
+/// Copies the files that a tokenizer of transformers reads, or writes them.
 void add_tokenizer(const Vocabulary& vocabulary, bool asked, Dim context, io::ModelFolder& folder) {
   if (vocabulary.path == kBytes) {
     folder.write_text("tokenizer.json", io::byte_tokenizer_json());

@@ -104,7 +104,7 @@ ModelSpec read_gpt2(Import& in) {
   return spec;
 }
 
-/// Models of Llama's kind: what their configurations leave out, and the biases that they have.
+/// Models of Llama's kind: values of absent keys, and the biases that they have.
 struct LlamaKind {
   std::string_view type;
   Dim ffn_width;

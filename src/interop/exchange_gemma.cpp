@@ -23,7 +23,7 @@ constexpr double kGemma3Theta = 1e6;
 constexpr Dim kGemma3FullEvery = 6;
 constexpr Dim kGemma2FullEvery = 2;
 
-/// The factor of products that query_pre_attn_scalar asks for; 0 if it is that of the head's width.
+/// The factor of products that query_pre_attn_scalar asks for; 0 if the head's width gives it.
 void read_scores(Import& in, bool third, ModelSpec& spec) {
   ConfigReader& config = in.config;
   const double scalar = config.real("query_pre_attn_scalar", 256);
@@ -52,7 +52,7 @@ void read_windows(Import& in, bool third, ModelSpec& spec) {
   ConfigReader& config = in.config;
   const Dim full_every =
       third ? config.size("sliding_window_pattern", kGemma3FullEvery) : kGemma2FullEvery;
-  (void)config.find("_sliding_window_pattern");  // what transformers made of the key
+  (void)config.find("_sliding_window_pattern");  // transformers' own form of the key
   const Dim window = config.size("sliding_window", 4096);
   const model::AttentionSpec layers = windows_of(
       in, window, windowed_layers(in, spec.layers, every_layer_but(spec.layers, full_every)));

@@ -12,7 +12,7 @@
 
 namespace hyperslab::interop {
 
-/// The model that model_type gemma2 or gemma3_text describes, but for what all models share.
+/// The model that model_type gemma2 or gemma3_text describes, but for common settings.
 [[nodiscard]] model::ModelSpec read_gemma(Import& in, std::string_view type);
 
 /// True if a model of Llama's kind has a counterpart among Gemma's, if any.

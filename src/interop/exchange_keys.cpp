@@ -67,7 +67,7 @@ constexpr std::array<std::string_view, 99> kHarmless = {
     "attention_probs_dropout_prob", "hidden_dropout_prob", "max_sequence_length",
     "max_window_layers", "model_max_length", "sliding_window_size", "tokenizer_model_max_length",
     "tokenizer_padding_side",
-    // heads other than that of a language model
+    // heads other than a language model's
     "_num_labels", "finetuning_task", "id2label", "label2id", "num_labels", "problem_type",
     "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type",
     "summary_use_proj", "task_specific_params",

@@ -12,7 +12,7 @@ namespace hyperslab::interop {
 
 enum class UnreadKey : std::uint8_t {
   harmless,  ///< decides nothing that the models that are exchanged compute
-  neutral,   ///< would decide something, but has the value that means what is done here
+  neutral,   ///< would decide something, but has the value that stands for this program's way
   refused,   ///< asks for something that is not done here
   unknown,   ///< in no table
 };

@@ -249,7 +249,7 @@ std::vector<ExchangedTensor> image_tensors(const model::ModelSpec& spec, Library
 
 using AddBlock = void (*)(Table&, const model::ModelSpec&, Dim);
 
-/// Names of what is before and after the blocks.
+/// Names of parameters before and after the blocks.
 struct Ends {
   const char* tokens = "model.embed_tokens.weight";
   const char* norm = "model.norm";

@@ -10,7 +10,7 @@
 
 namespace hyperslab::interop {
 
-/// The model that model_type gpt_neox describes, but for what all models share.
+/// The model that model_type gpt_neox describes, but for the settings that all models share.
 [[nodiscard]] model::ModelSpec read_neox(Import& in);
 
 /// True if a model of Llama's kind has a counterpart here, if any: the only one with layernorm.

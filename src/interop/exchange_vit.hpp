@@ -17,7 +17,7 @@ void check_vit_counterpart(const model::ModelSpec& spec, Library library, Compla
 /// The keys of a config.json of transformers that are a vision transformer's own.
 void add_vit_config(const model::ModelSpec& spec, double dropout_of_probabilities,
                     nlohmann::ordered_json& config);
-/// config.json of timm. `augment`: what eval does to an image.
+/// config.json of timm. `augment`: eval's way of preparing an image.
 [[nodiscard]] std::string timm_config_json(const model::ModelSpec& spec,
                                            const image::AugmentConfig& augment);
 

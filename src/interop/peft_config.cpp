@@ -19,7 +19,7 @@ namespace {
 
 using nlohmann::json;
 
-/// Keys that are read, or decide nothing about what saved adapters compute.
+/// Keys that are read, or decide nothing about the results of saved adapters.
 constexpr std::array<std::string_view, 24> kKnown = {"alpha_pattern",
                                                      "auto_mapping",
                                                      "base_model_name_or_path",

@@ -26,7 +26,7 @@ struct PeftConfig {
 };
 
 /// Reads the text of an adapter_config.json; `file` is its name in messages. Complains of every key
-/// that asks for what is not done here: a key that is not known must be null, false or empty.
+/// that asks for computation not done here: a key that is not known must be null, false or empty.
 /// Throws Error(checkpoint) for damaged JSON and values of another type.
 [[nodiscard]] PeftConfig read_peft_config(const std::string& text, const std::string& file,
                                           Complaints& complaints);

@@ -59,7 +59,7 @@ constexpr std::array<std::string_view, 26> kHarmlessOfTimm = {"architecture",
                                                               "tag",
                                                               "test_input_size",
                                                               "url"};
-/// Those of preprocessor_config.json.
+/// Keys of preprocessor_config.json that decide nothing here.
 constexpr std::array<std::string_view, 11> kHarmlessOfTransformers = {
     "_processor_class",  "data_format",     "default_to_square",      "device",
     "disable_grouping",  "do_convert_rgb",  "feature_extractor_type", "image_processor_type",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What timm and transformers do to an image before the model.
+// Settings of timm and transformers for preparing an image for the model.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

@@ -92,7 +92,7 @@ void LmHead::logits_of(Context& ctx, CView x, std::span<const Dim> rows, View lo
   });
 }
 
-/// Every rank of the tensor group computes its columns and gets those of the others: only the last
+/// Every rank of the tensor group computes its columns and gets the others' columns: only the last
 /// rank that has any pads them, so the vocabulary lies in the first columns. `product` computes
 /// this rank's of rows from `first` on, as many as `to` has.
 template <class Product>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The units of a transformer and what they share.
+// The units of a transformer and the memory that they share.
 #pragma once
 
 #include <optional>
@@ -100,7 +100,7 @@ class TransformerBlock final : public Unit {
  private:
   struct Slot {
     nn::Block::Slot block;  ///< empty if blocks share one
-    View sum;               ///< stream: what entered, with Recompute::full and if it is a sum
+    View sum;               ///< stream at entry, with Recompute::full and if it is a sum
     CView input;            ///< the residual that entered, or the sum
   };
   [[nodiscard]] nn::Block::Slot& memory(Slot& slot) const;
@@ -146,7 +146,7 @@ class LmHead final : public Unit {
   [[nodiscard]] CView normalized(Context& ctx, nn::ResidualStream in, nn::Norm::Slot& slot) const;
   void decode(Context& ctx, const UnitCall& call, nn::ResidualStream in, const Slot& slot) const;
   void logits_of(Context& ctx, CView rows, View logits) const;
-  /// Logits of some rows of x, in products of as many rows as those of the loss.
+  /// Logits of some rows of x, in products of as many rows as the loss's.
   void logits_of(Context& ctx, CView x, std::span<const Dim> rows, View logits) const;
   template <class Product>
   void on_all_ranks(Context& ctx, View logits, Product&& product) const;

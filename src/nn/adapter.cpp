@@ -98,7 +98,7 @@ LinearPass LinearPass::rows(CView x, Dim begin, Dim count) const {
   return part;
 }
 
-/// Memory of one call: what is in between, and the layer's input or its gradient with dropout.
+/// Memory of one call: values in between, and the layer's input or its gradient with dropout.
 struct Adapter::Scratch {
   View reduced;           ///< (rows, ranks): s x A^T
   View reduced_gradient;  ///< (rows, ranks): s dy B
@@ -227,7 +227,7 @@ void Adapter::backward_weight(Context& ctx, const LinearPass& pass, CView dy, CV
   if (!has_gradients_of_b && (!pass.has_gradient || !pass.reduced_gradient)) {
     reduce_gradient(ctx, dy, scratch);
   }
-  // The scale is in what is in between already.
+  // The values between A and B have the scale already.
   ops::matmul_columns(ctx, ops::all_columns(CView(scratch.reduced_gradient), Trans::yes),
                       ops::all_columns(input), 1, accumulate, ops::all_columns(a_.gradient()));
   if (has_gradients_of_b) return;

@@ -171,8 +171,8 @@ bool Attention::describe(const ForwardPass& pass, ops::DecodeBlock& block) const
   return true;
 }
 
-/// The gradient of the bias of queries, keys and values, if it is the column sums of what the
-/// op of attention writes: neither rotated back nor taken through a norm.
+/// The gradient of the bias of queries, keys and values, if it is the column sums of the gradient
+/// that attention's op writes: neither rotated back nor taken through a norm.
 View Attention::attended_bias_gradient(const BackwardPass& pass) const {
   const bool is_last = !config_.rope && config_.qk_norm == QkNorm::none;
   const bool sums = is_last && !config_.keep_probabilities && pass.part == BackwardPart::both;

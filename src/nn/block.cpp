@@ -125,7 +125,7 @@ Block::Slot Block::plan(Arena& activations, const Scratch& scratch, const Activa
                         bool adds, const std::string& label) const {
   const auto& [B, T, compute, statistics] = spec;
   const Shape stream = config_.group.stream_shape(B, T, config_.width);
-  // Norms before the sublayers add what the previous sublayer left; norms after them add always.
+  // Norms before the sublayers add the previous sublayer's output; norms after them add always.
   Slot slot;
   slot.norm1 = norm1_.plan(
       activations, {stream, compute, statistics, !config_.pre_norm || adds, scratch.norm_out},
@@ -183,7 +183,7 @@ CView Block::masked(Context& ctx, const BatchInfo& batch, Sublayer sublayer, con
   return scratch.d_masked;
 }
 
-/// y: what attention adds to the stream.
+/// y: attention's term of the stream.
 void Block::run_attention(Context& ctx, CView x, const ForwardPass& pass, Slot& slot,
                           View y) const {
   const View output = norms_outputs() ? slot.attention_output : y;
@@ -192,7 +192,7 @@ void Block::run_attention(Context& ctx, CView x, const ForwardPass& pass, Slot& 
   drop(ctx, pass.batch, Sublayer::attention, y, y);
 }
 
-/// y: what the feed-forward network adds to the stream.
+/// y: the feed-forward network's term of the stream.
 void Block::run_mlp(Context& ctx, CView x, const ForwardPass& pass, Slot& slot, View y) const {
   const View output = norms_outputs() ? slot.mlp_output : y;
   mlp_.forward(ctx, x, pass, slot.mlp, output);
@@ -280,7 +280,7 @@ void Block::backward(Context& ctx, const BackwardPass& pass, const Slot& slot, C
   }
 }
 
-/// The gradient of a sublayer's output from that of its norm.
+/// The gradient of a sublayer's output from its norm's.
 CView Block::through_norm(Context& ctx, const BackwardPass& pass, const Norm& norm,
                           const Norm::Slot& slot, CView dy) const {
   if (!norms_outputs()) return dy;

@@ -23,7 +23,7 @@ struct Rounding {
   Fp8Scaling rows;      ///< scaling of inputs and of gradients of outputs
   Fp8Scaling weights;   ///< scaling of weights
   Fp8Format gradients;  ///< format of gradients of outputs; all else is e4m3
-  Fp8Sums forward;      ///< sums of the forward product; those of gradients are exact
+  Fp8Sums forward;      ///< sums of the forward product; sums of gradients are exact
 };
 
 Rounding rounding_of(Fp8Recipe recipe) {

@@ -99,7 +99,7 @@ void Linear::forward(Context& ctx, CView x, View y, const LinearPass& pass) cons
       !fp8_.takes(rows_of(x)) && (quantized == nullptr || !quantized->multiplies_codes());
   // Few rows, as in generation, have kernels of their own, which do not add.
   if (adapter_ && is_plain && rows_of(x) > kFewRows && adapter_.covers(y.shape().back())) {
-    // The wide product adds what is there as it ends, which saves a pass over y.
+    // The wide product adds y's values as it ends, which saves a pass over y.
     adapter_.forward(ctx, pass, x, Accumulate::no, y);
     return ops::linear_forward_add(ctx, x, weight_.value(), bias_value(), y);
   }

@@ -13,7 +13,7 @@ namespace hyperslab::ops {
 /// (B, T) of a packed qkv after checking it against the layout.
 [[nodiscard]] std::array<Dim, 2> require_packed(const Context& ctx, const HeadLayout& layout,
                                                 CView qkv, std::string_view what);
-/// Throws for a kind that no backend knows, and for what only a causal mask has without one.
+/// Throws for a kind that no backend knows, and for a causal mask's settings without that mask.
 void require_mask(const AttentionScores& scores, std::string_view op);
 /// Logits and weights of sinks, if there are any.
 void require_sinks(const Context& ctx, const AttentionSinks& sinks, const Shape& weights,

@@ -187,7 +187,7 @@ inline constexpr bool kMultipliesBf16<linear_backward_input> = true;
 template <>
 inline constexpr bool kMultipliesBf16<linear_backward_weight> = true;
 
-// Bytes of scratch memory, for the plan on `meta` and for the op itself. Those of the GPU are in
+// Bytes of scratch memory, for the plan on `meta` and for the op itself. The GPU's functions are in
 // cuda/workspace.hpp and cuda/library_workspace.hpp.
 [[nodiscard]] std::size_t attention_forward_workspace(int threads, const HeadLayout& layout,
                                                       Dim keys, DType dtype);

@@ -16,7 +16,7 @@ namespace hyperslab::ops {
 /// The last size; throws an internal Error naming `what` if there is none.
 [[nodiscard]] Dim last(CView view, std::string_view what,
                        std::source_location where = std::source_location::current());
-/// f64 for f64, else f32: what statistics are kept in, and parameter gradients unless they are in
+/// f64 for f64, else f32: the dtype of statistics, and of parameter gradients unless they are in
 /// bf16.
 [[nodiscard]] DType statistic_dtype(DType dtype);
 
@@ -30,7 +30,7 @@ void require_dtype(const Context& ctx, CView view, DType dtype, std::string_view
 void require_operand(const Context& ctx, CView view, const Shape& expected, DType dtype,
                      std::string_view what,
                      std::source_location where = std::source_location::current());
-/// The view has exactly this shape and is in what gradients of parameters may be in, where
+/// The view has exactly this shape and a dtype that gradients of parameters may have, where
 /// activations are in `dtype`: statistic_dtype(dtype), or bf16 as the activations.
 void require_gradient(const Context& ctx, CView view, const Shape& expected, DType dtype,
                       std::string_view what,
@@ -93,7 +93,7 @@ struct Accounted {
   std::string_view path{};  ///< which of its ways the op takes, if it has several
 };
 
-/// On `meta`: adds the work to the context's ledger, and to the list of what its stream is given.
+/// On `meta`: adds the work to the context's ledger, and to the list of its stream's operations.
 void add_work(Context& ctx, std::string_view op, const Accounted& work,
               std::initializer_list<CView> operands);
 

@@ -12,7 +12,7 @@ namespace hyperslab::ops {
   return dropout.elements_per_sample != 0 ? dropout.elements_per_sample : x.numel() / x.shape()[0];
 }
 
-/// The columns of x among those of the mask.
+/// The columns of x among the mask's columns.
 struct MaskColumns {
   Dim here = 0;
   Dim first = 0;
@@ -29,7 +29,7 @@ struct MaskColumns {
   return dropout.total_heads != 0 ? dropout.total_heads : heads;
 }
 
-/// Throws if an active dropout lacks what its mask is a function of. B: samples, all of them
+/// Throws if an active dropout lacks an argument of its mask's function. B: samples, all of them
 /// if x is a part of a microbatch.
 inline void require_dropout(const Context& ctx, const Dropout& dropout, Dim B) {
   require(dropout.probability >= 0 && dropout.probability < 1,

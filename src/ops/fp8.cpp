@@ -27,7 +27,7 @@ void require_matrix(const Context& ctx, const BasicFp8Matrix<AnyView>& matrix, D
   require_operand(ctx, matrix.scales, scales, DType::f32, what + " scales");
 }
 
-/// On the CPU, too, so that what works there works on a GPU.
+/// On the CPU, too, so that operands valid there are valid on a GPU.
 void require_aligned(CView scales, const char* message) {
   constexpr std::uintptr_t kBytes = 16;  // cuBLASLt
   require(reinterpret_cast<std::uintptr_t>(scales.raw()) % kBytes == 0, message);

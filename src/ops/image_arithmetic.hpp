@@ -21,8 +21,8 @@ HS_HOST_DEVICE inline int clamped(int value, int least, int most) {
 }
 
 // Resizing is along rows first, then along columns, with weights of 22 bits: a sum of 255 * weights
-// stays below 2^31. Between the passes there are levels: those of the triangle are rounded, as in
-// Pillow (src/libImaging/Resample.c); those of the cubic have a fraction and may lie outside of
+// stays below 2^31. Between the passes there are levels: the triangle's are rounded, as in
+// Pillow (src/libImaging/Resample.c); the cubic's have a fraction and may lie outside of
 // [0, 255], as in torchvision's tensors, where Pillow cuts off. The weights along columns have as
 // many bits less as the fraction has.
 inline constexpr int kWeightBits = 22;
@@ -244,7 +244,7 @@ HS_HOST_DEVICE inline Rgb smooth_pixel(const SquareImage& image, int x, int y) {
   return out;
 }
 
-/// Pixel (x, y) after the operation. tables: those of the three channels, if it uses them.
+/// Pixel (x, y) after the operation. tables: of the three channels, if it uses them.
 HS_HOST_DEVICE inline Rgb operation_pixel(const ImageOperation& operation,
                                           const std::uint8_t (*tables)[256],
                                           const SquareImage& image, int x, int y) {

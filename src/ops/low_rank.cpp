@@ -33,7 +33,7 @@ void require_parts(Context& ctx, CView dy, const std::vector<LowRankPart>& parts
   }
 }
 
-/// The columns of all parts, as what one reading of dy touches.
+/// The columns of all parts, which one reading of dy touches.
 Dim columns_of(const std::vector<LowRankPart>& parts) {
   Dim columns = 0;
   for (const LowRankPart& part : parts) columns += part.count;

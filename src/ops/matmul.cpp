@@ -23,7 +23,7 @@ Shape size_of_operand(const CColumns& operand) {
   return operand.trans == Trans::no ? Shape{rows, operand.count} : Shape{operand.count, rows};
 }
 
-/// A view of the columns' size, for what the op costs.
+/// A view of the columns' size, for the op's cost.
 template <class AnyView>
 CView touched(const BasicColumns<AnyView>& columns) {
   const CView matrix = columns.matrix;

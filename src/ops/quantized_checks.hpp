@@ -12,7 +12,7 @@ namespace hyperslab::ops {
 /// groups.
 void require_format(WeightFormat format, Dim group, const Shape& shape, std::string_view what);
 
-/// Throws an internal Error naming `what` unless the three arrays are here and those of the format.
+/// Throws an internal Error naming `what` unless the three arrays are here and fit the format.
 void require_quantized(const Context& ctx, const CQuantizedMatrix& matrix, const std::string& what);
 
 }  // namespace hyperslab::ops

@@ -72,7 +72,7 @@ void TokenChooser::cut_to_top_p(double top_p) {
   };
   const double total = mass(0, kept_);
   const double expected = top_p * total;
-  // All tokens below this together hold less than what may be left out.
+  // All tokens below this together hold less than the mass to leave out.
   const double least = (1 - top_p) * total / (2 * static_cast<double>(kept_));
   const auto light = std::partition(at(0), at(kept_),
                                     [&](std::int32_t id) { return weights_[index(id)] >= least; });
@@ -104,7 +104,7 @@ void TokenChooser::cut_to_min_p(double min_p) {
   }
 }
 
-/// Goes by token, so that the order that selection leaves does not matter; what was cut weighs 0.
+/// Goes by token, so that the order that selection leaves does not matter; cut tokens weigh 0.
 std::int32_t TokenChooser::draw_token(std::uint64_t draw) const {
   const double total = std::accumulate(weights_.begin(), weights_.end(), 0.0);
   double rest = static_cast<double>(draw) * 0x1p-64 * total;

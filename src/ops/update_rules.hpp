@@ -20,7 +20,7 @@ HS_HOST_DEVICE constexpr T decay_of(T x, T direction, T decay, bool cautious) {
 /// Random bits of an element in one update: the lower and the upper half are for its two moments.
 /// A function of the weight before the update and of the first moment after it, unrounded: ranks
 /// that hold equal bits round alike, wherever the element lies. The first moment tells weights of
-/// equal values apart. The mixing is that of MurmurHash3 (Appleby 2011), fmix32.
+/// equal values apart. The mixing is MurmurHash3's (Appleby 2011), fmix32.
 HS_HOST_DEVICE inline std::uint32_t rounding_bits(std::uint32_t weight_bits,
                                                   std::uint32_t moment_bits, std::uint32_t update) {
   std::uint32_t h = weight_bits ^ (moment_bits * 0xCC9E2D51U) ^ (update * 0x9E3779B9U);
@@ -33,7 +33,7 @@ HS_HOST_DEVICE inline std::uint32_t rounding_bits(std::uint32_t weight_bits,
 }
 
 /// The bits of a float as bf16, rounded up as often as it is near the next one if `random` is
-/// uniform on [0, 65536). What bf16 has stays as it is; so do infinity and NaN.
+/// uniform on [0, 65536). Values that bf16 has stay as they are; so do infinity and NaN.
 HS_HOST_DEVICE inline std::uint16_t bf16_rounded_stochastically(std::uint32_t float_bits,
                                                                 std::uint32_t random) {
   constexpr std::uint32_t kExponent = 0x7F800000U;

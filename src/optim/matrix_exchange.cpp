@@ -160,7 +160,7 @@ class RoundBuilder {
     return {in_flat, shard.in_shards + in_flat - shard.in_flat, range.size()};
   }
 
-  /// Joins what follows the last piece in both memories: query, key and value are one launch.
+  /// Joins a piece that follows the last one in both memories: query, key and value are one launch.
   void add_piece(const MatrixExchange::Piece& piece) {
     if (!round_.pieces.empty()) {
       auto& [range, numbers] = round_.pieces.back();

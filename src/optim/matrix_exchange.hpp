@@ -9,8 +9,8 @@
 
 namespace hyperslab::optim {
 
-/// Brings the parts of matrices that data and tensor ranks hold to the matrices' owners, and what
-/// the owners make of them back to all holders, one round of matrices after the other. The owner
+/// Brings the parts of matrices that data and tensor ranks hold to the matrices' owners, and the
+/// owners' results back to all holders, one round of matrices after the other. The owner
 /// with number `data rank * tensor ranks + tensor rank` is that rank.
 ///
 /// A holder's part of a matrix goes two ways: over the data group to the data rank of the owner,

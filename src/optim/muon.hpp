@@ -19,7 +19,7 @@ namespace hyperslab::optim {
 /// sharding strategy gives to ranks. exp_avg is the momentum of the matrices too, the same average
 /// of gradients; their part of exp_avg_sq stays zero.
 ///
-/// Products are in bf16 where the run computes in 16 bits, as those of torch.optim.Muon, else in
+/// Products are in bf16 where the run computes in 16 bits, as torch.optim.Muon's, else in
 /// the masters' dtype.
 class Muon final : public Optimizer {
  public:

@@ -111,7 +111,7 @@ Shape QuantizedWeight::rounded_shape() const {
 }
 
 void QuantizedWeight::for_rounded_rows(const std::function<void(Dim, Dim)>& body) const {
-  // Groups of nf4 share a scale, also those of several rows.
+  // Groups of nf4 share a scale, also groups of several rows.
   const Dim step = matrix.block_scales
                        ? ops::kScaleBlock / std::gcd(ops::kScaleBlock, shape[1] / matrix.group)
                        : 1;

@@ -15,7 +15,7 @@ namespace {
 constexpr Dim kFusedAlignment = 32;      // elements: 64 bytes in the narrowest dtype
 constexpr Dim kBucketGranule = 128 / 4;  // elements of f32 for each rank
 
-// Groups: what is trained, and what is frozen and stored as values.
+// Groups: parameters that are trained, and frozen ones that are stored as values.
 constexpr std::size_t kTrained = 0;
 constexpr std::size_t kFrozen = 1;
 constexpr std::size_t kGroups = 2;

@@ -41,7 +41,7 @@ void put(std::string& out, const io::Slab& slab) {
   put(out, slab.data.raw(), slab.data.bytes());
 }
 
-/// Reads what put() wrote.
+/// Reads the values that put() wrote.
 class Unpacker {
  public:
   explicit Unpacker(const std::string& bytes) : at_(bytes.data()), end_(at_ + bytes.size()) {}

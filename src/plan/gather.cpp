@@ -10,7 +10,7 @@
 namespace hyperslab::plan {
 namespace {
 
-/// Beyond those of the step's own collectives.
+/// Beyond the tickets of the step's own collectives.
 constexpr std::uint64_t kFirstTicket = std::uint64_t{1} << 48;
 
 /// Ops of one microbatch's forward or backward.

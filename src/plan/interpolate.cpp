@@ -11,9 +11,9 @@ namespace hyperslab::plan {
 namespace {
 
 constexpr double kRange = 16;    ///< distance at which a point's say has fallen to 1/e
-constexpr double kNoise = 0.02;  ///< variance of one measurement, in that of the field
+constexpr double kNoise = 0.02;  ///< variance of one measurement over the field's
 constexpr double kRidge = 10;    ///< few points make no slope
-constexpr double kSame = 1e-6;   ///< squared distance of what is one point
+constexpr double kSame = 1e-6;   ///< largest squared distance within one point
 
 double covariance(std::span<const double> a, std::span<const double> b) {
   return std::exp(-std::sqrt(squared_distance(a, b)) / kRange);

@@ -98,7 +98,7 @@ MatmulProbe::MatmulProbe(Context& ctx, Dim n, DType dtype)
       a_(ctx.device(), dtype, {n, n}),
       b_(ctx.device(), dtype, {n, n}),
       c_(ctx.device(), dtype, {n, n}) {
-  // Numbers as in training: a GPU's clock depends on what it multiplies.
+  // Numbers as in training: a GPU's clock depends on the numbers that it multiplies.
   Tensor normals(ctx.device(), DType::f32, {n, n});
   ops::fill_normal(ctx, {}, 0, static_cast<std::uint64_t>(n), normals.view());
   ops::cast(ctx, normals.view(), a_.view());
@@ -127,7 +127,7 @@ std::string MachineRate::describe(int ranks) const {
                      ranks == 1 ? "" : "s", source);
 }
 
-/// On a context of its own: what it chooses, and its memory, are gone with it.
+/// On a context of its own: its choices and its memory are gone with it.
 MachineRate measured_rate(comm::World& world, const Context& run, Precision precision,
                           Dim smallest) {
   Context ctx(run.device());

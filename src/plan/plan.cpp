@@ -65,7 +65,7 @@ Plan make_plan(const train::Config& config, const train::TrainerOptions& options
       plan.allocations.emplace_back(arena->name(), allocation);
     }
   }
-  // The numbers above are those of one step; further steps are only listed.
+  // The numbers above belong to one step; further steps are only listed.
   for (std::size_t step = 1; step < plan.operations.size(); ++step) {
     run(trainer, options, &plan.operations[step]);
   }

@@ -28,7 +28,7 @@ std::vector<double> features_of(const OpSize& size) {
   return features;
 }
 
-/// Around a ring, what a rank sends of every byte of the buffer.
+/// Around a ring, the share of the buffer's bytes that a rank sends.
 double ring_share(std::string_view call, int ranks) {
   if (call == "send" || call == "broadcast") return 1;
   const double others = static_cast<double>(ranks - 1) / ranks;
@@ -66,7 +66,7 @@ double interpolate(const std::vector<const CollectiveRow*>& rows, double bytes) 
   if (above == rows.begin()) return rows.front()->seconds;
   const CollectiveRow& low = **(above - 1);
   if (above == rows.end()) {
-    // Beyond the largest size every byte costs what it costs there.
+    // Beyond the largest size every byte costs as much as there.
     if (rows.size() < 2) return low.seconds * bytes / low.bytes;
     const CollectiveRow& before = **(above - 2);
     const double slope = (low.seconds - before.seconds) / (low.bytes - before.bytes);

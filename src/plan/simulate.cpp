@@ -96,8 +96,8 @@ class Simulation {
   std::map<std::pair<int, int>, std::pair<int, int>> calls_;    ///< sends and receives so far
 };
 
-/// Pipeline ranks whose operations of a group meet; those of other groups are all of one
-/// pipeline rank.
+/// Pipeline ranks whose operations of a group meet; other groups' are all of one pipeline
+/// rank.
 std::vector<int> Simulation::members(Group group) const {
   std::vector<int> all;
   const auto stages = static_cast<int>(ranks_.size());
@@ -262,7 +262,7 @@ void Simulation::finish_step(Rank& rank) {
   if (!rank.is_done()) rank.result = {};
 }
 
-/// Goes on until the rank must wait for what is not known yet. Returns whether it came further.
+/// Goes on until the rank must wait for an unknown time. Returns whether it came further.
 bool Simulation::advance(int number) {
   Rank& rank = ranks_[static_cast<std::size_t>(number)];
   bool changed = false;

@@ -22,8 +22,8 @@ namespace hyperslab::run {
 /// Replaces the file in one step, if it does not hold the table already. Throws Error(storage).
 void write_algorithms_file(const std::string& path, const ops::AlgorithmCache& table);
 
-/// The tables of all ranks in one, equal on all of them: of several algorithms for a kind that of
-/// the lowest rank. Kinds that no rank has come from rank 0's `kept`. Collective.
+/// The tables of all ranks in one, equal on all of them: of several algorithms for a kind the
+/// lowest rank's. Kinds that no rank has come from rank 0's `kept`. Collective.
 [[nodiscard]] ops::AlgorithmCache merge_algorithms(comm::World& world,
                                                    const ops::AlgorithmCache& mine,
                                                    const ops::AlgorithmCache& kept);

@@ -275,7 +275,7 @@ std::string CheckpointPolicy::advice_to_go_back() const {
 }
 
 /// Huge updates leave infinite weights after a step that was itself finite, huge gradients infinite
-/// moments. What is not finite stays so, and without checkpoints a run is of no use.
+/// moments. Such numbers stay infinite, and without checkpoints a run is of no use.
 Error CheckpointPolicy::save_error() const {
   return Error(ExitCode::numerics,
                fmt::format("the last {} checkpoints were not written, the newest of step {}: "

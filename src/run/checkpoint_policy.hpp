@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// When a run saves, what it removes for that, and when it does not save.
+// When a run saves, which checkpoints it removes for that, and when it does not save.
 #pragma once
 
 #include <cstdint>
@@ -47,9 +47,9 @@ class CheckpointPolicy {
   /// True if the deck asks for a checkpoint after the step, or one waits for a finite step.
   [[nodiscard]] bool is_due_after(std::int64_t step) const;
   /// Saves the state after `step`, the newest that was enqueued and added, unless a number of it is
-  /// not finite, and removes what the deck does not keep: beside training, or before it returns if
-  /// the deck or the host's memory want that. Waits for an earlier save. Collective. Throws
-  /// Error(storage) and Error(numerics) after too many saves in a row that wrote nothing.
+  /// not finite, and removes steps that the deck does not keep: beside training, or before it
+  /// returns if the deck or the host's memory want that. Waits for an earlier save. Collective.
+  /// Throws Error(storage) and Error(numerics) after too many saves in a row that wrote nothing.
   void save(std::int64_t step) { save(step, false); }
   /// At the end of a start: saves if the run has not come to its last step, or a checkpoint waits,
   /// and waits until everything is written. Throws Error(storage) if the newest save failed.

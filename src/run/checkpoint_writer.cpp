@@ -93,7 +93,7 @@ void CheckpointWriter::start_thread() {
 void CheckpointWriter::progress() {
   if (job_ == nullptr) return;
   if (!thread_.joinable() && !is_done_ && ready_.is_complete()) {
-    ready_.wait();  // throws what copying failed with
+    ready_.wait();  // throws an error of the copies
     start_thread();
   }
   peers_->progress();

@@ -42,7 +42,7 @@ class CheckpointWriter {
  public:
   /// Collective. `directory`: of checkpoints.
   CheckpointWriter(comm::World& world, std::string directory);
-  /// Waits for this rank's thread. What it has not published is gone.
+  /// Waits for this rank's thread. A step that it has not published is gone.
   ~CheckpointWriter();
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;

@@ -31,7 +31,7 @@ class DeviceTrace {
 /// Operations that began on the device, with their times there: an operation is called when its
 /// first kernel begins, which is when the computation before it has ended, and ends with its last
 /// one. `operations`: of the recorder, which `events` point to; `step_start`: of it, too.
-/// wait_seconds stays NaN: what waits for an operation is a stream.
+/// wait_seconds stays NaN: a stream waits for an operation, not the host.
 [[nodiscard]] std::vector<TraceOperation> operations_on_device(
     const std::vector<TraceOperation>& operations, const std::vector<DeviceEvent>& events,
     double step_start);

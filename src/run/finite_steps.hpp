@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which steps had finite numbers, and what follows from it for checkpoints.
+// Records of steps with finite numbers, which decide about checkpoints.
 #pragma once
 
 #include <cstdint>

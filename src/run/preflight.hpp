@@ -35,7 +35,7 @@ void check_space(const Start& start, std::uint64_t bytes, std::int64_t first_ste
 void probe_directories(comm::Peers& peers, bool probes, std::span<const std::string> directories);
 
 /// Times the groups of the mesh and a matrix product of every rank, if run.check_links asks for
-/// it; rank 0 logs what was found, and a warning for each slow group, slow rank, and GPU of which
+/// it; rank 0 logs the rates, and a warning for each slow group, slow rank, and GPU of which
 /// the driver says that something is wrong. Takes about a second; collective. Throws Error(usage)
 /// if run.machine cannot be used.
 void check_links(const Start& start, const mesh::Mesh& mesh, Device device);

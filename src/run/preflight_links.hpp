@@ -27,7 +27,7 @@ struct RankTimes {
 /// One line for the log: the rate of each kind of group.
 [[nodiscard]] std::string link_summary(std::span<const RankTimes> ranks, double bytes);
 
-/// A line for every group that reaches less than half of what the machine file expects, or,
+/// A line for every group that reaches less than half of the machine file's rate, or,
 /// without one (null), of the median of the groups of its kind. `bytes`: of the all_reduce. Throws
 /// Error(usage) if the machine file has no all_reduce.
 [[nodiscard]] std::vector<std::string> slow_groups(std::span<const RankTimes> ranks, double bytes,

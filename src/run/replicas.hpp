@@ -13,7 +13,7 @@
 
 namespace hyperslab::run {
 
-/// A rank's host and the sum of what it holds.
+/// A rank's host and the sum of its values.
 struct ReplicaSum {
   std::uint64_t sum = 0;
   std::string host;
@@ -29,7 +29,7 @@ struct ReplicaSum {
 void compare_replicas(comm::World& world, const mesh::ParallelConfig& parallel, std::uint64_t mine,
                       std::int64_t step);
 
-/// Collective. Names the ranks whose own numbers are not finite, and what of each.
+/// Collective. Names the ranks whose own numbers are not finite, and these numbers.
 [[nodiscard]] std::string describe_bad_numbers(comm::World& world,
                                                const mesh::ParallelConfig& parallel,
                                                const train::Trainer::BadNumbers& mine);

@@ -16,8 +16,8 @@
 namespace hyperslab::run {
 namespace {
 
-/// The terminal that what we write to stderr ends on: stderr itself, or, if mpirun on this host
-/// passes it on through a pipe, mpirun's. Empty: none.
+/// The terminal on which our stderr ends: stderr itself, or, if mpirun on this host passes it on
+/// through a pipe, mpirun's. Empty: none.
 std::string terminal() {
   std::array<char, 256> path{};
   if (isatty(STDERR_FILENO) == 1) {

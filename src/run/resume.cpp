@@ -73,7 +73,7 @@ class Resuming {
   ResumePoint point_;
 };
 
-/// A start that goes back abandons what memory holds.
+/// A start that goes back abandons the steps in memory.
 void Resuming::bring_from_memory() const {
   const io::ResumeChoice& choice = start_.resume();
   if (memory_ == nullptr) return;
@@ -161,7 +161,7 @@ std::optional<std::int64_t> Resuming::chosen_step() const {
     if (!start_.is_first() || !holds_steps(start_.checkpoints)) return;
     try {
       newest = io::CheckpointReader(start_.checkpoints).meta().step;
-    } catch (const Error& error) {  // never from the start over what may still be saved
+    } catch (const Error& error) {  // never from the start over steps that may be saved
       throw Error(error.code(), fmt::format("{}\n  restore one of them, or start from step 1 with "
                                             "--resume never",
                                             error.what()));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which checkpoint a start goes on from, and what must be the same as when it was written.
+// The checkpoint that a start goes on from, and the settings it must share.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +22,8 @@ struct ResumePoint {
 
 /// Loads the checkpoint that the command line or the deck chooses into the trainer: the newest
 /// complete one, a step, or none; without one the weights of checkpoint.initial, if there are any.
-/// A newer one in the `memory` of the hosts, which may be null, is written to the disk first; what
-/// it holds beyond the chosen step is removed. Collective. Throws Error(checkpoint), the same on
+/// A newer one in the `memory` of the hosts, which may be null, is written to the disk first; steps
+/// in memory beyond the chosen one are removed. Collective. Throws Error(checkpoint), the same on
 /// all ranks.
 [[nodiscard]] ResumePoint resume(const Start& start, const RunData& data, train::Trainer& trainer,
                                  const io::MemoryCheckpoints* memory);

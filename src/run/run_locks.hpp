@@ -9,7 +9,7 @@
 
 namespace hyperslab::run {
 
-/// Rank 0 holds the run's directory, and that of its checkpoints if it is elsewhere.
+/// Rank 0 holds the run's directory, and its checkpoints' directory if that is elsewhere.
 class RunLocks {
  public:
   /// Collective. Throws Error(storage) if another process holds one of them.
@@ -17,7 +17,7 @@ class RunLocks {
 
   /// Rank 0: the directory of checkpoints is new, its lock went away with the old one.
   void lock_checkpoints_again() { lock_checkpoints(); }
-  /// Rank 0: the start went well, and what locking made stays.
+  /// Rank 0: the start went well, and the files of locking stay.
   void keep();
   /// Rank 0, before a save: if someone removed the directory that the checkpoints go to, makes it
   /// and its lock again, with a warning, and returns true. Throws Error(storage) if another process

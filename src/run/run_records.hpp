@@ -33,8 +33,8 @@ struct RunSetting {
 
 class RunRecords {
  public:
-  /// Opens the files of this start in the run's directory and logs what is trained. Collective.
-  /// Throws Error(storage).
+  /// Opens the files of this start in the run's directory and logs the model and its training.
+  /// Collective. Throws Error(storage).
   RunRecords(const Start& start, const RunData& data, train::Trainer& trainer, RunSetting setting,
              const ResumePoint& point);
 

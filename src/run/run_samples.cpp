@@ -14,7 +14,7 @@
 namespace hyperslab::run {
 namespace {
 
-/// Gathers what follows the prompts, in valid UTF-8.
+/// Gathers the continuations of prompts, in valid UTF-8.
 class Texts final : public generate::TokenListener {
  public:
   /// `prompts`: their texts.

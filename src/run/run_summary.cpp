@@ -44,7 +44,7 @@ std::string setting_at(const Words& words, std::size_t i) {
   return i + 1 < words.size() ? words[i + 1] : "";
 }
 
-/// Those of the words after the i-th, which win over its own.
+/// Settings among the words after the i-th, which win over its own.
 Words settings_after(const Words& words, std::size_t i) {
   Words settings;
   for (std::size_t later = i + 1; later < words.size(); ++later) {

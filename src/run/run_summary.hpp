@@ -44,7 +44,7 @@ struct RunSummary {
 /// Words as a shell takes them.
 [[nodiscard]] std::string shell_line(const std::vector<std::string>& words);
 
-/// The words that start the run again, so that it goes on from its newest checkpoint: those of
+/// The words that start the run again, so that it goes on from its newest checkpoint: the words of
 /// `command` without --resume and --stop-after, and with `more` at the end.
 [[nodiscard]] std::vector<std::string> resume_words(const StartCommand& command,
                                                     const std::vector<std::string>& more);

@@ -19,7 +19,7 @@ struct SnapshotRoom {
   int copies = 1;          ///< copies of each rank's state at once
   std::int64_t free_bytes = 0;
 };
-/// Empty if half of what is free is enough, else what is missing where.
+/// Empty if half of the free memory is enough, else a text with the host and its memory.
 [[nodiscard]] std::string shortage(const SnapshotRoom& room);
 
 /// The number of copies of a rank's state in the memory of a host at once: the copy that is

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Steps whose loss or gradient norm is far above those before, and what becomes of them.
+// Steps whose loss or gradient norm is far above those before, and their treatment.
 #pragma once
 
 #include <cstdint>
@@ -92,8 +92,8 @@ class Spikes {
   /// Goes on from a checkpoint; `text` may be empty. Steps to leave out are added to those that are
   /// known. Throws Error(checkpoint) if the text cannot be read.
   void restore(const std::string& text);
-  /// For the run's directory, which reports to a start that resumes from before a step what to
-  /// leave out.
+  /// The steps to leave out, for the run's directory: a start that resumes from before one of them
+  /// reads this.
   [[nodiscard]] std::string left_out_text() const;
   void add_left_out(const std::string& text);
 

@@ -15,7 +15,7 @@ struct TimeLimit {
   std::string source;        ///< "run.walltime_minutes", "the job's time limit (Slurm)"
 };
 
-/// The earlier of run.walltime_minutes and of what Slurm says is left of the job, if this process
+/// The earlier of run.walltime_minutes and of the job's end that Slurm gives, if this process
 /// belongs to one. Slurm is asked once, by SLURM_JOB_END_TIME or the command squeue, so a limit
 /// that is changed later is not seen. `started`: of the process, on the clock of now_seconds().
 [[nodiscard]] TimeLimit time_limit(double walltime_minutes, double started);
@@ -35,17 +35,17 @@ class StopRequest {
   /// A save took so long, from its beginning until it was complete on disk, in the step or beside
   /// it.
   void note_save(double seconds);
-  /// Seconds between two steps that belong to no step: a validation, what training waits for a
+  /// Seconds between two steps that belong to none of them: a validation, or training's wait for a
   /// save.
   void note_pause(double seconds) { pause_seconds_ += seconds; }
   /// The host calls for a step at `now`.
   void begin_step(double now);
 
   [[nodiscard]] bool is_signalled() const { return signal_ != nullptr && *signal_ != 0; }
-  /// A signal came, or what is left of the time is needed to stop: for the steps in progress, a
+  /// A signal came, or the rest of the time is needed to stop: for the steps in progress, a
   /// save and a margin. Time never stops a start that has begun no step.
   [[nodiscard]] bool is_asked(double now) const { return is_signalled() || is_out_of_time(now); }
-  /// "on request (SIGUSR1)", or what is left of which limit.
+  /// "on request (SIGUSR1)", or the rest of the time and its limit.
   [[nodiscard]] std::string reason(double now) const;
   /// Seconds before the end of the limit at which stopping has to begin.
   [[nodiscard]] double reserve_seconds() const;

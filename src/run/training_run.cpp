@@ -157,7 +157,7 @@ void TrainingRun::open_memory(const std::string& id) {
 }
 
 /// Collective, once the run goes on from a checkpoint. A run that goes back takes another id, so
-/// that no host brings back what it holds of the attempt before.
+/// that no host brings back steps of the attempt before.
 void TrainingRun::renew_memory() {
   if (!memory_) return;
   std::string id;
@@ -271,7 +271,7 @@ void TrainingRun::log_nothing_left() const {
       step, step == end ? "at" : "beyond", limit, more, start_.config.run.directory));
 }
 
-/// Collective. Rank 0 logs how the run went and what can be done next, with this run's paths.
+/// Collective. Rank 0 logs how the run went and the next commands, with this run's paths.
 void TrainingRun::summarize(std::int64_t step) const {
   const std::int64_t most = start_.world.max(records_->memory_peak());
   const std::int64_t least = -start_.world.max(-records_->memory_peak());

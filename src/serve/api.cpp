@@ -36,7 +36,7 @@ bool are_equal_slowly(std::string_view a, std::string_view b) {
   return difference == 0;
 }
 
-/// True if the Content-Type of a request is that of JSON.
+/// True if the Content-Type of a request is JSON's.
 bool is_json(const HttpRequest& request) {
   std::string type = request.content_type.substr(0, request.content_type.find(';'));
   std::erase(type, ' ');
@@ -74,8 +74,8 @@ std::string Api::known_paths() {
   return all;
 }
 
-/// Refuses what no route takes. A page of another site can make a browser send other types of
-/// content here without asking, but not JSON.
+/// Refuses requests that no route takes. A page of another site can make a browser send other types
+/// of content here without asking, but not JSON.
 const Api::Route& Api::route_of(const HttpRequest& request) {
   const auto route = std::ranges::find(routes(), request.path, &Route::path);
   if (route == routes().end()) {

@@ -176,8 +176,8 @@ asio::awaitable<bool> Connection::serve_one() {
   co_return goes_on;
 }
 
-/// An answer of the server's own, after which the connection ends. What the client still sends is
-/// read for a moment: closing at once would take the answer away from it.
+/// An answer of the server's own, after which the connection ends. Bytes that the client still
+/// sends are read for a moment: closing at once would take the answer away from it.
 asio::awaitable<void> Connection::refuse(const Refused& refused) {
   constexpr std::size_t kMostDrained = std::size_t{1} << 26;
   stream_.expires_after(std::chrono::seconds(2));

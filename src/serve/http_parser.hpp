@@ -20,9 +20,9 @@ struct Refused {
   std::string text;
 };
 
-/// Keeps what the server reads of a request. A request that another program could take for one of
-/// another length is refused (RFC 9112, section 6.3), as are fields that may come once and come
-/// twice. Fields behind the last chunk are dropped. put() may throw std::bad_alloc alone.
+/// Keeps the parts of a request that the server reads. A request that another program could take
+/// for one of another length is refused (RFC 9112, section 6.3), as are fields that may come once
+/// and come twice. Fields behind the last chunk are dropped. put() may throw std::bad_alloc alone.
 class RequestParser final : public boost::beast::http::basic_parser<true> {
  public:
   explicit RequestParser(const HttpLimits& limits);
@@ -30,7 +30,7 @@ class RequestParser final : public boost::beast::http::basic_parser<true> {
   /// Reads bytes on, and returns how many of them it is done with. Error need_more: with more bytes
   /// behind those that are left it will go on. After any other error refused() has the reason.
   std::size_t read(std::string_view bytes, boost::beast::error_code& error);
-  /// Refuses what needs more bytes than the caller keeps at a time.
+  /// Refuses a request of more bytes than the caller keeps at a time.
   void refuse_size();
   [[nodiscard]] const Refused& refused() const { return refused_; }
 

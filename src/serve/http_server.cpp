@@ -161,7 +161,7 @@ asio::awaitable<void> HttpServer::Impl::accept() {
   }
 }
 
-/// false: there was no connection, or no memory for it; what is open goes on.
+/// false: there was no connection, or no memory for it; open connections go on.
 asio::awaitable<bool> HttpServer::Impl::accept_one() {
   try {
     ErrorCode error;

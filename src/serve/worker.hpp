@@ -8,12 +8,12 @@
 
 namespace hyperslab::serve {
 
-/// A thread for what takes longer than the thread of all connections may wait.
+/// A thread for work that takes longer than the thread of all connections may wait.
 class Worker {
  public:
   /// `most`: jobs that wait or run at a time.
   explicit Worker(std::size_t most) : most_(most) {}
-  /// Finishes what was pushed.
+  /// Finishes the work that was pushed.
   ~Worker() { pool_.join(); }
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;

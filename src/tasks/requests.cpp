@@ -31,7 +31,7 @@ std::size_t length_without_spaces(std::string_view text) {
   }
 }
 
-/// Tokens before those of a context: the template's, else the end of text before an empty one.
+/// Tokens before a context's tokens: the template's, else the end of text before an empty one.
 std::vector<std::int32_t> prefix_of(const io::Tokenizer& tokenizer, bool is_empty) {
   std::vector<std::int32_t> prefix = tokenizer.text_template().before;
   if (!is_empty || !prefix.empty()) return prefix;

@@ -175,7 +175,7 @@ void Trainer::load(const io::CheckpointReader& reader) {
   records_->forget_results();
 }
 
-/// The average becomes what the weights are now.
+/// The average starts over from the present weights.
 void Trainer::restart_averages() {
   if (!averages()) return;
   for (const param::ElementRange& range : strategy_->updated_ranges()) {
@@ -183,7 +183,7 @@ void Trainer::restart_averages() {
   }
 }
 
-/// As an update does: masters, values, and then those of other ranks.
+/// As an update does: masters, values, and then other ranks' values.
 void Trainer::exchange_averages() {
   require(averages(), "exchange_averages: no average is kept");
   wait_all();  // until the newest parameters are here

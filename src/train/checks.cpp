@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a trainer reports of its numbers when something may be wrong with them.
+// A trainer's checks of its numbers: sums that replicas share, and the source of bad values.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -31,7 +31,7 @@ std::uint64_t term_of(const unsigned char* bytes, Dim count, std::uint64_t name,
   return sum;
 }
 
-/// Copies what is on a device to the host, in pieces.
+/// Copies a view's bytes from a device to the host, in pieces.
 class Reader {
  public:
   explicit Reader(Context& ctx) : ctx_(ctx) {}

@@ -167,7 +167,7 @@ std::string sample_order(const Config& config, std::int64_t step, const io::Data
   if (data.packing != io::Packing::contiguous) {
     order += fmt::format(" packing={} end_token={}", io::name_of(data.packing), data.end_token);
   }
-  // One file has one order, also as an entry of a mixture. Joined files have that of one.
+  // One file has one order, also as an entry of a mixture. Joined files have one file's order.
   const auto* tokens = dynamic_cast<const io::TokenSource*>(&train);
   const std::size_t entries =
       tokens == nullptr || data.weights.empty() ? 1 : tokens->parts().size();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What each group of a rank moved in a step.
+// Traffic of each group of a rank in a step.
 #pragma once
 
 #include <array>
@@ -12,8 +12,8 @@
 
 namespace hyperslab::train {
 
-/// Takes the traffic of a mesh's communicators between the begin and the end of each step. What
-/// moves between two steps (evaluation, checkpoints) is in none. Allocates nothing in a step.
+/// Takes the traffic of a mesh's communicators between the begin and the end of each step. Traffic
+/// between two steps (evaluation, checkpoints) is in none. Allocates nothing in a step.
 class GroupMeter {
  public:
   /// The mesh must outlive the meter.

@@ -82,7 +82,7 @@ struct ImageFeed::Slot {
   Buffer scratch;             ///< working memory of the augmentation
   Batch batch;
   Event made;   ///< on the feed's stream
-  Event taken;  ///< on that of the step
+  Event taken;  ///< on the step's stream
 };
 
 ImageFeed::ImageFeed(const Batch& like, const FeedOptions& options)
@@ -139,9 +139,9 @@ ImageFeed::Request ImageFeed::after(const Request& request) const {
   return next;
 }
 
-/// Prepares from `request` on. What was prepared and not taken is dropped.
+/// Prepares from `request` on. Microbatches prepared and not taken are dropped.
 void ImageFeed::start_over(std::unique_lock<std::mutex>& lock, const Request& request) {
-  next_.samples = nullptr;  // so that the thread begins nothing after what it is at
+  next_.samples = nullptr;  // so that the thread begins nothing after its present work
   made_.wait(lock, [this] { return !busy_; });
   ready_ = 0;
   error_ = nullptr;
@@ -236,7 +236,7 @@ bool ImageFeed::on_gpu(const io::ImageSamples& samples, const io::ImageItem& ite
   return decode == io::DecodeOn::gpu && item.header.decodes_on_gpu;
 }
 
-/// Enqueues what brings the pixels to the GPU, and fills the host's memory of the slot.
+/// Enqueues the copies of pixels to the GPU, and fills the host's memory of the slot.
 void ImageFeed::fill(const Request& request, const io::ImageSamples& samples, Slot& slot) {
   std::vector<io::ImageItem> items =
       samples.items(request.first, request.end, slot.B,

@@ -38,7 +38,7 @@ class ImageFeed final : public BatchFeed {
   void release() override;
 
  private:
-  /// A microbatch to prepare, and what comes after it.
+  /// A microbatch to prepare, and its successors.
   struct Request {
     const io::Samples* samples = nullptr;  ///< null: none
     io::Loader* loader = nullptr;          ///< null: of an evaluation

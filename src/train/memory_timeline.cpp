@@ -24,7 +24,7 @@ int layer_of(std::string_view label) {
   return layer;
 }
 
-/// Bytes of an allocation to the begin of the next one: what it takes of its arena.
+/// Bytes of an allocation to the begin of the next one: its part of the arena.
 std::int64_t bytes_of(const Arena& arena, std::size_t index) {
   const auto& all = arena.allocations();
   const std::size_t end = index + 1 < all.size() ? all[index + 1].offset_bytes : arena.used_bytes();

@@ -90,10 +90,10 @@ void Prefetcher::release() {
   start_over(lock, nullptr, {});
 }
 
-/// Loads from `index` on. What was loaded and not taken is dropped.
+/// Loads from `index` on. Microbatches loaded and not taken are dropped.
 void Prefetcher::start_over(std::unique_lock<std::mutex>& lock, io::Loader* loader,
                             BatchIndex index) {
-  loader_ = nullptr;  // so that the thread begins nothing after what it is at
+  loader_ = nullptr;  // so that the thread begins nothing after its present work
   loaded_.wait(lock, [this] { return !busy_; });
   ready_ = taken_ = 0;
   error_ = nullptr;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one rank computes of one microbatch, with its loads, reductions and gathers.
+// Passes of one rank over a microbatch, with its loads, reductions and gathers.
 #pragma once
 
 #include <map>
@@ -69,8 +69,8 @@ class StageWorker final : public pipeline::Worker {
   [[nodiscard]] bool by_unit() const;
   [[nodiscard]] bool reduces(int microbatch) const;
   [[nodiscard]] nn::Accumulate accumulate(int microbatch) const;
-  /// A replayed segment sets nothing on the host: what a pass keeps there (Slot::stream, the x of a
-  /// norm's slot) was set when the same segment was captured, to the same addresses.
+  /// A replayed segment sets nothing on the host: a pass's notes there (Slot::stream, the x of a
+  /// norm's slot) were set when the same segment was captured, to the same addresses.
   [[nodiscard]] GraphSegment& segment(Work work, model::SlotId id, int first, int last,
                                       nn::Accumulate accumulate);
   void await_values(int first, int last);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a model is cut along the pipeline.
+// The cut of a model along the pipeline.
 #pragma once
 
 #include <vector>
@@ -10,7 +10,7 @@
 
 namespace hyperslab::train {
 
-/// Blocks of every global stage of the pipeline: those of parallel.stage_layers, or the cut whose
+/// Blocks of every global stage of the pipeline: as parallel.stage_layers says, or the cut whose
 /// most costly stage takes the fewest FLOPs, the head and its loss counted.
 [[nodiscard]] std::vector<model::Chunk> cut_model(const Config& config, int global_stages);
 

@@ -66,7 +66,7 @@ void read_batch(Context& ctx, const io::CheckpointReader& reader, Targets batch,
   synchronize(ctx);  // before the next batch takes the buffer
 }
 
-/// Targets for what `rows`, from row `first` of a matrix on, are rounded from.
+/// Targets for the values from which `rows`, from row `first` of a matrix on, are rounded.
 std::vector<io::SlabTarget> targets_of(const param::QuantizedWeight& matrix, Dim first, View rows) {
   std::vector<io::SlabTarget> targets;
   for (const auto& [member, part, at] : matrix.members_in(first, rows.shape()[0])) {

@@ -12,7 +12,7 @@
 namespace hyperslab::train {
 
 /// Puts copies on the host in place of the slabs' data that are not copies yet; the slabs own them
-/// together. The copy stream copies after what is enqueued on the compute stream so far; on return
+/// together. The copy stream copies after all work enqueued on the compute stream so far; on return
 /// the copies are complete.
 void copy_to_host(Context& ctx, std::vector<io::Slab>& slabs);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the device reports to the host about steps, and the device's clock.
+// Records of steps that the device writes for the host, and the device's clock.
 #pragma once
 
 #include <array>

@@ -41,7 +41,7 @@ pipeline::Program program_of(const Config& config, bool training) {
   return program;
 }
 
-/// A forward-only run stores what training only simulates.
+/// A forward-only run stores the rounded matrices that training only simulates.
 param::MatrixStorage storage_of_matrices(const Config& config, const mesh::Mesh& mesh,
                                          bool training) {
   param::MatrixStorage storage = {.row_ranks = &mesh.tensor_group()};
@@ -106,8 +106,8 @@ Batch batch_like(const model::Stage& stage) {
   return all;
 }
 
-/// The time of components is that of the compute stream alone, and quantized matrices are
-/// dequantized beside whole chunks, which updates would cut into units.
+/// The time of components is the compute stream's alone, and quantized matrices are dequantized
+/// beside whole chunks, which updates would cut into units.
 bool overlaps_updates(const Config& config, const TrainerOptions& options,
                       const model::MemoryPlan* plan) {
   const bool dequantizes = config.adapter || config.quantization;
@@ -421,7 +421,7 @@ void Trainer::finalize() {
   ops::finalize_step(*ctx_, constants, records_->sums(), records_->state(), records_->results());
 }
 
-/// All of the update, or what goes before the ranges if these are updated beside the next step.
+/// All of the update, or the part before the ranges if these are updated beside the next step.
 void Trainer::begin_update() {
   const Scope phase(ctx_->recorder(), Phase::optimizer);
   optimizer_->update_whole(*ctx_, records_->state(), strategy_->gradients());
@@ -436,7 +436,7 @@ void Trainer::update_range(const ops::StepState* state, std::size_t index) {
   strategy_->after_update(*ctx_, index);
 }
 
-/// The next forward pass waits for all ranges before anything else writes what they read or write:
+/// The next forward pass waits for all ranges before anything else writes their operands:
 /// the head, its last unit, is the first to write gradients.
 void Trainer::update_beside() {
   const Scope phase(ctx_->recorder(), Phase::optimizer);

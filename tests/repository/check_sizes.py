@@ -3,7 +3,7 @@
 """Files of up to 400 lines, functions of up to 40 (of a GPU 80), at most 7 parameters, as CONTRIBUTING.md asks.
 
 check_sizes.py [--self-test | --update]
-Larger ones are named in exceptions.txt with a number, which may fall and never rise; --update writes what has fallen.
+Larger ones are named in exceptions.txt with a number, which may fall and never rise; --update writes numbers that have fallen.
 """
 
 import ast
@@ -139,7 +139,7 @@ def check(root):
     def words(kind, key, number, limit, line):
         path, _, name = key.partition(":")
         return f"{_WORDS[kind].format(path=path, name=name, number=number, line=line)}, more than {limit}"
-    return list(exceptions.check(root, measures(root), words, _WORDS))
+    return list(exceptions.check(root, measures(root), words))
 
 
 def function(lines, parameters=0, head="void f", body="  g();\n"):
@@ -179,5 +179,5 @@ BROKEN = [
 
 
 if __name__ == "__main__":
-    sys.exit(exceptions.update(tree.ROOT, measures(tree.ROOT), _WORDS) if sys.argv[1:] == ["--update"]
+    sys.exit(exceptions.update(tree.ROOT, measures(tree.ROOT)) if sys.argv[1:] == ["--update"]
              else tree.main("sizes", check, CLEAN, BROKEN))

@@ -35,7 +35,7 @@ struct BenchOptions {
   /// Name warm-up, measured steps, phases and layers for NVIDIA's profilers, and let them see the
   /// measured steps alone; this turns graphs off, whose replays have no ranges inside.
   bool ranges = false;
-  /// Looks at communication and what computation hides of it, with graphs as in training.
+  /// Looks at communication and the share that computation hides, with graphs as in training.
   bool communication = false;
   plan::IsLegal is_legal;  ///< for advice if memory runs out
   [[nodiscard]] bool graphs() const { return !components && !kernels && !ranges; }
@@ -55,7 +55,7 @@ struct BenchComponent {
 };
 
 /// Seconds of a step by every available clock, means over the measured steps; not a number
-/// if there is none. Those of the first rank.
+/// if there is none. The first rank's clocks.
 struct BenchClocks {
   static constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
   double host = kNone;           ///< from end to end of steps as the host sees them
@@ -93,7 +93,7 @@ struct BenchKernels {
   std::vector<BenchKernel> rows;    ///< the longest first; without phases if graphs ran
   [[nodiscard]] double seconds() const;
   [[nodiscard]] double seconds(Phase phase) const;
-  /// Share of a class in all kernels, and in those of a phase.
+  /// Share of a class in all kernels, and in a phase's kernels.
   [[nodiscard]] double share(ops::KernelClass kernel_class) const;
   [[nodiscard]] double share(ops::KernelClass kernel_class, Phase phase) const;
   /// The kernel that takes longest in a phase; null if none ran in it.
@@ -157,7 +157,7 @@ struct BenchResult {
   double model_flops_full = 0;
   /// FLOP/s of all ranks together: on the CPU in an fp32 product of 2048 x 2048 x 2048, the median
   /// of one product after every measured step, so that both see the same machine; on a GPU its
-  /// peak, or what was measured on it if it is not in the table; see plan::machine_rate().
+  /// peak, or the measured rate of a GPU that is not in the table; see plan::machine_rate().
   double matmul_rate = 0;
   bool rate_is_measured = true;
   std::string rate_name;    ///< name in plan::MachineRate

@@ -27,12 +27,12 @@ class Peers {
 /// The reaction to work that fails on any rank.
 struct OnFailure {
   std::function<void()> undo = {};  ///< rank 0 runs it before every rank throws; may be absent
-  /// The message of the error that every rank throws, from that of the lowest rank that failed;
-  /// absent: that message after its rank and host, if they matter.
+  /// The message of the error that every rank throws, from the message of the lowest rank that
+  /// failed; absent: that message after its rank and host, if they matter.
   std::function<std::string(int rank, const std::string& message)> message = {};
 };
 
-/// Runs `work`, which must not communicate, on every rank, and returns what it returned on each, in
+/// Runs `work`, which must not communicate, on every rank, and returns each rank's result, in
 /// rank order. If it throws on any, every rank throws the error of the lowest such rank, marked as
 /// thrown everywhere. Collective.
 [[nodiscard]] std::vector<std::string> agree_and_gather(Peers& peers,

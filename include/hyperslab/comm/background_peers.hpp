@@ -63,7 +63,7 @@ class BackgroundPeers final : public Peers {
   /// returns when they are there. Throws as all_gather().
   void exchange(std::span<const Parcel> sends, std::span<const Parcel> receives);
 
-  /// The main thread: moves what the background thread asked for. Never blocks.
+  /// The main thread: moves the messages that the background thread asked for. Never blocks.
   void progress();
   /// The main thread, which will not call progress() any more: all_gather() throws.
   void close();

@@ -31,7 +31,7 @@ enum class Call : std::uint8_t {
 inline constexpr int kCalls = 7;
 [[nodiscard]] std::string_view name_of(Call call);
 
-/// The traffic of one communicator on this rank. Bytes are those of the buffer handed in: the whole
+/// The traffic of one communicator on this rank. Bytes count the buffer handed in: the whole
 /// buffer for all_reduce and broadcast, the full (unsharded) side for reduce_scatter and
 /// all_gather, the message for send and recv.
 struct Traffic {
@@ -47,8 +47,8 @@ struct Traffic {
   std::int64_t stamped = 0;
   double call_moments = 0;
   double newest_end = 0;  ///< when the operation that was waited for last was complete
-  /// The host's time in wait() and barrier(). On CUDA a wait costs the host nothing: what its
-  /// stream waits for is charged by the recorder's device timer to the phase around wait().
+  /// The host's time in wait() and barrier(). On CUDA a wait costs the host nothing: its stream's
+  /// waiting is charged by the recorder's device timer to the phase around wait().
   double exposed_seconds = 0;
 };
 
@@ -75,7 +75,7 @@ struct Piece {
 /// operation that starts after everything enqueued so far on the stream `after`, which is the
 /// compute stream if a context is given; the buffers belong to the communicator until `wait` of its
 /// ticket. On the CPU the host does not block, unless `after` has a thread: then the call first
-/// waits for its work, with progress. Example: a sum of what a copy brings, beside computation:
+/// waits for its work, with progress. Example: a sum of a copy's values, beside computation:
 ///   (void)copy_async(ctx, from, x);
 ///   const Ticket sum = comm.all_reduce(ctx.copy_stream(), x, ReduceOp::sum);
 ///   ... ops ...
@@ -118,8 +118,8 @@ class Communicator : public Background {
   Ticket reduce_scatter(Context& ctx, View full, View shard) {
     return reduce_scatter(ctx.stream(), full, shard);
   }
-  /// A piece of a reduce_scatter without this member's own term: shard[i] = the sum of what the
-  /// others have in element i of this member's part of `full`, for i in [begin, begin + count). The
+  /// A piece of a reduce_scatter without this member's own term: shard[i] = the sum of the others'
+  /// values in element i of this member's part of `full`, for i in [begin, begin + count). The
   /// shard, its own part or a view of that size outside of `full`, lies there on all members alike;
   /// for views that is_shared() holds of, which no view on `meta` is: plans count the whole sum
   /// instead, which sends as many bytes.
@@ -168,8 +168,8 @@ class Communicator : public Background {
 
   /// Lets members write into each other's memory of `arena`, from which all of them have taken the
   /// same views: calls with one of these are given the same one by all members, and as shard of a
-  /// reduce_scatter all give their own part of it, or none does. Ends when what is returned is
-  /// destroyed: on all members, before the arena and this communicator. Null where members cannot,
+  /// reduce_scatter all give their own part of it, or none does. Ends when the result is destroyed:
+  /// on all members, before the arena and this communicator. Null where members cannot,
   /// or took other views. Collective.
   [[nodiscard]] std::shared_ptr<void> share(const Arena& arena);
   /// True if pieces of this view are written right where they belong on the other members, beside
@@ -191,11 +191,11 @@ class Communicator : public Background {
   void record_operations(Recorder* recorder) { recorder_ = recorder; }
   /// CUDA: device seconds of the timed operations that the GPU finished since the last call, in
   /// graphs or not: from the moment their stream came to them to their end, waiting for other
-  /// members included. Never blocks; what is still in progress is part of a later call's. 0 on
-  /// other devices. They are added to traffic().seconds.
+  /// members included. Never blocks; operations in progress are part of a later call's seconds. 0
+  /// on other devices. They are added to traffic().seconds.
   [[nodiscard]] double collect_seconds();
   /// CUDA: the address in device memory of the nanoseconds of the timed operations that the device
-  /// has finished; complete for what reads it after wait(). Null on other devices.
+  /// has finished; complete for work that reads it after wait(). Null on other devices.
   [[nodiscard]] virtual const std::uint64_t* device_nanoseconds() const { return nullptr; }
 
   [[nodiscard]] const Traffic& traffic() const { return traffic_; }
@@ -280,8 +280,8 @@ class Communicator : public Background {
 };
 
 /// A group of one on the CPU or on CUDA: every collective is the identity, or a copy that is
-/// enqueued on the stream `after`. What a group sends to itself it must receive in the same group,
-/// in order.
+/// enqueued on the stream `after`. A message that a group sends to itself it must receive in the
+/// same group, in order.
 [[nodiscard]] std::unique_ptr<Communicator> make_self_communicator(GroupRole role,
                                                                    Device device = Device::cpu);
 

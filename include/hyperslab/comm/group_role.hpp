@@ -6,8 +6,8 @@
 
 namespace hyperslab::comm {
 
-/// The role of a group: what its ranks share. A communicator gets it when it is made; all that
-/// depends on the kind of group asks for it.
+/// The role of a group: the parts of training that its ranks share. A communicator gets it when it
+/// is made; all that depends on the kind of group asks for it.
 enum class GroupRole : std::uint8_t {
   world,      ///< all ranks: they share the sums of a step
   data,       ///< the parameters; each rank has other samples

@@ -25,10 +25,10 @@ struct WatchdogOptions {
 ///    others wait for. While one rank proceeds, the job does not hang; one that pauses (Pause) and
 ///    answers has ten times the timeout.
 /// It then prints one line on stderr that names these ranks with their step, phase, call on storage
-/// and newest call on every communicator, and what the others wait for. Every live rank ends by
-/// _exit(ExitCode::hang), and silent ranks are killed if a live one is on the same machine. mpirun
-/// and its daemons are ended if they are still there some seconds later, as after the loss of a
-/// host. Time in which the active monitor itself was stopped does not count.
+/// and newest call on every communicator, and the calls that the others wait for. Every live rank
+/// ends by _exit(ExitCode::hang), and silent ranks are killed if a live one is on the same machine.
+/// mpirun and its daemons are ended if they are still there some seconds later, as after the loss
+/// of a host. Time in which the active monitor itself was stopped does not count.
 ///
 /// The monitors listen only until every rank has called them: on the loopback if all ranks share a
 /// machine, else on all interfaces. Rank 0 draws a secret that MPI brings to the others; both sides

@@ -44,7 +44,7 @@ class World final : public Peers {
   [[nodiscard]] const ThreadShare& threads() const { return threads_; }
 
   /// A world of the ranks that give the same color, in the order of their ranks here; null for a
-  /// negative color. Collective. local_rank() and local_size() stay those of the program, as
+  /// negative color. Collective. local_rank() and local_size() stay the program's, as
   /// GPUs and cores are shared by all of them. To be destroyed before this world, which alone ends
   /// MPI; abort() of a part ends every rank of the program.
   [[nodiscard]] std::unique_ptr<World> part(int color);

@@ -10,7 +10,7 @@
 
 namespace hyperslab {
 
-/// Memory ran out: what was asked for and what was free. Error(device).
+/// Memory ran out: the bytes asked for and the bytes free. Error(device).
 class OutOfMemory : public Error {
  public:
   /// `where`: "on NVIDIA H200", or empty for the host's memory. `arena`: that asked, if known.

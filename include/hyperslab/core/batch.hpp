@@ -16,7 +16,7 @@ struct Batch {
   /// (B, N, P) in the compute type: N patches in rows of the image, each of P values in the order
   /// (channel, row, column) of a convolution's weight, normalized.
   View patches = {};
-  View labels = {};         ///< (B, 2) i32: the classes of an image and of what is mixed into it
+  View labels = {};         ///< (B, 2) i32: the classes of an image and of its mixed-in partner
   View label_weights = {};  ///< (B) f32: of the first label; the second has the rest
 };
 

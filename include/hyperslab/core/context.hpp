@@ -43,7 +43,7 @@ class ProductObserver {
 /// rank, made by the composition root and passed down; there are no globals.
 class Context {
  public:
-  /// `workspace_bytes` is what the plan on `meta` found to be the largest need of any op. On `cuda`
+  /// `workspace_bytes` is the largest need of any op that the plan on `meta` found. On `cuda`
   /// it makes a compute stream on the GPU in use.
   explicit Context(Device device, std::size_t workspace_bytes = 0);
   /// A context on `meta` that plans for `planned`: workspaces are those that its ops will need.
@@ -62,9 +62,9 @@ class Context {
   /// For copies beside computation (see copy_async); made at the first call. On the CPU a thread
   /// copies.
   [[nodiscard]] Stream& copy_stream();
-  /// Enqueues `work` beside what is enqueued on the compute stream after this call, on a stream
-  /// made at the first one, and after what is enqueued there so far. What is to see its results
-  /// waits for the event. Without a GPU the work is done at once. Only kernels of our own that
+  /// Enqueues `work` beside all work enqueued on the compute stream after this call, on a stream
+  /// made at the first one, and after all work enqueued there so far. Readers of its results wait
+  /// for the event. Without a GPU the work is done at once. Only kernels of our own that
   /// take no workspace, and collectives: libraries and the recorder keep the compute stream.
   template <class Work>
   [[nodiscard]] Event run_beside(Work&& work) {
@@ -94,7 +94,7 @@ class Context {
   void set_deterministic(bool deterministic) { deterministic_ = deterministic; }
   [[nodiscard]] bool deterministic() const { return deterministic_; }
   /// A promise that no parameter changes from now on, nor is dequantized to a buffer, as in most
-  /// generation: a kernel may read weights while what was enqueued before it still runs. All that
+  /// generation: a kernel may read weights while kernels enqueued before it still run. All that
   /// wrote them must have ended. Off by default.
   void set_fixed_parameters(bool fixed) { fixed_parameters_ = fixed; }
   [[nodiscard]] bool fixed_parameters() const { return fixed_parameters_; }
@@ -123,8 +123,8 @@ class Context {
   /// `workspace_high_water()`; on a device it throws an internal Error beyond the planned size.
   void* workspace(std::string_view op, std::size_t bytes);
   [[nodiscard]] std::size_t workspace_high_water() const { return workspace_high_water_; }
-  /// Scratch memory like workspace(), but valid until free_partials(): what several ops leave for
-  /// one kernel to add up. What is enqueued from now on may overwrite what workspace() gave before.
+  /// Scratch memory like workspace(), but valid until free_partials(): sums that several ops leave
+  /// for one kernel to add up. Later work may overwrite memory that workspace() gave before.
   void* partials(std::string_view op, std::size_t bytes);
   /// Work that is enqueued after this call may write to that memory.
   void free_partials() { partial_bytes_ = 0; }

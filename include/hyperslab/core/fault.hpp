@@ -6,7 +6,7 @@
 //
 // POINT is a name of points(), or * for every call on a file or folder; @PATH only where the path
 // contains this text; #N only the N-th time (from 1) that all else matches; RANK and STEP a number
-// or * for any. STEP is that of set_step(), 0 before the first. ACTION is one of actions().
+// or * for any. STEP is set_step()'s, 0 before the first. ACTION is one of actions().
 #pragma once
 
 #include <atomic>
@@ -51,7 +51,7 @@ struct Point {
 /// The text of `hyperslab --faults`.
 [[nodiscard]] std::string description();
 
-/// Takes a value of HYPERSLAB_FAULT in place of what was set; an empty one sets nothing. Throws
+/// Takes a value of HYPERSLAB_FAULT in place of earlier faults; an empty one sets nothing. Throws
 /// Error(usage) that says what is wrong with it. Before other threads come to points.
 void set(const std::string& value);
 /// "HYPERSLAB_FAULT is set: ..." for a warning; empty if nothing is set.

@@ -9,8 +9,8 @@ namespace hyperslab {
 
 /// Work that is enqueued the same way step after step, on fixed addresses. On CUDA it runs eagerly
 /// the first time (when libraries choose their kernels), is captured the second time and replayed
-/// from then on, so that the host only launches; elsewhere it simply runs. What the work does on
-/// the host besides enqueueing happens only in the first two runs.
+/// from then on, so that the host only launches; elsewhere it simply runs. The work's effects on
+/// the host besides enqueueing happen only in the first two runs.
 class GraphSegment {
  public:
   GraphSegment() = default;

@@ -16,8 +16,8 @@ namespace hyperslab {
 /// everywhere.
 inline constexpr int kReferenceMultiprocessors = 132;
 
-/// Thread blocks that a collective may take from the arithmetic beside it. What runs beside
-/// arithmetic takes few: on an H200, 8 blocks move 189 GB/s of 340 in an all-reduce over 4 GPUs,
+/// Thread blocks that a collective may take from the arithmetic beside it. Collectives beside
+/// arithmetic take few: on an H200, 8 blocks move 189 GB/s of 340 in an all-reduce over 4 GPUs,
 /// and gradients get twice as many. The world only adds up scalars. All kinds together fit on a
 /// GPU, so that no two of them can wait for each other's multiprocessors.
 struct CtaBudgets {
@@ -28,7 +28,7 @@ struct CtaBudgets {
   friend bool operator==(const CtaBudgets&, const CtaBudgets&) = default;
 };
 
-/// One GPU of a machine and its links. Rates that no one has measured there are those of an H200.
+/// One GPU of a machine and its links. Rates that no one has measured there are an H200's.
 struct Machine {
   /// FLOP/s that NVIDIA states for dense matrix products, by Precision; 0: not known, or the GPU
   /// has no such products.
@@ -44,8 +44,8 @@ struct Machine {
   friend bool operator==(const Machine&, const Machine&) = default;
 };
 
-/// The machine of a GPU, by the whole product name as the driver prints it. Peaks are those of a
-/// table (fp32: CUDA cores; tf32, bf16, fp16: tensor cores that add in fp32, without sparsity);
+/// The machine of a GPU, by the whole product name as the driver prints it. Peaks come from a table
+/// (fp32: CUDA cores; tf32, bf16, fp16: tensor cores that add in fp32, without sparsity);
 /// parts of a GPU (MIG) and variants that NVIDIA does not document have none.
 ///
 /// Sources: NVIDIA's data sheets of V100 (2020), T4 (2019), A10, A30, A40 (2021), A100 (2021),

@@ -10,8 +10,8 @@ namespace hyperslab {
 
 // Normals of the same bits on every device, for sources that are compiled without contraction into
 // fused multiply-adds. Polynomials with explicit fused multiply-adds; the accuracy is near one unit
-// in the last place, what matters is that every device evaluates the same operations in the same
-// order.
+// in the last place, and it is essential that every device evaluates the same operations in the
+// same order.
 
 HS_HOST_DEVICE inline std::uint32_t bits_of(float value) {
   std::uint32_t bits = 0;

@@ -6,7 +6,7 @@
 
 namespace hyperslab {
 
-/// `text` for a terminal: control characters (those of C1 as well) become '?', so that a name out
+/// `text` for a terminal: control characters (C1's as well) become '?', so that a name out
 /// of a file can neither move the cursor nor begin a line. Ends of lines stay if `lines` is true.
 [[nodiscard]] std::string printable(std::string_view text, bool lines = false);
 

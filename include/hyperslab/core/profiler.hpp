@@ -105,7 +105,7 @@ class Profiler {
 
   /// `recorder` says in which phase a kernel is launched; only launches of the thread that makes
   /// the profiler are asked for. Without `communicates` no kernel counts as communication. Throws
-  /// Error(device) if CUPTI is missing or refuses. What is launched before start() or inside a
+  /// Error(device) if CUPTI is missing or refuses. A kernel launched before start() or inside a
   /// graph has no phase.
   Profiler(const Recorder& recorder, Watch watch, IsCommunication communicates = nullptr);
   ~Profiler();

@@ -86,9 +86,9 @@ struct StepTimes {
   double reduce_busy_seconds = 0;  ///< with at least one reduction in progress
   [[nodiscard]] double phase(Phase p) const { return phase_seconds[static_cast<std::size_t>(p)]; }
   [[nodiscard]] double component(const Component& c) const { return component_seconds[c.index]; }
-  /// Moves `seconds` of one phase to another, at most what the first one has.
+  /// Moves `seconds` of one phase to another, at most the time that the first one has.
   void move(Phase from, Phase to, double seconds);
-  /// Only time with a reduction in progress can be exposed: what reduce_exposed has beyond
+  /// Only time with a reduction in progress can be exposed: the part of reduce_exposed beyond
   /// reduce_busy_seconds goes to wait.
   void bound_exposed();
 };
@@ -106,8 +106,8 @@ class DeviceTimer {
   virtual void charge(int slot) = 0;
 };
 
-/// Sees every op of a context begin and end, on the CPU and as the host of a GPU enqueues it; what
-/// an op calls inside is part of it.
+/// Sees every op of a context begin and end, on the CPU and as the host of a GPU enqueues it; ops
+/// that an op calls are part of it.
 class OpObserver {
  public:
   OpObserver() = default;
@@ -130,7 +130,7 @@ class Recorder {
   /// `trace_capacity`: events of a traced step that are kept, and as many operations and messages.
   explicit Recorder(std::size_t trace_capacity = 1 << 16);
 
-  /// From now on charges go to `timer` (those of components only if asked for: a mark costs the
+  /// From now on charges go to `timer` (charges of components only if asked for: a mark costs the
   /// device some microseconds), and end_step gives host times without phases.
   void use_timer(DeviceTimer* timer, bool components) {
     timer_ = timer;

@@ -26,7 +26,7 @@ class StorageCall {
 /// first; empty if there is none. A long path keeps its end.
 [[nodiscard]] std::string oldest_storage_call();
 
-/// For the life of the object this rank waits for what threads of all ranks bring to storage, so
+/// For the life of the object this rank waits for the files that all ranks' threads write, so
 /// that another thread can say that it is not stuck itself. One at a time.
 class StorageWait {
  public:

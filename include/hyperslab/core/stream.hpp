@@ -59,8 +59,8 @@ class Stream {
   /// Null on other devices.
   [[nodiscard]] CUstream_st* cuda() const { return cuda_.get(); }
 
-  /// An event of what is enqueued so far. Creates a CUDA event or a host event each time; on `meta`
-  /// and if the caller does the work, the event is complete at once.
+  /// An event of all work enqueued so far. Creates a CUDA event or a host event each time; on
+  /// `meta` and if the caller does the work, the event is complete at once.
   [[nodiscard]] Event record();
   /// Makes work that is enqueued here after this call start after the event. The host does not
   /// block, with two exceptions: on a stream whose work the caller does, and if a CUDA stream waits
@@ -72,10 +72,10 @@ class Stream {
   /// True if run() returns before the work is done.
   [[nodiscard]] bool has_thread() const { return queue_ != nullptr; }
 
-  /// On `meta`: from now on what is enqueued here is added to `list`, which outlives the stream's
-  /// use; null: it is forgotten.
+  /// On `meta`: from now on operations enqueued here are added to `list`, which outlives the
+  /// stream's use; null: they are forgotten.
   void record_to(std::vector<Operation>* list) { operations_ = list; }
-  /// Null unless what is enqueued is recorded.
+  /// Null unless operations are recorded.
   [[nodiscard]] std::vector<Operation>* operations() const { return operations_; }
 
  private:

@@ -8,7 +8,7 @@ namespace hyperslab {
 void prefer_streams_of_this_thread() noexcept;
 
 /// While it lives, streams that this thread makes are for long work beside which other streams do
-/// side work: their blocks start before those of streams made without it, and after those of
+/// side work: their blocks start before blocks of streams made without it, and after blocks of
 /// streams that a thread prefers.
 class MainStreams {
  public:

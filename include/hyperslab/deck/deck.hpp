@@ -24,15 +24,15 @@ struct Surroundings {
   std::vector<std::string_view> unused = {};
 };
 
-/// A rule about what combines, a row of their table. The deck reader, the planner, the tests and
-/// the README's table read the same rows.
+/// A rule about keys that combine, a row of the table of rules. The deck reader, the planner, the
+/// tests and the README's table read the same rows.
 struct Rule {
   /// The deck key that the message names and points at, "parallel.data"; if it is left out, the
   /// message points at one of the same section that the rule reads.
   std::string_view key;
   std::string_view
       reads;  ///< other keys that it reads, separated by blanks; bad ones leave it unchecked
-  std::string_view name;  ///< one sentence for the table: what must hold
+  std::string_view name;  ///< one sentence for the table: the condition
   bool (*holds)(const train::Config&, const Surroundings&);
   /// The numbers found and the nearest legal value.
   std::string (*message)(const train::Config&, const Surroundings&);
@@ -52,7 +52,7 @@ struct Rule {
 /// win over the text before anything is validated. Every problem - unknown and duplicate keys,
 /// wrong types, octal-looking numbers, values out of range, violated rules - is found and reported
 /// in one Error(usage), a line each: "deck.yaml:12:3: key: text" (overrides: "--set key=value:
-/// text"). What no longer fits into an override of train.steps, train.epochs or checkpoint.every is
+/// text"). Values too large for an override of train.steps, train.epochs or checkpoint.every are
 /// cut instead of refused; `cuts`, unless null, gets one line that says what, or nothing.
 [[nodiscard]] train::Config read_deck(const std::string& text, const std::string& file,
                                       std::span<const std::string> overrides,

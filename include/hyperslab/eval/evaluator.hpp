@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How well checkpoints predict the validation tokens of a deck.
+// Evaluation of checkpoints by the loss on a deck's validation tokens.
 #pragma once
 
 #include <cstdint>
@@ -45,7 +45,7 @@ class Evaluator {
 
   /// Collective over the world. `checkpoint`: a step's folder, a directory of them, or a run
   /// directory. Throws Error(checkpoint): damaged, or of another model; Error(data): no target
-  /// counts. `predictions`: of a model of images, receives what this rank predicts.
+  /// counts. `predictions`: of a model of images, receives this rank's predictions.
   [[nodiscard]] Result measure(const std::string& checkpoint, Predictions* predictions = nullptr);
 
   /// Absent if the deck names no vocabulary.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a model of images said of every image.
+// Predictions of a model of images for every evaluated image.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How well checkpoints answer the questions of tasks.
+// Evaluation of checkpoints by their answers to the questions of tasks.
 #pragma once
 
 #include <cstdint>

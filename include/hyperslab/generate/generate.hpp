@@ -45,7 +45,7 @@ class TokenListener {
   virtual bool token(std::size_t prompt, const NextToken& next) = 0;
   /// No more tokens come for this prompt.
   virtual void end(std::size_t prompt) = 0;
-  /// Instead of end(): what was thrown in place of a token. By default it is thrown on.
+  /// Instead of end(): the error thrown in place of a token. By default it is thrown on.
   virtual void fail(std::size_t /*prompt*/, const std::exception_ptr& error) {
     std::rethrow_exception(error);
   }
@@ -91,7 +91,7 @@ class Generator {
   Generator(Generator&&) = delete;
   Generator& operator=(Generator&&) = delete;
 
-  /// True if this rank is the first of its tensor group. What follows let_rest() is the leader's.
+  /// True if this rank is the first of its tensor group. Calls after let_rest() are the leader's.
   [[nodiscard]] bool leads() const;
   /// True if there are no other ranks.
   [[nodiscard]] bool is_alone() const;
@@ -110,10 +110,10 @@ class Generator {
   /// Rows that so many prompts can use, at most `most`.
   [[nodiscard]] static Dim rows_for(const Prompts& prompts, Dim most);
 
-  /// Continues all prompts, none of them empty. What a prompt gets is a function of the options,
-  /// its tokens and its index in `prompts`, up to the rounding of logits. Of prompts longer than
-  /// the context the end counts; if the context is full, the newer half of it is read again as a
-  /// prompt.
+  /// Continues all prompts, none of them empty. A prompt's continuation is a function of the
+  /// options, its tokens and its index in `prompts`, up to the rounding of logits. Of prompts
+  /// longer than the context the end counts; if the context is full, the newer half of it is read
+  /// again as a prompt.
   GenerateStats generate(const Prompts& prompts, const SamplingOptions& options,
                          TokenListener& listener);
 
@@ -123,7 +123,7 @@ class Generator {
   void begin(std::vector<std::int32_t> prompt, const SamplingOptions& options, std::size_t number,
              TokenListener& listener);
   /// One pass of the model; false: there is no text left. Listeners may not call this object.
-  /// What fails for one text goes to its listener, what fails for all is thrown.
+  /// An error of one text goes to its listener, an error of all is thrown.
   bool step(GenerateStats& stats);
   /// Ends all texts, whose listeners get the error.
   void abandon(const std::exception_ptr& error);

@@ -21,7 +21,7 @@ enum class Policy : std::uint8_t { none, randaugment, autoaugment_cifar10, autoa
 /// `batch`: all of a global batch, each of which is mixed with another by a random permutation.
 enum class MixMode : std::uint8_t { pair, batch };
 
-/// Deck section `augment`: what happens to an image between its file and its patches. Validation
+/// Deck section `augment`: the way of an image from its file to its patches. Validation
 /// resizes the shorter side to size / validation_crop and takes the middle.
 struct AugmentConfig {
   /// Samples in a row of the order that are one image, each augmented on its own (Hoffer et al.

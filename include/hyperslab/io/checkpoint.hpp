@@ -82,8 +82,8 @@ struct KeepPolicy {
 [[nodiscard]] std::vector<std::int64_t> prunable_checkpoints(const std::string& directory,
                                                              const KeepPolicy& policy);
 /// Removes complete steps that neither the policy nor `latest` keeps, and stale .tmp folders.
-/// Damaged folders stay, so that their owner can look at them. What cannot be removed stays, with
-/// one warning. Rank 0 only; nothing is thrown for what the disk does.
+/// Damaged folders stay, so that their owner can look at them. A folder that cannot be removed
+/// stays, with one warning. Rank 0 only; nothing is thrown for errors of the disk.
 void prune_checkpoints(const std::string& directory, const KeepPolicy& policy);
 
 /// Complete steps (a sound manifest, every file there with its size), ascending.
@@ -153,10 +153,10 @@ class CheckpointReader {
   /// or have another shape or dtype, all at once, or names tensor and block of a damaged byte.
   void read(std::span<const SlabTarget> targets) const;
   /// Makes a checkpoint fit another model: from now on read() gives `values` (CPU, f32) in place of
-  /// a stored tensor; and meta().model is `identity`. verify() stays that of what is stored.
+  /// a stored tensor; and meta().model is `identity`. verify() still checks the stored files.
   void replace(const std::string& tensor, Tensor values);
   void set_model(const std::string& identity) { meta_.model = identity; }
-  /// From now on what is read of the model's trained parameters is their average,
+  /// From now on reading one of the model's trained parameters gives its average,
   /// optimizer.ema_decay. Throws Error(checkpoint) if none is kept.
   void use_averages();
   /// Checks every block, HDF5's structure and the vocabulary included, and that the pieces of every
@@ -220,7 +220,7 @@ void save_checkpoint(comm::Peers& peers, const std::string& directory, const Che
 /// A number for the values of all parameters of a checkpoint, whatever layout it was written in:
 /// the sum modulo 2^64, over their elements, of the value's bits, as an unsigned number, plus one,
 /// times an odd number that depends on name and position. Reads every parameter. `part` of `parts`
-/// gives a term of it: what every rank computes for itself. Throws as read().
+/// gives a term of it, which every rank computes for itself. Throws as read().
 [[nodiscard]] std::uint64_t parameter_fingerprint(const CheckpointReader& reader, int part = 0,
                                                   int parts = 1);
 

@@ -10,7 +10,7 @@
 namespace hyperslab::io {
 
 /// A checkpoint that one rank alone writes in parts, a file for each, so that only one part is in
-/// memory. It is complete with commit(); without one the destructor removes what was written, and
+/// memory. It is complete with commit(); without one the destructor removes the written files, and
 /// the folders that were made for it. All failures throw Error(storage).
 class CheckpointParts {
  public:

@@ -23,7 +23,7 @@ enum class BrokenImages : std::uint8_t { refuse, skip };
 /// which was faster beside a step (analysis/results/vit-h200.txt).
 enum class DecodeOn : std::uint8_t { automatic, cpu, gpu };
 
-/// Tokens that a token of a sample attends to: all before it, or those of its own document.
+/// Tokens that a token of a sample attends to: all before it, or only its own document's.
 enum class Documents : std::uint8_t { joined, masked };
 
 /// Content of a sample of text: a run of tokens, a document or part of one, or several of those
@@ -34,7 +34,7 @@ enum class Packing : std::uint8_t { contiguous, document, best_fit };
   return packing == Packing::document ? "document" : "best_fit";
 }
 
-/// Which targets of a text count, and what separates its documents.
+/// The choice of a text's targets that count, and the separator of its documents.
 struct TargetRules {
   std::int32_t ignore_token = -1;  ///< targets of this id do not count; -1: all do
   std::int32_t end_token = -1;     ///< the token after it begins a document; -1: none does

@@ -51,11 +51,11 @@ class DataSource {
   /// sizes always show, and so does other text; edits that touch a share f of the blocks stay
   /// unseen with a probability near (1 - f)^1024. Computed once, at the first call.
   [[nodiscard]] virtual std::uint64_t fingerprint() const = 0;
-  /// The files in their order; none for what is generated. Reads them again for their
+  /// The files in their order; none for generated tokens. Reads them again for their
   /// fingerprints.
   [[nodiscard]] virtual std::vector<TokenFileSummary> files() const { return {}; }
-  /// Throws Error(data) that names a file whose size or time of modification is not what it was
-  /// when it was opened. Files that are gone by now do not count: what was opened is still there to
+  /// Throws Error(data) that names a file whose size or time of modification has changed since it
+  /// was opened. Files that are gone by now do not count, as an open file is still there to
   /// read.
   virtual void require_unchanged() const {}
 };
@@ -79,7 +79,7 @@ class TokenSource : public DataSource {
   [[nodiscard]] virtual std::vector<std::pair<std::string, VocabularyRecord>> vocabularies() const {
     return {};
   }
-  /// First token of what each path or pattern named, in the order of open_tokens.
+  /// First token of the files that each path or pattern named, in the order of open_tokens.
   [[nodiscard]] virtual std::vector<std::int64_t> parts() const { return {0}; }
   /// First token of every segment, ascending from 0: no sample holds tokens of two. Every file is
   /// one, unless all are joined.
@@ -90,7 +90,7 @@ class TokenSource : public DataSource {
 /// the paths and globs name, in the order given (globs sorted). Formats, by content then suffix:
 /// llm.c's header, .npy (1-D unsigned 16/32, signed 32/64 bit), HDF5 (1-D integer dataset
 /// `tokens`, all of it written and in that file), raw .bin of `raw_ids` (refused if its bytes
-/// look like those of a wider type). Checked against the vocabulary. `loss_mask`: every file has a
+/// look like bytes of a wider type). Checked against the vocabulary. `loss_mask`: every file has a
 /// mask (HDF5: dataset `loss_mask` of one byte a token). `join_files`: all files are one segment.
 /// Throws Error(data) that names the file, what was expected and found.
 [[nodiscard]] std::unique_ptr<TokenSource> open_tokens(const std::vector<std::string>& paths,
@@ -105,10 +105,10 @@ struct DataTokens {
 };
 enum class DataPart : std::uint8_t { both, validation };
 
-/// Opens what a deck names for training and validation; synthetic validation has the seed after
-/// `seed`. With validation_fraction the documents of the training files are split, as
+/// Opens the tokens that a deck names for training and validation; synthetic validation has the
+/// seed after `seed`. With validation_fraction the documents of the training files are split, as
 /// split_documents() does. DataPart::validation leaves `train` absent if that saves work. `ids`: of
-/// data.vocabulary, which those of files must be below; 0: not known. Throws Error(data).
+/// data.vocabulary, which the ids in files must be below; 0: not known. Throws Error(data).
 [[nodiscard]] DataTokens open_data(const DataConfig& data, std::int64_t vocabulary,
                                    std::uint64_t seed, DataPart part = DataPart::both,
                                    std::int64_t ids = 0);
@@ -134,7 +134,7 @@ class Samples {
   /// Targets of sample `index` that count; without reading if none is left out.
   [[nodiscard]] virtual std::int64_t counted(std::int64_t index) const = 0;
   /// Samples [first, first + B) into the views of `out` that are there, but for sample_position and
-  /// token_sort_index. Those from `end` on are replaced by what does not count. Throws Error(data).
+  /// token_sort_index. Later ones than `end` do not count. Throws Error(data).
   virtual void read(std::int64_t first, std::int64_t end, const Batch& out) const = 0;
 
  protected:
@@ -150,7 +150,7 @@ inline constexpr std::int64_t kNoEnd = std::numeric_limits<std::int64_t>::max();
 /// the n blocks, (size - 1) / T of each segment, that share a border token, each once an epoch,
 /// reshuffled by (seed, epoch). With `windows` it starts anywhere in a segment that holds all of
 /// it, by Philox of (seed, g). Without `shuffle` sample g is block g mod n in file order, for
-/// validation. What remains of a segment is in no sample, nor is a segment of T or fewer tokens.
+/// validation. The rest of a segment is in no sample, nor is a segment of T or fewer tokens.
 class TokenSamples final : public Samples {
  public:
   /// Targets that `rules` leave out do not count, nor do those that the source's mask leaves out.

@@ -35,8 +35,8 @@ struct ImageSampleOptions {
   int threads = 1;  ///< that decode
 };
 
-/// One image of a microbatch, or the partner of one, before it is pixels. What does not count is
-/// one black pixel.
+/// One image of a microbatch, or the partner of one, before it is pixels. An item that does not
+/// count is one black pixel.
 struct ImageItem {
   std::int64_t index = 0;   ///< in the endless order of samples
   std::int64_t image = -1;  ///< in the set; -1: none, and it does not count
@@ -83,8 +83,8 @@ class ImageSamples final : public Samples {
   /// the partners in mixing that are not among them; those from `end` on are none.
   [[nodiscard]] std::vector<ImageItem> items(std::int64_t first, std::int64_t end, Dim count,
                                              const IsWhole& is_whole = {}) const;
-  /// Decodes those items for which rgb(i) is not null, to there, by all threads; what does not
-  /// count becomes black.
+  /// Decodes those items for which rgb(i) is not null, to there, by all threads; items that do not
+  /// count become black.
   using RgbOf = std::function<std::uint8_t*(std::size_t item)>;
   void decode(std::span<ImageItem> items, const RgbOf& rgb) const;
   /// Augmentations of all items, and the labels, (B, 2) i32, and weights, (B) f32, of the B that
@@ -94,7 +94,7 @@ class ImageSamples final : public Samples {
               View labels, View weights) const;
 
  private:
-  /// Throws what went wrong with the image's name, or notes that it is broken.
+  /// Throws the error with the image's name added, or notes that it is broken.
   void handle_broken(ImageItem& item, const Error& error) const;
   void draw_mixing(std::vector<ImageItem>& items) const;
   void read_header(ImageItem& item, const IsWhole& is_whole) const;

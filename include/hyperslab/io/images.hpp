@@ -36,8 +36,8 @@ struct ImageSetOptions {
 /// Opens `synthetic` (drawn shapes, in memory, as PPM), one folder of pack-images, or every tar
 /// file that the paths and globs name, in the order given (globs sorted). Images of a tar are the
 /// members .jpg, .jpeg, .png and .ppm; the label is the number in the member .cls of the same stem
-/// (WebDataset), else that of the folder that holds the member, folders sorted by name. Nothing is
-/// decoded. Throws Error(data) that names the file, what was expected and found.
+/// (WebDataset), else the label of the folder that holds the member, folders sorted by name.
+/// Nothing is decoded. Throws Error(data) that names the file, what was expected and found.
 [[nodiscard]] std::unique_ptr<ImageSet> open_images(const std::vector<std::string>& paths,
                                                     const ImageSetOptions& options);
 
@@ -57,7 +57,7 @@ struct ImageHeader {
 inline constexpr std::int64_t kMostImagePixels = 1LL << 26;
 
 /// Reads format and size without decoding. Throws Error(data), without a file's name, for other
-/// bytes, for what is not supported, and for more than kMostImagePixels pixels.
+/// bytes, for unsupported formats, and for more than kMostImagePixels pixels.
 [[nodiscard]] ImageHeader read_image_header(std::span<const std::byte> bytes);
 
 /// Decodes images to 8-bit RGB: grey is repeated, palettes are looked up, alpha is left out, of 16

@@ -21,7 +21,7 @@ class LineLog {
   LineLog& operator=(LineLog&&) noexcept;
   LineLog(const LineLog&) = delete;
   LineLog& operator=(const LineLog&) = delete;
-  ~LineLog();  ///< tries once more to write what waits; says how many lines are lost
+  ~LineLog();  ///< tries once more to write waiting lines; says how many lines are lost
 
   /// `line` without its end of line.
   void append(const std::string& line);

@@ -16,7 +16,7 @@ namespace hyperslab::io {
 class MemoryFolder;
 
 /// The newest checkpoint of a run in the memory of its hosts, as files that outlive the job. Every
-/// host holds the files of its own ranks and copies of those of the host before it, so that one
+/// host holds the files of its own ranks and copies of the previous host's files, so that one
 /// host of several may be lost. They lie in
 /// <memory directory>/hyperslab-<user>-<id of the run>/<host>/step_<8 digits>/, look like those on
 /// the disk, and are this user's alone.
@@ -47,15 +47,15 @@ class MemoryCheckpoints {
   };
   /// If all files of such a step are in the memory of some hosts, writes it into `checkpoints`, a
   /// directory that all ranks see, and returns it. Every byte is checked; of a damaged file the
-  /// next host's copy is taken. What is not whole is left out, with a warning. Collective; `wanted`
-  /// is equal on all ranks but for the vocabulary.
+  /// next host's copy is taken. A step that is not whole is left out, with a warning. Collective;
+  /// `wanted` is equal on all ranks but for the vocabulary.
   [[nodiscard]] std::optional<std::int64_t> bring_to_disk(comm::Peers& peers,
                                                           const std::string& checkpoints,
                                                           const Wanted& wanted) const;
-  /// Removes what this rank's host holds of the run; not collective.
+  /// Removes the run's files from this rank's host; not collective.
   void clear() const;
-  /// Removes what this rank's host holds of this user's runs that never came back, or that the disk
-  /// has newer checkpoints of; not collective.
+  /// Removes from this rank's host the files of this user's runs that never came back, or that have
+  /// newer checkpoints on the disk; not collective.
   void remove_forgotten() const;
 
   [[nodiscard]] const std::string& folder() const;  ///< this host's

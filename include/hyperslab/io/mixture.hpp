@@ -19,12 +19,12 @@ struct MixturePlace {
 };
 
 /// An endless order over sources with fixed shares. Among the first k samples each source has its
-/// share of k to less than one sample, for every k. The shares are those of the weights if they are
-/// whole numbers of some period of up to kMostPeriod samples, else the nearest of
-/// kMostPeriod-ths. Within a period every source's next sample has the window in which it may come
-/// without leaving that bound, and the one whose window ends first comes first (earliest deadline
-/// first, which finds an order if there is one: Tijdeman 1980, "The chairman assignment problem",
-/// has the bound). A function of k alone; takes some 400 KB at most, whatever the data's size.
+/// share of k to less than one sample, for every k. The shares are the weights' if these are whole
+/// numbers of some period of up to kMostPeriod samples, else the nearest of kMostPeriod-ths. Within
+/// a period every source's next sample has the window in which it may come without leaving that
+/// bound, and the one whose window ends first comes first (earliest deadline first, which finds an
+/// order if there is one: Tijdeman 1980, "The chairman assignment problem", has the bound). A
+/// function of k alone; takes some 400 KB at most, whatever the data's size.
 class MixtureOrder {
  public:
   static constexpr std::int64_t kMostPeriod = 65536;
@@ -53,9 +53,9 @@ struct MixtureStage {
   std::vector<double> weights;
 };
 
-/// Orders one after the other: each begins where the one before had come to in every source. What a
-/// source is short of its share at the end of a stage, less than a sample, is not made up for
-/// later, so that over S stages it may be up to S samples from the sum of its shares.
+/// Orders one after the other: each begins where the one before had come to in every source. An
+/// amount that a source is short of its share at the end of a stage, less than a sample, is not
+/// made up for later, so that over S stages it may be up to S samples from the sum of its shares.
 class MixtureSchedule {
  public:
   /// Ascending by `first`; the first is 0. All have as many weights.
@@ -74,7 +74,7 @@ class MixtureSchedule {
   std::vector<Stage> stages_;
 };
 
-/// Samples of several sources by weights. Sample k is that of the schedule; the samples of a source
+/// Samples of several sources by weights. Sample k is the schedule's; the samples of a source
 /// come in the order of TokenSamples, or of PackedSamples, with the seed `seed` + its number: with
 /// Sampling::blocks each comes once an epoch of the source.
 class MixedSamples final : public Samples {

@@ -51,7 +51,7 @@ struct PackedImages {
 /// open_images() takes. The folder appears when it is complete. Throws Error(usage) for an output
 /// that exists and a split that is missing or too much, Error(data) for inputs, also for broken
 /// images that are not to be skipped (the first are named, all are counted), Error(storage) for
-/// what cannot be read or written.
+/// files that cannot be read or written.
 PackedImages pack_images(const ImagePacking& packing);
 
 }  // namespace hyperslab::io

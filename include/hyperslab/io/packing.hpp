@@ -25,8 +25,8 @@ struct PackingFigures {
   PackingFigures& operator+=(const PackingFigures& other);
 };
 
-/// Samples of T tokens that hold whole documents, or pieces of T tokens of longer ones and what
-/// remains of them. With Packing::document a sample holds one piece; with best_fit pieces are
+/// Samples of T tokens that hold whole documents, or pieces of T tokens of longer ones and the
+/// remainders of these. With Packing::document a sample holds one piece; with best_fit pieces are
 /// placed by falling length (equal ones in their order), each into the sample with the least room
 /// that it fits in (of equal ones the one filled last), as in Ding et al., "Fewer Truncations
 /// Improve Language Modeling", arXiv 2404.10830. Each segment of the source is packed alone. The

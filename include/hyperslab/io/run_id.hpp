@@ -12,7 +12,7 @@ namespace hyperslab::io {
 /// Writes `id` there, or another random one if it is empty, and returns it. The file holds the id
 /// and the path of the directory, links resolved. Throws Error(storage).
 std::string write_run_id(const std::string& checkpoints, const std::string& id = "");
-/// Removes the file: what memory holds is left out from then on. Throws Error(storage).
+/// Removes the file: checkpoints in memory are left out from then on. Throws Error(storage).
 void remove_run_id(const std::string& checkpoints);
 
 }  // namespace hyperslab::io

@@ -16,7 +16,7 @@ namespace hyperslab::io {
 class TensorboardLog {
  public:
   /// Makes `folder` and in it events.out.tfevents.<unix seconds>.<host>.<process>, which says that
-  /// what older files hold of `first_step` and later ones is done again. Throws Error(storage).
+  /// older files' events of `first_step` and later steps are obsolete. Throws Error(storage).
   TensorboardLog(const std::string& folder, const std::string& host, std::int64_t first_step);
   TensorboardLog(TensorboardLog&&) noexcept;
   TensorboardLog& operator=(TensorboardLog&&) noexcept;

@@ -8,12 +8,12 @@
 namespace hyperslab::io {
 
 /// The ids that end a text. Tokenizer::text_ends() has those that the files of a vocabulary name,
-/// with() adds those of a deck; whoever ends texts or separates documents asks this object.
+/// with() adds a deck's; whoever ends texts or separates documents asks this object.
 struct TextEnds {
   std::int32_t separator = -1;              ///< stands after each document; -1: none
   std::vector<std::int32_t> ids;            ///< each ends a text; the separator is the first
   std::vector<std::int64_t> of_config;      ///< eos_token_id of config.json, as it stands there
-  std::vector<std::int64_t> of_generation;  ///< that of generation_config.json
+  std::vector<std::int64_t> of_generation;  ///< the ids in generation_config.json
 
   /// Adds an id that ends texts; the first one separates documents. A negative one is none.
   void add(std::int32_t id);

@@ -8,8 +8,8 @@
 namespace hyperslab::io {
 
 /// Writes all of a small file: under a temporary name beside it, synced and renamed, so that `path`
-/// is either untouched or complete. What is no regular file (a device, a pipe, a symbolic link) is
-/// written in place. Throws Error(storage) with path and reason.
+/// is either untouched or complete. A device, a pipe or a symbolic link is written in place. Throws
+/// Error(storage) with path and reason.
 void write_text_file(const std::string& path, std::string_view text);
 
 /// Appends a line and syncs it. Processes that do so at one time wait for each other, where the

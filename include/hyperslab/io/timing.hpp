@@ -27,17 +27,17 @@ struct GroupInfo {
 };
 inline constexpr std::size_t kMostGroups = 6;
 
-/// Traffic of one group in a step, all kinds of calls together. Bytes are those of the
-/// buffers handed in. On the CPU seconds are from calls to their ends, of operations that were
-/// waited for in the step, and exposed_seconds the host's in waits (see comm::Traffic). On a GPU
-/// seconds are the device's, reported some steps late: of gradient reductions for the data group,
-/// of all operations for the others if timing.groups asks for them; exposed_seconds are those of
-/// phases: reduce_exposed for data (with the sums of tied tables in it), tensor_comm for tensor,
-/// pipeline_comm and pipeline_idle for pipeline, wait for the world. arrival_seconds, on the CPU,
-/// is when this rank called, a mean over the group's operations in the step, in seconds since it
-/// left the newest operation of all ranks together before the step: ranks leave that at one moment,
-/// so that the member with the largest is the one the others wait for, whatever their clocks say.
-/// NaN if not measured.
+/// Traffic of one group in a step, all kinds of calls together. Bytes count the buffers handed in.
+/// On the CPU seconds are from calls to their ends, of operations that were waited for in the
+/// step, and exposed_seconds the host's in waits (see comm::Traffic). On a GPU seconds are the
+/// device's, late by some steps: of gradient reductions for the data group, of all operations
+/// for the others if timing.groups asks for them; exposed_seconds come from phases: reduce_exposed
+/// for data (with the sums of tied tables in it), tensor_comm for tensor, pipeline_comm and
+/// pipeline_idle for pipeline, wait for the world. arrival_seconds, on the CPU, is when this rank
+/// called, a mean over the group's operations in the step, in seconds since it left the newest
+/// operation of all ranks together before the step: ranks leave that at one moment, so that the
+/// member with the largest is the one the others wait for, whatever their clocks say. NaN if not
+/// measured.
 struct GroupTraffic {
   std::int64_t calls = 0;
   std::int64_t bytes = 0;
@@ -66,7 +66,7 @@ struct RankInfo {
   std::vector<GroupInfo> groups;  ///< at most kMostGroups
 };
 
-/// A traced step on this rank's clock, and what makes one clock of those of all ranks.
+/// A traced step on this rank's clock, and the numbers that make one clock of all ranks' clocks.
 struct TracedStep {
   std::int64_t step = 0;
   double start_seconds = 0;         ///< on this rank's monotonic clock
@@ -87,7 +87,7 @@ struct AllocationLife {
   double end_seconds = 0;  ///< both since the step began
 };
 
-/// A row of /steps: the recorder's times and what only the trainer knows.
+/// A row of /steps: the recorder's times and the trainer's own numbers.
 struct TimingRow {
   StepTimes times;
   std::int64_t tokens = 0;  ///< tokens that this rank trained on
@@ -110,7 +110,7 @@ struct TimingRow {
 /// reduce_busy_seconds. wait_seconds: for slower ranks, that is in the sum of the step's scalars
 /// over all ranks, which moves next to nothing, and on the CPU in gradient reductions before all
 /// members had come. A GPU does not see who is late in a reduction: there such waiting is in
-/// reduce_exposed_seconds, and is what a rank has beyond the least of its data group in the same
+/// reduce_exposed_seconds, and is a rank's time beyond the least of its data group in the same
 /// step (analysis/ splits it so). Waits for tensor and pipeline partners are in the columns of
 /// their own.
 ///
@@ -118,7 +118,7 @@ struct TimingRow {
 /// calls, bytes, seconds, exposed_seconds, arrival_seconds, and the world ranks of its members in
 /// `ranks` (not for the world). The constructor throws Error(storage) if the file
 /// cannot be written. After that a failure of the disk is a warning: rows stay in memory (up to
-/// 64 MiB), every flush tries again, and the file holds what the newest successful flush wrote.
+/// 64 MiB), every flush tries again, and the file holds the rows of the newest successful flush.
 /// Without locks: other programs may read the file up to that flush while the run goes on.
 class TimingWriter {
  public:

@@ -46,16 +46,16 @@ class Tokenizer {
                                                               TextPlace /*place*/) const {
     return encode(text);
   }
-  /// The last offset in [from, text.size()) at which `text` may be cut: encode_part() of what is
-  /// before and, as TextPlace::inside, of what follows give the ids of the whole, whatever comes
-  /// after it. npos if there is none. `from` is at least 2.
+  /// The last offset in [from, text.size()) at which `text` may be cut: encode_part() of the text
+  /// before and, as TextPlace::inside, of the text after give the ids of the whole, whatever
+  /// follows it. npos if there is none. `from` is at least 2.
   [[nodiscard]] virtual std::size_t last_cut(std::string_view text, std::size_t from) const;
   /// The bytes of one id inside a text; ids outside the vocabulary give nothing.
   [[nodiscard]] virtual std::string decode(std::int32_t id) const = 0;
   /// The bytes of one id that begins a text, without the space that encode() puts before texts.
   [[nodiscard]] virtual std::string decode_first(std::int32_t id) const { return decode(id); }
-  /// True if an id is no text: the one that ends a document, those of text_template(), and those
-  /// that a tokenizer.json marks as special. decode() may give them a name.
+  /// True if an id is no text: the one that ends a document, text_template()'s, and those that a
+  /// tokenizer.json marks as special. decode() may give them a name.
   [[nodiscard]] virtual bool is_special(std::int32_t id) const = 0;
   /// The id that stands after each document, or -1: text_ends().separator.
   [[nodiscard]] virtual std::int32_t end_of_text() const = 0;
@@ -104,10 +104,10 @@ enum class SpecialTokens : std::uint8_t {
 /// those that transformers' GPT2Tokenizer takes from tokenizer_config.json (added_tokens_decoder,
 /// keys such as unk_token, additional_special_tokens) or, without an added_tokens_decoder, also
 /// from special_tokens_map.json. Other added tokens are found in any case.
-/// text_template() is that of tokenizer.json's post_processor, without a tokenizer.json that of
-/// add_bos_token and add_eos_token in tokenizer_config.json, as in transformers. Throws Error(data)
-/// with file and position for what is missing, broken, another kind of tokenizer, or a setting of
-/// the folder's tokenizer_config.json that gives other ids (add_prefix_space; without a
+/// text_template() follows tokenizer.json's post_processor, without a tokenizer.json add_bos_token
+/// and add_eos_token in tokenizer_config.json, as in transformers. Throws Error(data)
+/// with file and position for a file that is missing or broken, another kind of tokenizer, or a
+/// setting of the folder's tokenizer_config.json that gives other ids (add_prefix_space; without a
 /// tokenizer.json tokenizer_class and added tokens that are not special), and for single_word of
 /// special tokens that are to be parsed.
 [[nodiscard]] std::unique_ptr<Tokenizer> open_tokenizer(
@@ -153,7 +153,7 @@ struct JsonLines {
 
 /// Encodes the files one after the other, in bounded memory; `-` is standard input. The end of a
 /// file ends a document, as does the separator, and in JSON lines each line; the end-of-text id
-/// follows each document. With `special_tokens` a document also gets those of text_template(); an
+/// follows each document. With `special_tokens` a document also gets text_template()'s; an
 /// end of text among them is not doubled. `end`: that id; absent: end_of_text(), without which a
 /// second document is refused; -1: documents are joined. Documents without text are left out, but
 /// every file gives at least an end of text; empty files (0 bytes) are left out with a warning. A
@@ -162,7 +162,7 @@ struct JsonLines {
 /// `documents`, the int64 index of each document's first token). Written under a temporary name,
 /// synced and renamed. Returns the number of tokens. Throws Error(data) for inputs, also if all are
 /// empty, for ones that change meanwhile, compressed ones and lines without a text, Error(usage)
-/// for another suffix, Error(storage) for what cannot be written; then nothing is left of the
+/// for another suffix, Error(storage) for a failure to write; then nothing is left of the
 /// output.
 std::int64_t tokenize_files(const Tokenizer& tokenizer, std::span<const std::string> inputs,
                             const std::string& output, const DocumentSeparator& separator = {},
@@ -178,7 +178,7 @@ std::int64_t tokenize_files(const Tokenizer& tokenizer, std::span<const std::str
 /// end-of-text id between two documents becomes the separator, on a line of its own if it is one;
 /// an end-of-text id at the very end gives nothing, nor do special tokens of text_template().
 /// `output`: a path, written as by tokenize_files(), or empty for standard output. Returns the
-/// number of tokens. Throws Error(data) for inputs, Error(storage) for what cannot be written.
+/// number of tokens. Throws Error(data) for inputs, Error(storage) for a failure to write.
 std::int64_t decode_files(const Tokenizer& tokenizer, const std::vector<std::string>& inputs,
                           const std::string& output, const DocumentSeparator& separator = {});
 
@@ -197,7 +197,7 @@ struct VocabularyTraining {
 /// threads does not matter. Returns the ids, fewer than `size` if the text has no more pairs; empty
 /// files are left out with a warning.
 /// Throws Error(usage) for sizes and special tokens that cannot be, Error(data) for inputs,
-/// Error(storage) for what cannot be written; then the folder is as before.
+/// Error(storage) for a failure to write; then the folder is as before.
 std::int64_t train_vocabulary(const VocabularyTraining& training);
 
 /// Emits only complete UTF-8 sequences of a byte stream; invalid bytes become U+FFFD.
@@ -210,12 +210,12 @@ class Utf8Stream {
   std::string pending_;
 };
 
-/// Finds the first of some texts in a byte stream and gives what comes before it.
+/// Finds the first of some texts in a byte stream and gives the bytes before it.
 class StopSearch {
  public:
   /// `stops`: none of them empty.
   explicit StopSearch(std::vector<std::string> stops) : stops_(std::move(stops)) {}
-  /// Bytes that surely stand before a stop: what may be the beginning of one is held back. Nothing
+  /// Bytes that surely stand before a stop: a possible beginning of one is held back. Nothing
   /// once one was found.
   [[nodiscard]] std::string push(std::string_view bytes);
   /// Returns the bytes that were held back.

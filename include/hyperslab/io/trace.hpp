@@ -22,7 +22,7 @@ struct TraceSummary {
 /// the JSON format of Chrome, which Perfetto reads: a process for each rank with a track for its
 /// computation, on a GPU one for its host and one for each stream of the GPU, and a track for each
 /// of its groups (more if operations of a group overlap), arrows from sends to receives, and the
-/// memory in use. Times are those of rank 0's clock, from the beginning of the first traced step. A
+/// memory in use. Times are by rank 0's clock, from the beginning of the first traced step. A
 /// rank's file is read at a time. Throws Error(data) if there are no timings or no traced step, or
 /// a rank's are missing, and Error(storage) if `output` cannot be written.
 [[nodiscard]] TraceSummary write_trace(const std::string& run_directory, const std::string& output);

@@ -14,7 +14,7 @@ struct VocabularyFile {
 
 /// The files of a vocabulary that open_tokenizer() takes, under names which make a folder that it
 /// takes, too, and the settings beside them that other programs read (tokenizer_config.json, ...).
-/// `bytes` has none. Throws Error(data) for what cannot be read.
+/// `bytes` has none. Throws Error(data) for a file that cannot be read.
 [[nodiscard]] std::vector<VocabularyFile> read_vocabulary_files(const std::string& vocabulary);
 
 }  // namespace hyperslab::io

@@ -28,7 +28,7 @@ struct Coordinates {
 /// "data 2 x tensor 2 x pipeline 1"
 [[nodiscard]] std::string describe(const ParallelConfig& config);
 
-/// The groups that a model and a deck need beyond those of the axes.
+/// The groups that a model and a deck need beyond the axes' groups.
 struct GroupNeeds {
   bool tied_ends = false;      ///< the first and the last pipeline stage hold the same table
   int key_value_replicas = 1;  ///< ranks of a tensor group that hold the same key-value head

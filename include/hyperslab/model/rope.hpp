@@ -10,9 +10,9 @@
 
 namespace hyperslab::model {
 
-/// linear: all angles divided by a factor (Chen et al. 2023). llama3: those of long wavelengths
-/// (Llama 3.1, Dubey et al. 2024). yarn: ramp between divided and unchanged ones, and larger scores
-/// (Peng et al. 2023, section 3).
+/// linear: all angles divided by a factor (Chen et al. 2023). llama3: the angles of long
+/// wavelengths (Llama 3.1, Dubey et al. 2024). yarn: ramp between divided and unchanged ones, and
+/// larger scores (Peng et al. 2023, section 3).
 enum class RopeScaling : std::uint8_t { none, linear, llama3, yarn };
 [[nodiscard]] constexpr std::string_view name_of(RopeScaling scaling) {
   switch (scaling) {

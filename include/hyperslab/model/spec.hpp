@@ -40,10 +40,10 @@ enum class Pooling : std::uint8_t { token, mean };
 /// The place of norms: before a sublayer, after its residual addition (post), before it and after
 /// its output (sandwich, Gemma 2), or after its output alone (post_sublayer, OLMo 2).
 enum class NormPlace : std::uint8_t { pre, post, sandwich, post_sublayer };
-/// `cudnn` is what a deck may ask for; the deck reader refuses it off the GPU and hands on `fused`.
+/// A deck may ask for `cudnn`; the deck reader refuses it off the GPU and hands on `fused`.
 enum class AttentionPath : std::uint8_t { automatic, fused, reference, cudnn };
 
-/// Which keys queries see, and what becomes of the scores between them.
+/// The keys that queries see, and the treatment of the scores between them.
 struct AttentionSpec {
   Dim window = 0;      ///< most keys that a query sees, its own the last; 0: all before it
   Dim full_every = 0;  ///< every layer whose number, from 1 on, it divides has no window; 0: none
@@ -116,8 +116,8 @@ struct ModelSpec {
   /// init_std.
   double position_std = 0;
   bool scale_residual_init = true;  ///< residual projections start with init_std / sqrt(2 layers)
-  /// Width of the model on which learning rates are tuned, from which those of this one, and what
-  /// belongs to it, follow (param::Parametrization); 0: the standard parametrization.
+  /// Width of the model on which learning rates are tuned, from which this one's, and all that
+  /// depends on them, follow (param::Parametrization); 0: the standard parametrization.
   Dim mup_base_width = 0;
   Dim mup_base_head_width = 0;  ///< its head width, with mup_base_width; 0: as here
   /// The format of the blocks' matrices if they are frozen. int4 has groups of 64.
@@ -127,7 +127,7 @@ struct ModelSpec {
   std::vector<std::int64_t> eos_tokens = {};
   ImageSpec image = {};
   /// Stochastic depth (Huang et al. 2016): the share of samples that skip a sublayer of the last
-  /// block; the rule says what it is of earlier ones.
+  /// block; the rule gives the share of earlier ones.
   double drop_path = 0;
   nn::DropPathRule drop_path_rule = nn::DropPathRule::linear;
   double label_smoothing = 0;  ///< share of a target that all classes divide evenly
@@ -143,10 +143,10 @@ struct ModelSpec {
   [[nodiscard]] bool has_qkv_bias() const { return bias ? !unbiased_qkv : qkv_bias; }
   [[nodiscard]] nn::MatrixInit matrix_init() const { return {init, static_cast<float>(init_std)}; }
   [[nodiscard]] bool is_of_images() const { return family == Family::vit; }
-  /// embedding_scale, or what stands for its 0.
+  /// embedding_scale, or the value that its 0 stands for.
   [[nodiscard]] double scale_of_embeddings() const;
   [[nodiscard]] param::Parametrization parametrization() const;
-  /// scores.scale, or what the parametrization makes of its 0.
+  /// scores.scale, or the parametrization's value if it is 0.
   [[nodiscard]] double scale_of_scores() const;
   friend bool operator==(const ModelSpec&, const ModelSpec&) = default;
 };
@@ -154,7 +154,7 @@ struct ModelSpec {
 /// The defaults of a family.
 [[nodiscard]] ModelSpec preset(Family family);
 
-/// Every choice that decides what the model computes, "key=value key=value ...": two models are the
+/// Every choice that the model's results depend on, "key=value key=value ...": two models are the
 /// same if this is. Dropout, initial values, the attention path and the ids for exports are not
 /// part of it. A scale of embeddings is named only if it is not the positions' own.
 [[nodiscard]] std::string identity(const ModelSpec& spec);
@@ -168,13 +168,13 @@ struct ModelSpec {
 /// Parameters in matrix products: without an untied input table and positions, a tied table once.
 [[nodiscard]] std::int64_t matmul_parameter_count(const ModelSpec& spec);
 /// Multiplications per token of the patch embedding (0 of tokens of text, which are looked up), of
-/// the block of a layer, with attention at the full context, over what its mask leaves, and of the
-/// head.
+/// the block of a layer, with attention at the full context, over the pairs that its mask leaves,
+/// and of the head.
 [[nodiscard]] double embedding_cost(const ModelSpec& spec);
 [[nodiscard]] double block_cost(const ModelSpec& spec, Dim layer);
 [[nodiscard]] double head_cost(const ModelSpec& spec);
 /// Model FLOPs of forward and backward per token at sequence length T: 6 N + 6 L C T counting the
-/// causal half of attention, of layers with a window what that leaves; 6 N + 12 L C T counting all
+/// causal half of attention, of layers with a window the pairs within; 6 N + 12 L C T counting all
 /// of it, as images always do. Of an image
 /// the patches are embedded and one row goes through the head.
 [[nodiscard]] double flops_per_token(const ModelSpec& spec, Dim T, bool causal);

@@ -22,8 +22,8 @@ struct SlotId {
 
 /// The units of a model that this rank holds, in chunks. Units are counted from 0 on every rank,
 /// over all of its chunks. Forward runs the units of a chunk in order, backward in reverse; between
-/// units the caller may start collectives. The stage keeps what enters and leaves a chunk and the
-/// gradient of the residual stream, for every slot; the rest is the units' own.
+/// units the caller may start collectives. The stage keeps the stream that enters and leaves a
+/// chunk and the gradient of the residual stream, for every slot; the rest is the units' own.
 class Stage {
  public:
   /// `strategy` takes the parameters' memory. It is used here alone, but refers to params().
@@ -80,7 +80,7 @@ class Stage {
 
   enum class Order : std::uint8_t { ascending, descending };
   /// Calls `pass` for units [first, last) in this order, each with its dequantized matrices in
-  /// place (param::QuantizedWeight); those of the next unit are dequantized beside the pass. Every
+  /// place (param::QuantizedWeight); the next unit's are dequantized beside the pass. Every
   /// forward pass, and every backward pass but one for weights alone, goes through it.
   template <class Pass>
   void for_units(Context& ctx, int first, int last, Order order, Pass&& pass) const {
@@ -97,15 +97,15 @@ class Stage {
     }
   }
 
-  /// Mode::train leaves in the slot what backward needs. After the last unit of a chunk that does
-  /// not end the model, what is sent on is in output().
+  /// Mode::train leaves in the slot the activations for backward. After the last unit of a chunk
+  /// that does not end the model, output() has the stream to send on.
   void forward(Context& ctx, SlotId id, int unit, Mode mode, const StepViews& step,
                Accumulate accumulate);
   void backward(Context& ctx, SlotId id, int unit, const StepViews& step, Accumulate accumulate,
                 nn::BackwardPart part = nn::BackwardPart::both);
 
   /// The input of a chunk that does not begin the model, the output of one that does not end it,
-  /// and the gradient of the output, which backward replaces by that of the input.
+  /// and the gradient of the output, which backward replaces by the input's.
   [[nodiscard]] View input(SlotId id) const { return slot(id).input; }
   [[nodiscard]] View output(SlotId id) const { return slot(id).output; }
   [[nodiscard]] View gradient(SlotId id) const { return slot(id).d; }
@@ -113,8 +113,8 @@ class Stage {
   /// Generation: tokens: (B, T_new) i32, at most as many as a slot holds; `past` tokens are in the
   /// cache; logits: (B, columns) of the last token, or (B T_new, columns) of all. Needs
   /// Generation::cached and the whole model, which tensor ranks may share: each gives the same
-  /// tokens and gets all logits. In training the parameters are those of now, and the first slot's
-  /// activations are overwritten.
+  /// tokens and gets all logits. In training the parameters are the current ones, and the first
+  /// slot's activations are overwritten.
   void decode(Context& ctx, View tokens, const ops::TokenPosition& past, View logits);
   /// decode with logits of token `last` in place of the last one; tokens after it count for
   /// nothing. On `pages` of the cache, (B, most) i32, samples may differ in `past`; absent: as
@@ -128,7 +128,7 @@ class Stage {
   void decode(Context& ctx, const PagedStep& step, View logits);
   /// Logits without a cache, with Generation::whole: an evaluation's pass over the tokens in
   /// batch({0, 0}), whose samples begin with the texts. `rows`: tokens b T + t, ascending; logits:
-  /// (rows, columns) of what follows each, with the bits that loss has in training and evaluation.
+  /// (rows, columns) of each row's next token, with the bits that loss has.
   void read_whole(Context& ctx, std::span<const Dim> rows, View logits);
   /// Columns of logits of texts, with padding.
   [[nodiscard]] Dim logits_columns() const { return units_.back().unit->logits_columns(); }

@@ -14,8 +14,8 @@ namespace hyperslab::model {
 
 using nn::Accumulate;
 
-/// The purpose of a forward pass. `train` keeps what backward needs and lets dropout act; `decode`
-/// computes the logits that follow new tokens, with a key-value cache of the earlier ones.
+/// The purpose of a forward pass. `train` keeps activations for backward and lets dropout act;
+/// `decode` computes the logits that follow new tokens, with a key-value cache of the earlier ones.
 enum class Mode : std::uint8_t { evaluate, train, decode };
 
 /// Scalars and sums of the step, shared by all microbatches.
@@ -70,10 +70,10 @@ struct UnitCall {
 /// A part of a model between two points at which its residual stream may be handed to another rank:
 /// the token embedding, a transformer block, the head. Its constructor declares its parameters. A
 /// unit keeps activations in numbered slots alone, whose memory it takes in plan(), so that several
-/// microbatches can be on their way; what is shared by all slots it takes in plan_shared().
+/// microbatches can be on their way; memory that all slots share it takes in plan_shared().
 ///
-/// A CUDA graph that replays a pass sets nothing on the host: what forward notes in a slot for
-/// backward must be the same at every call with that slot.
+/// A CUDA graph that replays a pass sets nothing on the host: the notes that forward leaves in a
+/// slot for backward must be the same at every call with that slot.
 class Unit {
  public:
   Unit() = default;
@@ -92,15 +92,15 @@ class Unit {
   /// Fills constants. The parameters are initialized by the stage.
   virtual void initialize(Context& /*ctx*/) {}
 
-  /// Enqueues the pass: `in` is what the unit before returned, or what another rank sent; absent
-  /// for the model's first unit. With Mode::train the model's last unit computes the loss and
-  /// leaves the gradient of `in` in call.d. It returns an absent stream. The loss is a sum: the
+  /// Enqueues the pass: `in` is the stream that the unit before returned or another rank sent;
+  /// absent for the model's first unit. With Mode::train the model's last unit computes the loss
+  /// and leaves the gradient of `in` in call.d. It returns an absent stream. The loss is a sum: the
   /// trainer divides by the targets of the global batch that are not ops::kIgnoredTarget.
   [[nodiscard]] virtual nn::ResidualStream forward(Context& ctx, const UnitCall& call,
                                                    nn::ResidualStream in) = 0;
   /// Enqueues backward of the newest training pass with call.slot. call.d: the gradient of the
-  /// stream that left, replaced by that of the one that entered. BackwardPart::weight does what
-  /// BackwardPart::input left to do, and leaves call.d alone.
+  /// stream that left, replaced by the gradient of the one that entered. BackwardPart::weight does
+  /// the rest of BackwardPart::input's work, and leaves call.d alone.
   virtual void backward(Context& ctx, const UnitCall& call) = 0;
 
   [[nodiscard]] virtual BatchReads reads(Mode mode) const = 0;
@@ -113,15 +113,15 @@ class Unit {
   /// (B, columns) logits of the newest pass without a gradient, of a head that keeps them until its
   /// next pass; else absent.
   [[nodiscard]] virtual CView class_logits() const { return {}; }
-  /// (B T, ops::kTargetScoreCount): what the newest Mode::evaluate said of every target, of a head
+  /// (B T, ops::kTargetScoreCount): the newest Mode::evaluate's scores of every target, of a head
   /// that predicts tokens; else absent.
   [[nodiscard]] virtual CView target_scores() const { return {}; }
   /// Columns of UnitCall::logits, with padding; 0: the unit gives none.
   [[nodiscard]] virtual Dim logits_columns() const { return 0; }
 };
 
-/// The units of a model, and what those of one stage share. A family of models is a class of its
-/// own; the stage knows this interface alone.
+/// The units of a model, and the memory that one stage's units share. A family of models is a class
+/// of its own; the stage knows this interface alone.
 class Architecture {
  public:
   struct UnitInfo {
@@ -151,7 +151,7 @@ class Architecture {
   /// Makes a unit of this stage, which declares its parameters. Called in the order of the model.
   /// The architecture outlives its units.
   [[nodiscard]] virtual std::unique_ptr<Unit> make(int unit, param::ParamStore& params) = 0;
-  /// Called once, after the units are made: takes what they share.
+  /// Called once, after the units are made: takes the memory that they share.
   virtual void plan_shared(Arenas& arenas) = 0;
   /// Fills constants that units share.
   virtual void initialize(Context& ctx) = 0;

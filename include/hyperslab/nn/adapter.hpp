@@ -27,15 +27,15 @@ struct LinearPass {
   ops::Fp8Amax input_amax = ops::Fp8Amax::found;
   ops::Fp8Amax gradient_amax = ops::Fp8Amax::found;
   Fp8Weights fp8_weights = Fp8Weights::rounded;
-  /// The accumulation of backward_weight if it follows backward_input, which then also computes
-  /// what one reading of dy gives both. Absent: it does not follow.
+  /// The accumulation of backward_weight if it follows backward_input, which then also computes the
+  /// results that one reading of dy gives both. Absent: it does not follow.
   std::optional<ops::Accumulate> weights_follow = {};
   /// True if backward_weight computes no gradient of the bias, as a norm does (StreamBiases),
   /// attention (ops::AttentionGradients) or a product (ops::ActivationGradients).
   bool skips_bias = false;
-  /// True if the gradients are what backward_input left there for this dy.
+  /// True if backward_input left the gradients there for this dy.
   bool has_gradient = false;
-  /// True if what is in between has memory of its own for both directions.
+  /// True if the values between A and B have memory of their own for both directions.
   [[nodiscard]] bool keeps() const { return reduced && reduced_gradient; }
   /// True if backward_input computes the gradients of B too.
   [[nodiscard]] bool reads_once() const { return weights_follow && keeps(); }
@@ -52,12 +52,12 @@ struct LinearPass {
 class Adapter {
  public:
   Adapter() = default;
-  /// For those of `outputs` that the options' adapter names.
+  /// For the members of `outputs` that the options' adapter names.
   Adapter(param::ParamStore& params, const TensorGroup& group,
           const std::vector<LinearOutput>& outputs, const LinearOptions& options);
 
   [[nodiscard]] explicit operator bool() const { return !parts_.empty(); }
-  /// Rows of all A: columns of what is in between.
+  /// Rows of all A: columns of the values between A and B.
   [[nodiscard]] Dim ranks() const { return static_cast<Dim>(parts_.size()) * rank_; }
   /// True if every column of y, C_out in all, gets a term.
   [[nodiscard]] bool covers(Dim outputs) const;

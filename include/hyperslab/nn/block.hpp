@@ -16,7 +16,7 @@ namespace hyperslab::nn {
 /// The part of a backward pass: gradients of inputs, of weights, or both as they come.
 enum class BackwardPart : std::uint8_t { both, input, weight };
 
-/// The configuration of a transformer block. Sizes are those of the whole model.
+/// The configuration of a transformer block. Sizes are the whole model's.
 struct BlockConfig {
   Dim width = 0;
   ops::HeadLayout heads;
@@ -27,7 +27,7 @@ struct BlockConfig {
   bool pre_norm = true;  ///< false: normalize after the residual addition
   /// The norm of a sublayer's output before it is added; with pre_norm only.
   ops::NormKind output_norm = ops::NormKind::none;
-  bool parallel = false;  ///< both sublayers read what enters the block; with pre_norm only
+  bool parallel = false;  ///< both sublayers read the block's input; with pre_norm only
   float norm_eps = 1e-5F;
   bool bias = true;
   bool qkv_bias = true;
@@ -44,7 +44,7 @@ struct BlockConfig {
   MatrixInit residual_init;  ///< for matrices that add to the residual stream
   TensorGroup group;
   Recompute recompute = Recompute::none;
-  bool split_backward = false;  ///< slots keep what the weight half of backward needs
+  bool split_backward = false;  ///< slots keep operands of backward's weight half
   AdapterConfig adapter;
   Fp8Config fp8;
 };
@@ -92,7 +92,7 @@ struct ActivationSpec {
   DType statistics = DType::f32;  ///< dtype of norms and attention
 };
 
-/// `training`: also takes what backward needs.
+/// `training`: also takes backward's memory.
 [[nodiscard]] Scratch plan_scratch(Arena& scratch, const BlockConfig& config,
                                    const ActivationSpec& spec, bool training);
 
@@ -142,7 +142,7 @@ enum class AdaptedLinear : std::uint8_t { qkv = 0, output = 1, up = 2, down = 3 
 /// The dropout of the input of a linear layer's adapters in this pass.
 [[nodiscard]] ops::Dropout adapter_dropout(const BlockConfig& config, int layer,
                                            AdaptedLinear linear, const BatchInfo& batch);
-/// Memory for what lies between the adapters of a layer; absent without adapters.
+/// Memory for the values between A and B of a layer's adapters; absent without adapters.
 [[nodiscard]] View take_reduced(Arena& activations, const ActivationSpec& spec,
                                 const Linear& linear, const std::string& label);
 /// Memory for LinearPass::amax; absent where it is of no use, and in a tensor group, which may
@@ -187,8 +187,8 @@ class Attention {
   [[nodiscard]] const ops::HeadLayout& heads() const { return heads_; }
   /// Absent if the output has no bias, or a frozen one.
   [[nodiscard]] View output_bias_gradient() const { return output_.bias_gradient(); }
-  /// Sets what a block's forward pass on a cache takes of attention. Returns whether that is all
-  /// that forward() does.
+  /// Sets the operands of attention for a block's forward pass on a cache. Returns whether that is
+  /// all that forward() does.
   [[nodiscard]] bool describe(const ForwardPass& pass, ops::DecodeBlock& block) const;
 
  private:
@@ -283,10 +283,10 @@ class Block {
             const std::string& label) const;
   [[nodiscard]] ResidualStream forward(Context& ctx, ResidualStream in, const ForwardPass& pass,
                                        Slot& slot) const;
-  /// d: the gradient of the stream that leaves, replaced by that of the one that enters, if
+  /// d: the gradient of the stream that leaves, replaced by the gradient of the one that enters, if
   /// anything before the block trains. input: the
   /// residual that entered forward (read only with norms after the sublayers). BackwardPart::weight
-  /// does what BackwardPart::input left to do, and leaves d alone.
+  /// does the rest of BackwardPart::input's work, and leaves d alone.
   void backward(Context& ctx, const BackwardPass& pass, const Slot& slot, CView input,
                 View d) const;
 
@@ -326,7 +326,7 @@ class Block {
 };
 
 /// Numbers of the sites of ops::Dropout: a layer has four, [0, 4); the embedding counts as the
-/// layer -1. Those of adapters, one for each AdaptedLinear, lie in the upper half.
+/// layer -1. The adapters' sites, one for each AdaptedLinear, lie in the upper half.
 [[nodiscard]] constexpr std::uint32_t dropout_site(int layer, int site) {
   return static_cast<std::uint32_t>((layer + 1) * 4 + site);
 }

@@ -50,7 +50,7 @@ class ClassHead {
   /// Adds the loss of a stream to the sums (on one rank of the group), without smoothing.
   void loss(Context& ctx, ResidualStream in, const Labels& labels, const Head::Step& step,
             const Memory& memory, Slot& slot) const;
-  /// loss with smoothing, and its gradients: dx, the stream's, is overwritten; those of parameters
+  /// loss with smoothing, and its gradients: dx, the stream's, is overwritten; the parameters'
   /// follow `accumulate`.
   void loss_and_gradient(Context& ctx, ResidualStream in, const Labels& labels,
                          const Head::Step& step, const Memory& memory, Slot& slot, View dx,

@@ -30,7 +30,7 @@ struct Fp8Config {
   /// keeps the FP8 values of each matrix and of its transpose: two bytes a weight.
   bool caches_weights = false;
   /// Data ranks gather FP8 values of weights in place of values, which serve a step: two bytes a
-  /// weight, with that of the transpose. With a scale a tensor.
+  /// weight, with the transpose's. With a scale a tensor.
   bool gathers_fp8 = false;
   friend bool operator==(const Fp8Config&, const Fp8Config&) = default;
 

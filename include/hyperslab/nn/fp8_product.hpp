@@ -55,7 +55,7 @@ class Fp8Product {
   void keep_weights_in(const View* memory) { weight_memory_ = memory; }
   /// Bytes of the FP8 values of the transpose alone.
   [[nodiscard]] static std::size_t transposed_bytes(Dim M, Dim K);
-  /// Their FP8 values come from a gather, with a scale a tensor; those of the transpose lie in
+  /// Their FP8 values come from a gather, with a scale a tensor; the transpose's values lie in
   /// `memory`. Both must outlive the product.
   void take_weights_from(const param::GatheredFp8* gathered, const View* memory) {
     gathered_ = gathered;
@@ -64,7 +64,7 @@ class Fp8Product {
 
   /// y = x weight^T + bias. x: (..., K); weight: (M, K); bias: (M) or absent; y: (..., M).
   void forward(Context& ctx, CView x, CView weight, CView bias, const Kept& kept, View y) const;
-  /// Bytes of what backward_input keeps of so many outputs and rows, at most.
+  /// Bytes that backward_input keeps of so many outputs and rows, at most.
   [[nodiscard]] static Dim kept_bytes(const Fp8Config& config, Dim outputs, Dim rows);
   /// dx = dy weight, and dy^T into kept.gradient. dy: (..., M); weight: (M, K); dx: (..., K).
   void backward_input(Context& ctx, CView dy, CView weight, const Kept& kept, View dx) const;

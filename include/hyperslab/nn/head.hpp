@@ -23,7 +23,7 @@ class Head {
     View statistics;  ///< (rows of a chunk, ops::kRowStatisticCount); with several ranks only
     View gathered;    ///< (ranks, rows of a chunk, ops::kRowStatisticCount); likewise
     View discarded;   ///< (ops::kSumCount): sums that another rank counts; likewise
-    View scores;      ///< (B T, ops::kTargetScoreCount): what the newest loss() said of targets
+    View scores;      ///< (B T, ops::kTargetScoreCount): the newest loss()'s scores of targets
     View all_rows;    ///< (B, T, C): Scratch::gathered
     View partial;     ///< (B, T, C): Scratch::partial
   };
@@ -38,7 +38,7 @@ class Head {
     View sums;  ///< (ops::kSumCount)
   };
   /// Adds the loss of x, the stream, against targets: (N) to the sums (on one rank of the group),
-  /// and leaves what it is of every target in memory.scores (on all of them).
+  /// and leaves every target's scores in memory.scores (on all of them).
   void loss(Context& ctx, CView x, CView targets, const Step& step, const Memory& memory) const;
   /// loss with z-loss, if there is one, and its gradients: dx, the stream's, is overwritten; the
   /// weight gradient follows `accumulate`.
@@ -47,7 +47,7 @@ class Head {
   /// x: (N, C) -> logits: (N, columns of this rank with padding).
   void logits(Context& ctx, CView x, const Memory& memory, View logits) const;
   /// Logits of some rows of x, the stream of a pass, in ascending order: logits: (rows, columns).
-  /// Products have the rows of those of loss(), so that the bits are those that it sees.
+  /// Products have as many rows as loss()'s, so that the logits have the same bits as there.
   void logits_of(Context& ctx, CView x, std::span<const Dim> rows, const Memory& memory,
                  View logits) const;
   [[nodiscard]] Dim columns() const { return split_.rows; }

@@ -35,12 +35,12 @@ class Linear {
   /// pre = x W^T + b, y = act(pre).
   void forward_activated(Context& ctx, CView x, ops::Activation activation, View pre, View y,
                          const LinearPass& pass = {}) const;
-  /// y = act(gate) * up of x through the layer, for generation: what is in pre afterwards is not
-  /// defined. pre: (B, T, 2F); y: (B, T, F).
+  /// y = act(gate) * up of x through the layer, for generation: pre's values are not defined
+  /// afterwards. pre: (B, T, 2F); y: (B, T, F).
   void forward_gated(Context& ctx, CView x, ops::Activation activation, View pre, View y,
                      const LinearPass& pass) const;
-  /// backward_input() with Parallel::column, summed over the group into dx, and what is to be
-  /// waited for before dx is read; `term` is what group.term() gives.
+  /// backward_input() with Parallel::column, summed over the group into dx, and the ticket to wait
+  /// for before dx is read; `term` comes from group.term().
   struct SummedPass {
     LinearPass pass;
     TensorGroup::Sums sums;
@@ -57,8 +57,8 @@ class Linear {
   /// alias pre, and its column sums.
   void backward_input_activated(Context& ctx, CView dy, CView pre, ops::Activation activation,
                                 const ops::ActivationGradients& gradients) const;
-  /// Adds to (or, on the first microbatch, overwrites) the gradients of W and b, or those of the
-  /// adapters.
+  /// Adds to (or, on the first microbatch, overwrites) the gradients of W and b, or the
+  /// adapters'.
   void backward_weight(Context& ctx, CView dy, CView x, Accumulate accumulate,
                        const LinearPass& pass = {}) const;
   /// Absent if there is no bias, or if it is frozen.

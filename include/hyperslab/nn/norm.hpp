@@ -9,9 +9,9 @@
 
 namespace hyperslab::nn {
 
-/// Gradients of two biases, of what enters the residual stream before a norm and after it. They are
-/// the column sums of the stream's gradient, which the norm's backward pass reads and writes anyway
-/// (ops::NormGradients), so that linear layers need not read it once more.
+/// Gradients of two biases, of terms that enter the residual stream before a norm and after it.
+/// They are the column sums of the stream's gradient, which the norm's backward pass reads and
+/// writes anyway (ops::NormGradients), so that linear layers need not read it once more.
 struct StreamBiases {
   View before{};
   View after{};

@@ -18,7 +18,7 @@ class QueryKeyNorm {
   QueryKeyNorm(QkNorm kind, param::ParamStore& params, const TensorGroup& group,
                const std::string& name, const ops::HeadLayout& heads, float eps);
 
-  /// Both absent without a norm, else that of the kind.
+  /// Both absent without a norm, else the kind's is there.
   struct Slot {
     HeadNorm::Slot head;
     WidthNorm::Slot width;

@@ -11,7 +11,7 @@
 namespace hyperslab::nn {
 
 /// The ranks that share every layer (Shoeybi et al. 2019), as the layers see them. In a group of
-/// one every sum is what it is, and nothing is sent.
+/// one every sum has one term, and nothing is sent.
 ///
 /// Sequence parallelism (Korthikanti et al. 2022, section 4.2.2) cuts the residual stream by rows:
 /// of the N = B T rows of a microbatch, in order of (b, t), rank r of t holds rows
@@ -53,7 +53,7 @@ class TensorGroup {
   CView gather(Context& ctx, CView x, View full) const;
   /// Begins gather(); wait() ends it. Work that is enqueued in between runs beside it.
   [[nodiscard]] comm::Ticket start_gather(Context& ctx, CView x, View full) const;
-  /// Begins to add up what all ranks have in `partial`; wait() ends it. If rows are cut, `out` gets
+  /// Begins to add up all ranks' `partial`; wait() ends it. If rows are cut, `out` gets
   /// this rank's rows of the sum; else `out` is `partial`, and gets the whole sum.
   [[nodiscard]] comm::Ticket start_sum(Context& ctx, View partial, View out) const;
   void sum(Context& ctx, View partial, View out) const;
@@ -70,7 +70,7 @@ class TensorGroup {
   /// piece on a CPU, if rows are cut, and if a piece takes less time than the sum before it.
   [[nodiscard]] int pieces(const Context& ctx, Dim rows, Dim inner) const;
   /// True if sum_products() replaces start_sum() of a whole product: ranks write right into each
-  /// other's `out`, and `term` has enough rows, those of the whole sum.
+  /// other's `out`, and `term` has enough rows for the whole sum.
   [[nodiscard]] bool sums_at_members(CView term, CView out) const {
     return writes_at_members(term) && group_->is_shared(out);
   }
@@ -83,14 +83,14 @@ class TensorGroup {
   struct Sums {
     std::array<comm::Ticket, kMostPieces> tickets{};
   };
-  /// Adds up what all ranks' products give, while they compute. product(begin, count, to,
+  /// Adds up the results of all ranks' products, while they compute. product(begin, count, to,
   /// accumulate) enqueues rows [begin, begin + count) of this rank's product into `to`, or adds
-  /// them to it. `term` is what term() returns. `out` is complete after wait() of what is returned:
+  /// them to it. `term` comes from term(). `out` is complete after wait() of the returned ticket:
   /// it has this rank's rows of the sum if rows are cut, else the whole sum.
   ///
   /// Each rank owns one of `size()` equal parts of the rows. First it computes the rows that others
-  /// own, and sends them to their owners. Then it computes its own rows, and adds them to what the
-  /// others sent, so that no kernel is needed to add. If rows are not cut, it sends these sums to
+  /// own and sends them to their owners. Then it computes its own rows, and adds them to the
+  /// others' rows, so that no kernel is needed to add. If rows are not cut, it sends these sums to
   /// the others. It does so piece by piece: one piece travels while the next is computed.
   template <class Product>
   [[nodiscard]] Sums sum_products(Context& ctx, View term, View out, Product&& product) const {
@@ -125,7 +125,7 @@ class TensorGroup {
   }
   /// Gathers `x` into `full` beside work on its rows; only if rows are cut. work(rows, begin,
   /// count) enqueues the work on rows [begin, begin + count) of `full`, whose values are in `rows`.
-  /// It is called for each part of the rows once: first for those of this rank, which are there
+  /// It is called for each part of the rows once: first for this rank's rows, which are there
   /// already.
   template <class Work>
   void of_gathered(Context& ctx, CView x, View full, Work&& work) const {

@@ -64,7 +64,7 @@ struct AttentionSinks {
 };
 
 /// The mask and scaling of the scores; an argument of every attention op. A device refuses by name
-/// what it cannot do.
+/// the masks and scalings that it cannot do.
 struct AttentionScores {
   AttentionMask mask{};
   double scale = 0;    ///< factor of the products; 0: 1 / sqrt(Dh)
@@ -76,11 +76,11 @@ struct AttentionScores {
   AttentionSinks sinks{};
 
   AttentionScores() = default;
-  // NOLINTNEXTLINE(google-explicit-constructor): a mask alone is what most callers have
+  // NOLINTNEXTLINE(google-explicit-constructor): most callers have a mask alone
   AttentionScores(const AttentionMask& seen) : mask(seen) {}
   [[nodiscard]] double scale_of(const HeadLayout& layout) const;
 };
-/// Share of all pairs of T queries and T keys that a mask leaves; what documents hide is not known.
+/// Share of all pairs of T queries and T keys that a mask leaves; documents do not count.
 [[nodiscard]] double seen_share(const AttentionMask& mask, Dim T);
 
 /// Attention, softmax(scale q k^T) v over the keys that the mask leaves (Vaswani et al. 2017,
@@ -107,8 +107,8 @@ void attention_backward(Context& ctx, const HeadLayout& layout, const AttentionS
                         CView dout, const AttentionSaved& saved,
                         const AttentionGradients& gradients);
 
-/// The gradient of sink logits; with it the gradients of queries, keys and values are those of the
-/// ops for them, which need no more than what their forward pass kept:
+/// The gradient of sink logits; with it the gradients of queries, keys and values come from the ops
+/// for them, which need no more than the values that forward kept:
 ///   dlogits[h] = -sum over samples and queries of weights x (dout . out)
 /// dout, out: (B, T, H * Dh), of the fused or the reference path; weights: AttentionSinks::weights;
 /// dlogits: (H). The sum has one order.

@@ -27,7 +27,7 @@ void patch_tokens_backward(Context& ctx, CView dy, Accumulate accumulate, View d
 void sincos2d_table(Context& ctx, Dim grid, View table);
 
 /// Which rows of a stream this rank holds: rows [first, first + rows here) of the B T ones of a
-/// microbatch in order of (b, t), and what is pooled of every sample.
+/// microbatch in order of (b, t), and the rows pooled of every sample.
 struct PooledRows {
   Dim B = 0;
   Dim T = 0;

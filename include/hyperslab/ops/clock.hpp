@@ -11,9 +11,9 @@ namespace hyperslab::ops {
 
 inline constexpr int kClockSlots = kPhases + kMaxComponents;
 
-/// Time as the device sees it, kept in device memory: a mark charges what passed since the last
-/// mark to a slot. Slots: the phases, then the components by index. It also sums what other
-/// counters of the device grew by since the step before.
+/// Time as the device sees it, kept in device memory: a mark charges the time since the last mark
+/// to a slot. Slots: the phases, then the components by index. It also sums the growth of other
+/// counters of the device since the step before.
 struct DeviceClock {
   static constexpr int kCounters = 2;
   std::array<const std::uint64_t*, kCounters> counters{};  ///< null: none; they only grow
@@ -31,7 +31,7 @@ struct ClockReading {
 };
 
 /// Enqueues a mark by the device's nanosecond timer. slot < 0: restart, charging and counting
-/// nothing of what was before.
+/// nothing of the time before.
 void mark_clock(Context& ctx, DeviceClock* clock, int slot);
 /// Enqueues readings[step % kResultRing] = sums, and clears them; the step number is written last.
 void publish_clock(Context& ctx, DeviceClock* clock, const StepState* state,

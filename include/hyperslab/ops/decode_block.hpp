@@ -40,7 +40,7 @@ struct DecodeBlock {
   BlockWeights down;
 };
 
-/// The residual stream of one token, C wide, through a block, and memory for what lies between.
+/// The residual stream of one token, C wide, through a block, and memory for the values in between.
 struct DecodeStream {
   CView residual;
   CView delta;  ///< is added to residual; absent: nothing is, and out must not alias residual
@@ -63,7 +63,7 @@ struct DecodeStream {
 /// the ops of activations; qkv is not rotated. Returns false, and enqueues nothing, if a GPU or the
 /// operands do not suit: bf16 or f16 on a GPU of compute capability 9.0, heads 64 or 128 wide, a
 /// cache without pages, the four matrices in the same format (of elements, int8 or int4), and
-/// neither sum in the place of the other, of out or of what attention_sum adds. The kernel needs
+/// neither sum in the place of the other, of out or of attention_sum's operands. The kernel needs
 /// every multiprocessor at once: one at a time may run on a GPU, and no other program beside it
 /// that keeps multiprocessors for itself.
 [[nodiscard]] bool decode_block_forward(Context& ctx, const DecodeBlock& block,

@@ -8,12 +8,12 @@
 
 namespace hyperslab::ops {
 
-/// Adds up what waits on a GPU for the end of with_deferred_reductions, which calls it.
+/// Adds up a GPU's sums that wait for the end of with_deferred_reductions, which calls it.
 void finish_sums(Context& ctx);
 
 /// Calls `work`, the backward pass of some layers. On a GPU many ops leave the gradient of a vector
 /// (a bias, the weight of a norm) as partial sums, which one small kernel for each adds up; in here
-/// one kernel at the end does so for all of them. What `work` enqueues must not read such a
+/// one kernel at the end does so for all of them. Kernels that `work` enqueues must not read such a
 /// gradient, and `work` does not call this itself. The kernel counts under no component.
 template <class Work>
 void with_deferred_reductions(Context& ctx, Work&& work) {

@@ -62,10 +62,10 @@ inline constexpr Dim kFp8Multiple = 16;
 /// The FP8 values of x (R, C) and of its transpose, in one format and of one scaling; one of the
 /// two may be absent (no values). straight: (fp8_rows, C), whose last rows are 0; transposed: (C, R
 /// rounded up to kFp8Multiple), whose last columns are 0. With blocks the transpose has the same
-/// FP8 values, with groups those of groups along its own rows. A scale is the amax of what shares
-/// it over largest_value; an FP8 value is the value times the inverse, rounded to nearest even.
+/// FP8 values, with groups its own rows' values. A scale is the amax of its values over
+/// largest_value; an FP8 value is the value times the inverse, rounded to nearest even.
 /// Values that are not finite make all that share their scale NaN. The bits are the same on every
-/// device. With a scale a tensor `amax` may be what an earlier call found of the same x, which is
+/// device. With a scale a tensor `amax` may come from an earlier call with the same x, which is
 /// then read once; of both matrices only straight.amax is then read, or on a GPU written.
 void fp8_quantize(Context& ctx, CView x, const Fp8Matrix& straight, const Fp8Matrix& transposed,
                   Fp8Amax amax = Fp8Amax::found);

@@ -19,7 +19,7 @@ struct HeadNormSaved {
   View rstd;
 };
 /// RMSNorm of each query head and each key head of qkv by itself, in place, before rope (Henry et
-/// al. 2020 normalize so by length; this form is that of Qwen3). qkv: (B, T, packed), values stay.
+/// al. 2020 normalize so by length; this form is Qwen3's). qkv: (B, T, packed), values stay.
 /// `saved` may be absent.
 void head_norm_forward(Context& ctx, const HeadLayout& layout, const HeadNormWeights& weights,
                        View qkv, const HeadNormSaved& saved);
@@ -30,7 +30,7 @@ struct HeadNormGradients {
   View key{};
   Accumulate accumulate = Accumulate::no;
 };
-/// dqkv: (B, T, packed), gradients of the normalized heads become those of the heads before.
+/// dqkv: (B, T, packed), gradients of the normalized heads become gradients of the heads before.
 void head_norm_backward(Context& ctx, const HeadLayout& layout, const HeadNormWeights& weights,
                         const HeadNormSaved& saved, View dqkv, const HeadNormGradients& gradients);
 

@@ -26,8 +26,8 @@ struct LossRows {
   VocabularyShard shard;
   CView targets;
   View scores = {};
-  /// z: z log(Z)^2, for Z the sum of the exponentials of a counted row's logits, is added to what
-  /// the gradient is of (Chowdhery et al. 2022, section 5); 0: it is not.
+  /// z: z log(Z)^2, for Z the sum of the exponentials of a counted row's logits, is added to the
+  /// sum that the gradient is of (Chowdhery et al. 2022, section 5); 0: it is not.
   float z_loss = 0;
 };
 
@@ -56,8 +56,8 @@ void softmax_statistics(Context& ctx, CView logits, const VocabularyShard& shard
                         View statistics);
 
 /// The loss and, with a gradient, dlogits in place from the statistics of all ranks. gathered:
-/// (ranks, N, kRowStatisticCount) f32 (f64 for f64) in the order of the ranks, which is that of
-/// their tokens. The rest is as in softmax_cross_entropy. Every rank adds the whole loss to its
+/// (ranks, N, kRowStatisticCount) f32 (f64 for f64) in the order of the ranks, which is their
+/// tokens' order. The rest is as in softmax_cross_entropy. Every rank adds the whole loss to its
 /// sums, so all but one rank of the group pass scratch memory for them.
 void vocabulary_cross_entropy(Context& ctx, const LossRows& rows, CView gathered,
                               const StepState* state, WithGradient gradient, View sums);

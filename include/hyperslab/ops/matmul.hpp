@@ -12,7 +12,7 @@ enum class Trans : std::uint8_t { no, yes };
 /// bf16 beside activations in bf16: an op then sums in f32 and rounds once.
 enum class Accumulate : std::uint8_t { no, yes };
 
-/// True if products of bf16 on CPU ranks are those of the processor, AVX512_BF16 or AMX: exact
+/// True if products of bf16 on CPU ranks are the processor's, AVX512_BF16 or AMX: exact
 /// products of two, added in f32 to nearest even, denormals taken for zero. If not, f32 copies are
 /// multiplied.
 [[nodiscard]] bool cpu_multiplies_bf16();
@@ -38,14 +38,14 @@ using CColumns = BasicColumns<CView>;
 
 /// c = scale * op(a) op(b), or c += with `accumulate`, on columns of wider matrices. op(a): (M, K),
 /// op(b): (K, N), c: (M, N). a and b have one dtype, c has it or is f32 (f64 for f64). No operand
-/// may alias c. For products that are one of several side by side, such as those of an adapter.
+/// may alias c. For products that are one of several side by side, such as an adapter's.
 void matmul_columns(Context& ctx, const CColumns& a, const CColumns& b, float scale,
                     Accumulate accumulate, const Columns& c);
 
 /// y = x weight^T + bias. x: (..., K); weight: (M, K); bias: (M) or absent; y: (..., M).
 void linear_forward(Context& ctx, CView x, CView weight, CView bias, View y);
 
-/// y += x weight^T + bias, as linear_forward(): what y holds is added before the sum is rounded.
+/// y += x weight^T + bias, as linear_forward(): y's values are added before the sum is rounded.
 void linear_forward_add(Context& ctx, CView x, CView weight, CView bias, View y);
 
 /// pre = x weight^T + bias, y = act(pre), in one kernel if the backend can: on a GPU gelu_tanh of
@@ -76,8 +76,8 @@ struct ActivationGradients {
 };
 /// dpre = (dy weight) * act'(pre): the input gradient of the linear layer that follows an
 /// activation, taken through the activation. dy: (..., M); weight: (M, K); pre: (..., K). dpre may
-/// alias pre; if it does not, a GPU fuses what linear_activation_forward fuses, also when
-/// deterministic. Hopper GPUs fuse every activation without a gate, and in place.
+/// alias pre; if it does not, a GPU fuses the activations that linear_activation_forward fuses,
+/// also when deterministic. Hopper GPUs fuse every activation without a gate, and in place.
 void linear_activation_backward_input(Context& ctx, CView dy, CView weight, CView pre,
                                       Activation activation, const ActivationGradients& gradients);
 

@@ -46,8 +46,8 @@ struct ProductScales {
 /// N); one dtype. c may not alias another operand. On a GPU d is aligned as c is.
 void matmul_add(Context& ctx, const ProductScales& scales, CView a, CView b, CView d, View c);
 
-/// The scratch memory of orthogonalize; flat, of the dtype in which it multiplies: that of its
-/// matrices, or bf16.
+/// The scratch memory of orthogonalize; flat, of the dtype in which it multiplies: its matrices'
+/// dtype, or bf16.
 struct OrthogonalizeSpace {
   View x;           ///< (B M N); may be the memory of the matrices if that is the dtype
   View other;       ///< (B M N)

@@ -29,8 +29,8 @@ struct NormResults {
 ///   y   = sum                                   none; weight, bias, mean and rstd are absent
 /// residual, delta, sum, y: (..., C); sum may alias residual or delta. weight: (C); bias: (C) or
 /// absent. mean, rstd: (...) in f32 (f64 for f64), kept for backward; mean is absent for rmsnorm.
-/// Statistics are summed in f32 or better; eps is inside the root. Statistics and y are those of
-/// `sum` as it is stored: the norm of the kept sum, without delta, gives the same bits again (on a
+/// Statistics are summed in f32 or better; eps is inside the root. Statistics and y come from `sum`
+/// as it is stored: the norm of the kept sum, without delta, gives the same bits again (on a
 /// GPU if the operands of both calls are aligned to 16 bytes, or of both are not).
 void add_norm_forward(Context& ctx, NormKind kind, const NormOperands& operands,
                       const NormResults& results);

@@ -37,7 +37,7 @@ struct AdamWConstants {
 ///   decay * master)
 /// All scalars come from `state`; if state->skip is 1 nothing changes. exp_avg, exp_avg_sq: as
 /// master, or both bf16 beside f32: then m and v are rounded stochastically when they are stored,
-/// for what is far smaller than a moment would be lost by rounding to nearest.
+/// for terms far smaller than a moment would be lost by rounding to nearest.
 void adamw(Context& ctx, const AdamWConstants& constants, const StepState* state,
            const UpdateOperands& operands, View exp_avg, View exp_avg_sq);
 

@@ -91,16 +91,16 @@ void quantize(Context& ctx, CView weight, const QuantizedMatrix& out);
 /// device. The scale of nf4 is the product code * block scale, rounded to f32 first.
 void dequantize(Context& ctx, const CQuantizedMatrix& weight, View out);
 
-/// out = dequantize(quantize(weight)) without the codes: what training with fake quantization
-/// computes with (Jacob et al. 2018). weight and out: (M, K), may be the same memory.
+/// out = dequantize(quantize(weight)) without the codes: the values that training with fake
+/// quantization computes with (Jacob et al. 2018). weight and out: (M, K), may be the same memory.
 void fake_quantize(Context& ctx, WeightFormat format, Dim group, CView weight, View out);
 
 /// scales (M) f32: of the rows of weight (M, K), as quantize to int8 finds them. Ranks that hold
 /// parts of a row find its scale as the largest of theirs; the bits as i32 are ordered as the
 /// scales are, with infinity and NaN above all numbers.
 void int8_row_scales(Context& ctx, CView weight, View scales);
-/// quantize to int8 with the scales that `out` has: the codes of a part of a row are those of the
-/// whole row if the scale is.
+/// quantize to int8 with the scales that `out` has: the codes of a part of a row equal the whole
+/// row's if the scales do.
 void quantize_scaled(Context& ctx, CView weight, const QuantizedMatrix& out);
 /// fake_quantize to int8 with given scales (M) f32.
 void fake_quantize_scaled(Context& ctx, CView weight, CView scales, View out);
@@ -115,7 +115,7 @@ enum class ActivationFormat : std::uint8_t {
 inline constexpr Dim kMostExactK = 133'144;
 
 /// y = x weight^T + bias. x: (..., K), y: (..., M), bias (M) or absent, of one dtype.
-/// With ActivationFormat::none sums are those of the widened weights, in f32. With dynamic_int8
+/// With ActivationFormat::none sums are over the widened weights, in f32. With dynamic_int8
 /// the sum over K is exact in i32, then y = sum * row_scale * weight_scale + bias in f32, in this
 /// order, rounded once: the same bits on every device for the same x. Each of these operations is
 /// rounded to f32 (no product and sum are merged), then the result to the dtype of y; x and bias

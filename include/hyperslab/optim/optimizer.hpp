@@ -12,8 +12,8 @@
 
 namespace hyperslab::optim {
 
-/// The groups whose ranks hold other parts of this rank's tensors, for what is updated as a whole;
-/// null: no other rank does.
+/// The groups whose ranks hold other parts of this rank's tensors, for tensors that are updated as
+/// a whole; null: no other rank does.
 struct UpdateGroups {
   comm::Communicator* data = nullptr;
   comm::Communicator* tensor = nullptr;
@@ -49,8 +49,8 @@ class Optimizer {
   void restart_average(Context& ctx, const param::ElementRange& range) const;
   /// Exchanges masters and average of a range, and sets the values that follow from the masters.
   void exchange_average(Context& ctx, const param::ElementRange& range) const;
-  /// Once a step, before the ranges: updates what cannot be updated range by range, of it what this
-  /// rank's ranges have. Collective over the groups of make_optimizer. Enqueues on ctx.
+  /// Once a step, before the ranges: updates the parts in this rank's ranges of tensors that cannot
+  /// be updated range by range. Collective over the groups of make_optimizer. Enqueues on ctx.
   virtual void update_whole(Context& /*ctx*/, const ops::StepState* /*state*/,
                             const param::StateView& /*gradients*/) const {}
   /// Updates masters and values of the elements of `range` from `gradients`, by the scalars in
@@ -116,7 +116,7 @@ class Optimizer {
 [[nodiscard]] bool decays(const OptimizerConfig& config, param::Role role);
 
 /// The weight decay of a parameter. Updates multiply it by the parameter's learning rate, so it is
-/// divided by the factor of that: what a step takes of a weight is one share for all.
+/// divided by that rate's factor: a step takes the same share of every weight.
 [[nodiscard]] float weight_decay_of(const OptimizerConfig& config, const param::Param& param);
 
 }  // namespace hyperslab::optim

@@ -12,7 +12,7 @@ namespace hyperslab::param {
 /// maximal update parametrization (Yang et al. 2022, "Tensor Programs V", table 8, for Adam). As
 /// default constructed, the standard one, in which every factor is 1.
 struct Parametrization {
-  double width_ratio = 1;   ///< width over that of the model on which rates are tuned, m
+  double width_ratio = 1;   ///< width over the width at which rates are tuned, m
   Dim base_head_width = 0;  ///< head width of that model; 0: the same as here
 
   /// The factor of the standard deviation of initial values. Inputs of the blocks' matrices alone

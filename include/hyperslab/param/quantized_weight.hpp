@@ -29,8 +29,8 @@ struct QuantizedWeight {
   View dequantized = {};             ///< in the compute dtype; absent in a forward-only run
 
   bool rounds = true;  ///< false: fake quantization leaves the values as they are
-  /// The ranks that hold the other parts of the rows, for int8 whose scales are those of whole
-  /// rows. Else null.
+  /// The ranks that hold the other parts of the rows, for int8 whose scales belong to whole rows.
+  /// Else null.
   comm::Communicator* row_ranks = nullptr;
 
   /// Enqueues the write of `dequantized`. Collective over row_ranks if trained values are rounded.
@@ -39,7 +39,7 @@ struct QuantizedWeight {
   /// 16 MiB of f32 values, but at least one row, and whole blocks of nf4 scales.
   void for_rounded_rows(const std::function<void(Dim, Dim)>& body) const;
   /// Rounds frozen values, f32, to rows of `matrix` from `first` on, as for_rounded_rows gives
-  /// them: for each member the rows of rounded_part, then those of its padding.
+  /// them: for each member the rows of rounded_part, then its padding's.
   void round(Context& ctx, CView values, Dim first) const;
   /// The part of a member that rows [first, first + count) hold, beginning at row `at` of them.
   struct MemberRows {
@@ -51,7 +51,7 @@ struct QuantizedWeight {
   /// The part of a member that `round` reads: this rank's part, or all columns of its rows if their
   /// scales depend on them. So it needs no other rank, which may have failed to read its part.
   [[nodiscard]] Hyperslab rounded_part(const Param& member) const;
-  /// Shape of what `round` reads in all.
+  /// Shape of all values that `round` reads.
   [[nodiscard]] Shape rounded_shape() const;
   /// True if products take the quantized values and not `dequantized`.
   [[nodiscard]] bool multiplies_codes() const {

@@ -61,8 +61,8 @@ struct QuantizationSpec {
   friend bool operator==(const QuantizationSpec&, const QuantizationSpec&) = default;
 };
 
-/// The formats in which matrices (Role::matrix) are stored and multiplied, if not that of their
-/// values.
+/// The formats in which matrices (Role::matrix) are stored and multiplied, if not their values'
+/// format.
 struct MatrixStorage {
   std::optional<QuantizationSpec> frozen = std::nullopt;   ///< format of frozen matrices
   std::optional<QuantizationSpec> trained = std::nullopt;  ///< fake quantization of trained ones

@@ -53,7 +53,7 @@ class FusedParam {
   /// The operand of layers: the members' values as one view, whose first dimension is the sum of
   /// theirs, padding included; dequantized where they are quantized.
   [[nodiscard]] CView value() const;
-  /// Null if the values are what layers compute with.
+  /// Null if layers compute with the values.
   [[nodiscard]] const QuantizedWeight* quantized() const { return quantized_; }
   /// Absent if the parameter is frozen.
   [[nodiscard]] View gradient() const;
@@ -117,7 +117,7 @@ struct StateView {
 struct HolderRanks {
   int data = 0;  ///< rank and size of the data group
   int data_size = 1;
-  bool first_of_tensor = true;    ///< owns what every rank of the tensor group holds
+  bool first_of_tensor = true;    ///< owns elements that all tensor ranks hold
   bool first_of_pipeline = true;  ///< owns a tied table
 };
 
@@ -125,7 +125,7 @@ struct HolderRanks {
 /// masters, values, gradients and optimizer state share.
 ///
 /// Every bucket is split into equal shards, one for each data rank. A rank's shards, one after the
-/// other, are its shard space: what belongs to the flat element `bucket.begin + rank * size / ranks
+/// other, are its shard space: the state of the flat element `bucket.begin + rank * size / ranks
 /// + i` lies there at `bucket.begin / ranks + i`.
 class ParamGroup {
  public:
@@ -198,12 +198,12 @@ class ParamStore {
   /// stay apart. Bucket sizes are multiples of data ranks x 128 bytes.
   void lay_out(std::size_t bucket_bytes);
 
-  /// Takes memory for quantized matrices and, with `dequantizes`, a ring of two buffers for what
-  /// they and those with fake quantization are dequantized to; each holds the matrices of one unit.
-  /// Without it products read the quantized values.
+  /// Takes memory for quantized matrices and, with `dequantizes`, a ring of two buffers for the
+  /// dequantized values of these and of matrices with fake quantization; each holds the matrices of
+  /// one unit. Without it products read the quantized values.
   void take_quantized(Arena& arena, DType compute, bool dequantizes);
-  /// Asks for memory beside the parameters, for what layers derive from them; the view is absent
-  /// until take_reserved, and in a forward-only run.
+  /// Asks for memory beside the parameters, for values that layers derive from them; the view is
+  /// absent until take_reserved, and in a forward-only run.
   [[nodiscard]] const View* reserve(const std::string& label, std::size_t bytes);
   void take_reserved(Arena& arena);
   /// Asks other data ranks for FP8 values of a matrix, not values; null if it is frozen.

@@ -32,7 +32,7 @@ class Worker {
   virtual void forward(int chunk, int slot, int microbatch) = 0;
   /// Both parts of the backward pass.
   virtual void backward(int chunk, int slot, int microbatch) = 0;
-  /// The first part, which ends with input_gradient; what the second one needs stays in the slot.
+  /// The first part, which ends with input_gradient; the second one's operands stay in the slot.
   virtual void backward_input(int chunk, int slot, int microbatch) = 0;
   virtual void backward_weight(int chunk, int slot, int microbatch) = 0;
 

@@ -46,10 +46,10 @@ struct Action {
 /// A schedule as data. The model is cut into stages * virtual_stages global stages; chunk c of rank
 /// r is global stage c * stages + r.
 ///
-/// A slot of a chunk holds what one microbatch needs there, from the moment its activation receive
+/// A slot of a chunk holds one microbatch's memory there, from the moment its activation receive
 /// is posted (global stage 0: from its forward) to the end of its last backward part (forward_only:
 /// of its forward). A receive of an activation is never posted before its slot is free in this
-/// sense; what the slot's last microbatch sends may still be in progress then, see Worker in
+/// sense; the last microbatch's send may still be in progress then, see Worker in
 /// executor.hpp.
 struct Program {
   Schedule schedule = Schedule::gpipe;
@@ -75,7 +75,7 @@ struct Program {
 ///   gpipe         m slots,
 ///   1f1b          min(m, p - s),
 ///   interleaved   no more than the in-flight microbatches of its schedule, counted per chunk,
-///   zero_bubble   at most min(m, p) on every rank (what rank 0 of 1f1b needs), counted until the
+///   zero_bubble   at most min(m, p) on every rank (as rank 0 of 1f1b), counted until the
 ///                 weight gradient is done,
 ///   forward_only  min(m, 2) per chunk.
 /// A simulation with unit costs (forward 1, backward 2; zero_bubble: 1 each) decides between which

@@ -25,7 +25,7 @@ struct Interval {
 
 /// A program run in virtual time. Every rank computes in the order of its program; its exchanges
 /// run strictly in order on one queue beside it, each after the computations before it; an exchange
-/// completes when every peer has started the matching one. A computation waits only for what it
+/// completes when every peer has started the matching one. A computation waits only for its
 /// receives, and a forward for the sends of the microbatch that had its slot before.
 struct Simulation {
   double seconds = 0;

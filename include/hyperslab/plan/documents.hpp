@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What data.documents: masked leaves of attention.
+// Keys that tokens see within their documents, and a plan's attention without the hidden ones.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ struct DocumentKeys {
 /// Documents are not known if the data cannot be read, or if packing it would take long.
 [[nodiscard]] DocumentKeys count_document_keys(const train::Config& config);
 
-/// Takes what documents hide off the fused attention of the plan's listed steps, and sets
+/// Takes the pairs that documents hide off the fused attention of the plan's listed steps, and sets
 /// Plan::hidden_flops, which needs at least one. Reference attention computes all of it.
 void leave_out_documents(Plan& plan, const train::Config& config, const KeyShares& shares);
 

@@ -10,7 +10,7 @@ namespace hyperslab::plan {
 [[nodiscard]] double squared_distance(std::span<const double> a, std::span<const double> b);
 
 /// A value between and beyond points where it is known: a plane through all of them in the first
-/// two coordinates, by ridge regression, and what the points differ from it by, which fades with
+/// two coordinates, by ridge regression, and the points' differences from it, which fade with
 /// their distance (kriging with an exponential covariance; Krige 1951, Cressie 1993, ch. 3). The
 /// constants were chosen by leaving each row of inputs/machines/h200.json out and pricing it by the
 /// others.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What was measured of a machine, for predicting the time of a step.
+// Measurements of a machine, for predicting the time of a step.
 #pragma once
 
 #include <map>
@@ -57,7 +57,7 @@ struct MachineFile {
 [[nodiscard]] MachineFile read_machine_file(const std::string& path);
 /// The text that read_machine_file() reads: a row a line.
 [[nodiscard]] std::string to_text(const MachineFile& machine);
-/// Adds rows; those of the same op and size, or the same collective, are replaced.
+/// Adds rows; rows of the same op and size, or the same collective, are replaced.
 void merge(MachineFile& into, const MachineFile& measured);
 
 }  // namespace hyperslab::plan

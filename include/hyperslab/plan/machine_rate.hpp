@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What matrix products can reach on the machine: what utilization is measured against.
+// The rate of matrix products against which utilization is stated.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace hyperslab::plan {
 
-/// A matrix product of n x n x n, for what cores or a GPU can reach at best.
+/// A matrix product of n x n x n, for the best rate that cores or a GPU can reach.
 class MatmulProbe {
  public:
   /// Multiplies once: touches the memory, starts threads, chooses an algorithm.
@@ -46,8 +46,8 @@ struct MachineRate {
 [[nodiscard]] MachineRate measured_rate(comm::World& world, const Context& run, Precision precision,
                                         Dim smallest = 1024);
 
-/// The rate that utilization is stated against: on a GPU of the table its peak, on a CPU what
-/// HYPERSLAB_MATRIX_GFLOPS says of every rank, otherwise the measured one. Collective over the
+/// The rate that utilization is stated against: on a GPU of the table its peak, on a CPU the rate
+/// that HYPERSLAB_MATRIX_GFLOPS gives every rank, otherwise the measured one. Collective over the
 /// world.
 [[nodiscard]] MachineRate machine_rate(comm::World& world, const Context& ctx, Precision precision);
 

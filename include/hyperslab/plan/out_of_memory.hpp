@@ -11,9 +11,9 @@
 
 namespace hyperslab::plan {
 
-/// A function that is true if the rules of what combines allow a changed configuration. The deck's
-/// rules are above this module: whoever read the deck hands them down. Absent: nothing is known to
-/// be allowed.
+/// A function that is true if the deck's rules allow a changed configuration. These rules are above
+/// this module: whoever read the deck hands them down. Absent: nothing is known to be
+/// allowed.
 using IsLegal = std::function<bool(const train::Config&)>;
 
 /// A change of one deck key, and the memory of the rank with it.
@@ -37,8 +37,8 @@ struct MemorySaving {
                                         const IsLegal& is_legal);
 
 /// A trainer on options.device with arenas of exactly the planned sizes. If memory runs out, or the
-/// host's would by comm::memory_limit(), the error says what was asked for, what was free, and what
-/// would help.
+/// host's would by comm::memory_limit(), the error names the bytes asked for, the bytes free, and
+/// ways to save memory.
 [[nodiscard]] std::unique_ptr<train::Trainer> make_trainer(const train::Config& config,
                                                            const mesh::Mesh& mesh,
                                                            const train::TrainerOptions& options,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a rank will hold, compute and send: a step on `meta`.
+// Memory, work and traffic of one rank, from a step on `meta`.
 #pragma once
 
 #include <map>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long a planned step will take on a machine, and how often to save.
+// Predictions of a planned step's time on a machine, and of how often to save.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace hyperslab::plan {
 
-/// A step on a machine, and what follows from its time.
+/// A step on a machine, and the figures that follow from its time.
 struct PredictedStep {
   SimulatedStep step;
   double tokens = 0;       ///< tokens of a step, all ranks
@@ -24,7 +24,7 @@ struct PredictedStep {
   }
 };
 
-/// `plans`: of each pipeline rank, with two listed steps, without what `documents` leave out.
+/// `plans`: of each pipeline rank, with two listed steps, `documents` leave out pairs.
 [[nodiscard]] PredictedStep predict(const train::Config& config, const std::vector<Plan>& plans,
                                     const MachineFile& machine, bool training,
                                     const KeyShares& documents = {});

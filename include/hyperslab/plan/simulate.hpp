@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The time of a step that was not run: what the ranks of one pipeline enqueue, on a machine's
+// The time of a step that was not run: the operations of one pipeline's ranks, on a machine's
 // prices.
 #pragma once
 
@@ -19,7 +19,7 @@ namespace hyperslab::plan {
 /// where it waits for the others) add up to the step.
 struct SimulatedRank {
   double step = 0;
-  double compute = 0;                              ///< with what communication beside it costs
+  double compute = 0;                              ///< with the cost of communication beside it
   std::array<double, kPhases> compute_by_phase{};  ///< `compute` of each phase
   std::map<std::string, double> exposed;           ///< waiting, by group
   std::map<std::string, double> communication;     ///< in progress, by group
@@ -30,12 +30,12 @@ struct SimulatedStep {
   std::vector<SimulatedRank> ranks;  ///< by pipeline coordinate
 };
 
-/// Simulates two steps in a row and returns the second, so that what one step leaves to the next,
-/// such as gathered parameters, counts. `steps[p][s]`: what pipeline rank p enqueues in step s. The
-/// ranks along the other axes do the same at the same time. A rank's compute stream does one thing
-/// after the other, each group's collectives run in order on a stream of their own; a wait holds
-/// the compute stream until the collective has ended; a message starts when both ends have called.
-/// While a collective runs, computation beside it is slower by Prices::overlap_cost.
+/// Simulates two steps in a row and returns the second, so that work that one step leaves to the
+/// next, such as gathered parameters, counts. `steps[p][s]`: pipeline rank p's operations in step
+/// s. The ranks along the other axes do the same at the same time. A rank's compute stream does one
+/// thing after the other, each group's collectives run in order on a stream of their own; a wait
+/// holds the compute stream until the collective has ended; a message starts when both ends have
+/// called. While a collective runs, computation beside it is slower by Prices::overlap_cost.
 /// `slowdown`: of each pipeline rank, how many times as long its ops take; none: 1.
 /// Throws an internal Error if ranks wait for each other for ever.
 [[nodiscard]] SimulatedStep simulate(const std::vector<std::vector<OperationList>>& steps,

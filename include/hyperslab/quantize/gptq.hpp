@@ -27,10 +27,10 @@ class ErrorModel {
   std::vector<bool> dead_;
 };
 
-/// Rounds weight (M, K), f32 on the CPU, to `out`, column by column from the left: what a column's
-/// rounding adds to the layer's outputs is made up for, as far as the inputs allow, by the columns
-/// that are not rounded yet (GPTQ, algorithm 1). A group's scale is found when its first column
-/// comes. `weight` is used up. int8 and int4.
+/// Rounds weight (M, K), f32 on the CPU, to `out`, column by column from the left: the error of a
+/// column's rounding in the layer's outputs is made up for, as far as the inputs allow, by the
+/// columns that are not rounded yet (GPTQ, algorithm 1). A group's scale is found when its first
+/// column comes. `weight` is used up. int8 and int4.
 void round_compensating(const ErrorModel& errors, View weight, const ops::QuantizedMatrix& out);
 
 }  // namespace hyperslab::quantize

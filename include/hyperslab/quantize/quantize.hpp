@@ -59,9 +59,9 @@ struct Rounding {
 /// True if `tensor` of a checkpoint is a matrix of a block.
 [[nodiscard]] bool is_matrix(const std::string& tensor);
 
-/// Writes a checkpoint in `output` that holds what is rounded as `tensor`.codes and `tensor`.scales
-/// (see ops::BasicQuantizedMatrix) and every other parameter as it is. `meta`: of the new
-/// checkpoint. One rank.
+/// Writes a checkpoint in `output` that holds rounded matrices as `tensor`.codes and
+/// `tensor`.scales (see ops::BasicQuantizedMatrix) and every other parameter as it is. `meta`: of
+/// the new checkpoint. One rank.
 Sizes write_quantized(const io::CheckpointReader& reader, const io::CheckpointMeta& meta,
                       const Rounding& rounding, const std::string& output);
 

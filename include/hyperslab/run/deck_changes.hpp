@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What differs between two resolved decks.
+// Differences between two resolved decks.
 #pragma once
 
 #include <string>
@@ -23,7 +23,7 @@ struct DeckChange {
 /// "optimizer.lr 0.003 -> 0.01, ..." of the changes that change the training, or of the others.
 [[nodiscard]] std::string listed(const std::vector<DeckChange>& changes, bool changes_training);
 
-/// Logs what differs, after the words `what`: as a warning if it changes the training.
+/// Logs the keys that differ, after the words `what`: as a warning if it changes the training.
 void report_deck_changes(const std::string& was, const std::string& is, const std::string& what);
 
 }  // namespace hyperslab::run

@@ -12,8 +12,8 @@ namespace hyperslab::run {
 /// Holds `<directory>/lock`, by flock: the system lets go of it however the process ends, so there
 /// is no stale lock. The file says who holds it: "process 123 on host n1 (job 77) since ...", and
 /// is empty if no one does or did until a clean end. If the file system has no flock, this
-/// warns and holds nothing; if flock does not reach other hosts, what another host's process
-/// left in the file is reported as a warning.
+/// warns and holds nothing; if flock does not reach other hosts, another host's entry in the file
+/// is reported as a warning.
 class RunLock {
  public:
   /// Makes the directory if it is not there. `key`: of the deck, that chooses it. Throws
@@ -26,7 +26,7 @@ class RunLock {
   RunLock(RunLock&&) = delete;
   RunLock& operator=(RunLock&&) = delete;
 
-  /// The start went well: what it made stays.
+  /// The start went well: its files stay.
   void keep() { kept_ = true; }
   /// False if the file system has no flock.
   [[nodiscard]] bool is_held() const { return held_; }
@@ -59,8 +59,8 @@ class RunLock {
 /// synced, renamed and removed. `label` tells the files of processes on several hosts apart.
 void probe_directory(const std::string& directory, const std::string& label = "");
 
-/// Removes what killed starts left in a directory that this process holds: files of
-/// probe_directory().
+/// Removes files of probe_directory() that killed starts left in a directory that this process
+/// holds.
 void remove_stale_probes(const std::string& directory);
 
 }  // namespace hyperslab::run

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a model answers to a request, in pieces.
+// A model's answer to a request, in pieces.
 #pragma once
 
 #include <cstdint>

@@ -59,7 +59,7 @@ struct CompletionRequest {
 };
 
 /// Limits of one request: choices; and tokens of all choices, prompts included, each as often as
-/// the answer names tokens for it (1 + logprobs), which bounds what an answer takes.
+/// the answer names tokens for it (1 + logprobs), which bounds an answer's memory.
 inline constexpr std::int64_t kMostChoices = 1024;
 inline constexpr std::int64_t kMostRequestTokens = 1 << 20;
 /// Likeliest tokens that a request may ask for.
@@ -67,7 +67,7 @@ inline constexpr std::int64_t kMostLogprobs = 20;
 inline constexpr std::size_t kMostStops = 16;
 inline constexpr std::size_t kMostStopBytes = 1024;
 
-/// An object of JSON. Throws RequestError(400) for what is none, or is nested too deeply.
+/// An object of JSON. Throws RequestError(400) for text that is none, or is nested too deeply.
 [[nodiscard]] nlohmann::json parse_object(std::string_view body);
 
 /// Rules for reading the texts of a request.

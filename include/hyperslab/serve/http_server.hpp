@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// HTTP/1.1 on Boost.Beast; what requests mean is the handler's.
+// HTTP/1.1 on Boost.Beast; the handler gives requests their meaning.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,7 @@ struct HttpLimits {
 
 struct HttpRequest {
   std::string method;
-  std::string path;  ///< without what follows a '?'
+  std::string path;  ///< without a '?' and the text after it
   // Fields of the header, each of which came once at most; empty: it did not come.
   std::string content_type;
   std::string authorization;
@@ -66,8 +66,8 @@ class HttpReply {
 /// One thread serves all connections. Requests of a connection are answered one after the other.
 class HttpServer {
  public:
-  /// Called on the server's thread; returns at once, and answers now or later. What it throws
-  /// becomes status 500.
+  /// Called on the server's thread; returns at once, and answers now or later. An error that it
+  /// throws becomes status 500.
   using Handler = std::function<void(HttpRequest request, std::shared_ptr<HttpReply> reply)>;
   /// Makes the server's own answer to a request that never reached the handler.
   using Refusal = std::function<HttpResponse(int status, const std::string& text)>;

@@ -35,10 +35,10 @@ class ModelQueue {
   enum class Pushed : std::uint8_t { taken, full, closed };
   /// Any thread. Work that is not taken is left alone.
   Pushed push(Work work);
-  /// The model's thread: begins what comes as soon as there is room for it, in order, and steps on,
-  /// until the queue is closed; then refuses what waits and finishes what is in progress.
+  /// The model's thread: begins requests as soon as there is room for them, in order, and steps on,
+  /// until the queue is closed; then refuses waiting ones and finishes those in progress.
   void run(const Model& model);
-  /// Any thread: what is in progress is finished, nothing else begins.
+  /// Any thread: requests in progress are finished, no other begins.
   void close();
 
  private:

@@ -19,11 +19,11 @@ struct ServeOptions {
   HttpLimits limits;
 };
 
-/// Answers requests over HTTP until SIGINT, SIGTERM or SIGUSR1 (which mpirun hands on): then what
-/// runs is finished, what waits is refused (503). The calling thread runs the model, another one
-/// the connections. Says on stderr where it listens. `generator` leads its ranks, which the caller
-/// lets go afterwards. Throws as HttpServer does, and Error(device) if a pass failed on one of
-/// several ranks.
+/// Answers requests over HTTP until SIGINT, SIGTERM or SIGUSR1 (which mpirun hands on): then
+/// running ones are finished, waiting ones refused (503). The calling thread runs the model,
+/// another one the connections. Says on stderr where it listens. `generator` leads its ranks, which
+/// the caller lets go afterwards. Throws as HttpServer does, and Error(device) if a pass failed on
+/// one of several ranks.
 void serve(const ServeOptions& options, const ServedModel& model, generate::Generator& generator);
 
 }  // namespace hyperslab::serve

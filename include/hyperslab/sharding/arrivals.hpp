@@ -15,7 +15,7 @@ namespace hyperslab::sharding {
 /// has seen a step's most points and waits.
 class Arrivals {
  public:
-  /// Index of a point among those of a step.
+  /// Index of a point among a step's points.
   using Point = std::size_t;
 
   /// This member has arrived at a point of `group`, where it will wait for others; collective. If

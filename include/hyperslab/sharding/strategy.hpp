@@ -20,9 +20,8 @@ struct GradientGroups {
 };
 
 /// Which part of masters, optimizer state and gradients each rank of a data group keeps, and how
-/// updated values reach the others: ZeRO (Rajbhandari et al. 2020). The step reports to a strategy
-/// what happens; the strategy owns the memory of masters and gradients, the reductions and the
-/// gathers.
+/// updated values reach the others: ZeRO (Rajbhandari et al. 2020). The step drives a strategy,
+/// which owns the memory of masters and gradients, the reductions and the gathers.
 ///
 ///   Replicated        zero 0: every rank keeps and updates everything
 ///   ShardedState      zero 1: masters and optimizer state are sharded
@@ -61,7 +60,7 @@ class ShardStrategy {
 
   /// Before the first pass of a step.
   virtual void begin_step();
-  /// Before forward of `unit` is enqueued on ctx: its values are those of the last update.
+  /// Before forward of `unit` is enqueued on ctx: its values come from the last update.
   void before_forward(Context& ctx, int unit);
   /// True if before_forward may have to wait; if not, it need not be called for each unit.
   [[nodiscard]] bool waits_before_forward() const { return overlaps_updates_ || gathers(); }
@@ -70,7 +69,7 @@ class ShardStrategy {
   /// Before anything enqueued on ctx writes gradients of `unit` in a microbatch.
   virtual void before_backward(Context& /*ctx*/, int /*unit*/, int /*microbatch*/) {}
   /// Backward of `unit` (and of all later ones of its chunk) is enqueued, in the order in which
-  /// units end; `last`: in the last microbatch. Starts what became ready.
+  /// units end; `last`: in the last microbatch. Starts the reductions that became ready.
   void gradients_ready(Context& ctx, int unit, int microbatch, bool last);
   /// True if gradients_ready with these arguments would start something.
   [[nodiscard]] bool closes(int unit, bool last) const;
@@ -99,7 +98,7 @@ class ShardStrategy {
   void update_ends(std::size_t index, Event end);
   /// Makes work that is enqueued on ctx after this call see all updates of this rank.
   void wait_for_updates(Context& ctx);
-  /// Waits for all updates and for what after_update() started; collective over the data group.
+  /// Waits for all updates and after_update()'s work; collective over the data group.
   void wait_all(Context& ctx);
   /// wait_all(), and brings the values that no forward pass of training reads, as other ranks have
   /// sent their FP8 values alone. Collective over the data group.

@@ -34,8 +34,8 @@ struct Result {
 /// equals the first is the answer. Of a completion acc: the share whose every token is the
 /// likeliest; perplexity: exp of minus the mean log-probability of the endings.
 ///
-/// The standard error is s / sqrt(n) of the sample's standard deviation s (with n - 1); that of
-/// perplexity is perplexity times that of the mean log-probability (the delta method; the harness
+/// The standard error is s / sqrt(n) of the sample's standard deviation s (with n - 1); for
+/// perplexity it is perplexity times the mean log-probability's (the delta method; the harness
 /// draws bootstrap samples). Throws Error(numerics) that names the line whose log-probability is no
 /// finite number.
 [[nodiscard]] Result figures(const Task& task, std::span<const Request> requests,

@@ -23,16 +23,16 @@ struct Request {
 };
 
 /// White space at the end of a context goes to the ending, as lm-evaluation-harness does: a token
-/// usually begins with the space before a word. White space is what Python's str.rstrip removes.
+/// usually begins with the space before a word. White space is as for Python's str.rstrip.
 [[nodiscard]] std::pair<std::string, std::string> move_spaces(std::string context,
                                                               std::string ending);
 
-/// The tokens of the context alone, and those of the ending: of the n tokens of the context, the
+/// The tokens of the context alone, and the ending's: of the n tokens of the context, the
 /// tokens of context + delimiter + ending from the n-th on, as lm-evaluation-harness takes them
-/// (_encode_pair). Where a token spans the border, the ending has no more than what remains, which
-/// may be nothing. The vocabulary's text_template().before stands at the front; before an empty
-/// context without one, the end of text. At most `context_tokens` positions are kept, from the end.
-/// Throws Error(data) if the ending has more than context_tokens tokens.
+/// (_encode_pair). Where a token spans the border, the ending has no more than the tokens that
+/// remain, perhaps none. The vocabulary's text_template().before stands at the front; before an
+/// empty context without one, the end of text. At most `context_tokens` positions are kept, from
+/// the end. Throws Error(data) if the ending has more than context_tokens tokens.
 [[nodiscard]] Request encode(const io::Tokenizer& tokenizer, const Choice& choice,
                              std::string_view delimiter, std::int64_t context_tokens);
 
@@ -40,8 +40,8 @@ struct Request {
 [[nodiscard]] std::vector<Request> encode(const io::Tokenizer& tokenizer, const Task& task,
                                           std::int64_t context_tokens);
 
-/// Requests as samples of T positions: sample i is the i-th of `order`, from position 0. What
-/// follows it is padding, which no earlier token sees. Only tokens of endings are targets.
+/// Requests as samples of T positions: sample i is the i-th of `order`, from position 0. The
+/// positions after it are padding, which no earlier token sees. Only tokens of endings are targets.
 class RequestSamples final : public io::Samples {
  public:
   /// `requests` outlives this; none has more than T positions.

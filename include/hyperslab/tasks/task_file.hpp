@@ -14,7 +14,7 @@ enum class Kind : std::uint8_t {
   completion,       ///< the model must find the one ending itself, token by token
 };
 
-/// A text and what may follow it.
+/// A text and its possible endings.
 struct Choice {
   std::string context;
   std::string ending;  ///< without the task's delimiter
@@ -41,8 +41,8 @@ inline constexpr std::uint64_t kMostFileBytes = std::uint64_t{1} << 30;
 inline constexpr std::size_t kMostLineBytes = std::size_t{1} << 20;
 inline constexpr std::size_t kMostChoices = 64;
 
-/// Reads a task file. Throws Error(data) with file, line and what was expected for what is no such
-/// file: unknown and missing keys, wrong types, a label that is no ending, no UTF-8, a line of more
+/// Reads a task file. Throws Error(data) with file, line and the expectation for every fault:
+/// unknown and missing keys, wrong types, a label that is no ending, no UTF-8, a line of more
 /// than kMostLineBytes; Error(storage) if it cannot be read.
 [[nodiscard]] Task read_task(const std::string& path);
 

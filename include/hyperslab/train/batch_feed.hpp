@@ -23,7 +23,7 @@ class BatchFeed {
   BatchFeed& operator=(BatchFeed&&) = delete;
 
   /// destination = microbatch `microbatch` of step `step`, while threads load those after it; on a
-  /// GPU what brings it there is enqueued. Any order of calls is right, the order of training is
+  /// GPU copies there are enqueued. Any order of calls is right, the order of training is
   /// fast. Absent views are left out. `loader` must live until release(), the destructor or a
   /// load() from another one. Throws Error(data) of this microbatch.
   virtual void load(Context& ctx, io::Loader& loader, std::int64_t step, int microbatch,

@@ -38,11 +38,11 @@ struct RunConfig {
   std::string machine = {};  ///< machine file that measured links are compared with; empty: none
   bool tensorboard = false;  ///< write the metrics for TensorBoard, too
   std::int64_t compare_replicas_every =
-      0;  ///< steps between sums of what ranks hold alike; 0: none
+      0;  ///< steps between sums of values that ranks hold alike; 0: none
   friend bool operator==(const RunConfig&, const RunConfig&) = default;
 };
 
-/// Format in which the blocks' linear layers multiply: that of the rest, or 8-bit floats with a
+/// Format in which the blocks' linear layers multiply: the rest's format, or 8-bit floats with a
 /// scale a tensor, a row or a block.
 enum class GemmPrecision : std::uint8_t { compute, fp8_tensor, fp8_row, fp8_block };
 [[nodiscard]] constexpr std::string_view name_of(GemmPrecision precision) {
@@ -171,7 +171,7 @@ struct Config {
   [[nodiscard]] std::int64_t microbatches() const {
     return train.global_batch / (train.microbatch * parallel.data);
   }
-  /// Groups that are needed besides those of the axes, and the choice to time them.
+  /// Groups that are needed besides the axes' groups, and the choice to time them.
   [[nodiscard]] mesh::GroupNeeds groups() const {
     const auto heads = static_cast<int>(model.kv_heads);
     return {model.tie_embeddings, parallel.tensor > heads ? parallel.tensor / heads : 1,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a model takes in memory, and in which formats a deck keeps its matrices, in words.
+// Bytes of a model in memory, and the formats of its matrices in words.
 #pragma once
 
 #include <cstdint>

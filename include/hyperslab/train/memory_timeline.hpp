@@ -16,9 +16,9 @@ enum class UnitPass : std::uint8_t { forward, evaluate, backward, backward_input
 
 /// Reports of one step when which allocation of a trainer's arenas is in use. Arenas keep their
 /// memory all the time; in use is
-///   - what a layer keeps of a microbatch, from its forward to the end of its backward (without a
-///     backward, to the end of the chunk's forward);
-///   - what belongs to no layer of a slot, from the slot's first pass to its last;
+///   - memory that a layer keeps of a microbatch, from its forward to the end of its backward
+///     (without a backward, to the end of the chunk's forward);
+///   - memory of a slot that belongs to no layer, from the slot's first pass to its last;
 ///   - gradients, from the first pass that writes them to the end of the update;
 ///   - parameters, optimizer state and scratch memory, which all microbatches share, always.
 /// Recording allocates nothing.
@@ -27,7 +27,7 @@ class MemoryTimeline {
   explicit MemoryTimeline(std::size_t capacity = 1 << 16) { marks_.reserve(capacity); }
 
   /// `waits`: on a GPU the host waits for the device at every mark, so that times are the device's
-  /// and not those of the host, which is ahead of it.
+  /// and not the host's, which is ahead of it.
   void begin_step(bool records, bool waits);
   /// A unit of a slot's chunk begins or ends a pass; nothing if the step is not recorded.
   void begin_unit(Context& ctx, model::SlotId slot, int unit, UnitPass pass);

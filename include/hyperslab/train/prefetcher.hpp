@@ -49,7 +49,7 @@ class Prefetcher {
   /// The microbatch, after waiting for the thread. One of the newest step that the ring still keeps
   /// is given again (chunks of a stage ask for the same ones); for any other one that is not the
   /// next one, or of another loader, loading starts over from it. `loader` must live until
-  /// release(), the destructor, or a call with another loader. Throws what loading threw.
+  /// release(), the destructor, or a call with another loader. Throws the loader's error.
   const Batch& take(io::Loader& loader, BatchIndex index);
   /// Waits until the thread reads nothing, and forgets the loader.
   void release();

@@ -7,8 +7,8 @@
 
 namespace hyperslab::train {
 
-/// A table of positions (first + from^2, C) f32 on the CPU, those of a grid of patches after
-/// `first` others, resampled to (first + to^2, C): bicubic, antialiased where the grid shrinks
+/// A table of positions (first + from^2, C) f32 on the CPU, a grid's patches after `first` other
+/// positions, resampled to (first + to^2, C): bicubic, antialiased where the grid shrinks
 /// (Keys 1981, a = -0.5; torch.nn.functional.interpolate(mode="bicubic", antialias=True), as timm
 /// does it).
 [[nodiscard]] Tensor resampled_positions(CView table, Dim first, Dim from, Dim to);

@@ -31,12 +31,12 @@ void require_same_model(const io::CheckpointMeta& meta, const model::ModelSpec& 
 /// The first rank logs how many threads ranks have, and why, and warns of too many.
 void report_threads(const comm::World& world);
 
-/// model::flops_per_token of what the deck trains: with adapters 4 N in place of 6 N, as frozen
+/// model::flops_per_token of the deck's training: with adapters 4 N in place of 6 N, as frozen
 /// weights have no gradients. The adapters' own are not counted, as recomputation is not.
 [[nodiscard]] double flops_per_token(const Config& config, Dim T, bool causal);
 [[nodiscard]] double flops_per_token(const Config& config, Dim T, const KeyShares& documents);
 
-/// Steps of the run: those of the deck, or of its epochs over so many samples.
+/// Steps of the run: the deck's, or the steps of its epochs over so many samples.
 [[nodiscard]] std::int64_t total_steps(const Config& config, std::int64_t samples_per_epoch);
 
 /// Samples that a validation takes from the front of the `available` ones: train.validate_batches

@@ -9,7 +9,7 @@
 
 namespace hyperslab::train {
 
-/// The slots keep what they hold: benches, warm-up, plans.
+/// The slots keep their present data: benches, warm-up, plans.
 struct KeptData {};
 /// The loader's microbatches of a step: training.
 struct LoadedData {

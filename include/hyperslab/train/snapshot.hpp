@@ -25,7 +25,7 @@ class SnapshotBuffer {
   /// The bytes that a slab of so many bytes takes of the buffer.
   [[nodiscard]] static std::size_t room_bytes(std::size_t bytes);
 
-  /// Copies beside what is enqueued on the compute stream from now on; slabs that own their data
+  /// Copies beside all work enqueued on the compute stream from now on; slabs that own their data
   /// stay as they are. The snapshot before is gone, so no one may read it any more. Throws
   /// Error(internal) if the slabs need more than the buffer has.
   [[nodiscard]] Snapshot take(Context& ctx, std::vector<io::Slab> slabs);

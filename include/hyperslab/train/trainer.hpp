@@ -45,7 +45,7 @@ struct TrainerOptions {
   bool graphs = true;            ///< CUDA graphs if the device has them
   bool overlap_update = true;    ///< on a GPU parameters are updated beside the next forward pass
   bool time_components = false;  ///< also if marks cost the device time
-  bool canary = false;           ///< fill arenas with a pattern, to see what is touched
+  bool canary = false;           ///< fill arenas with a pattern, to see which parts are touched
   DType compute = DType::f32;
   Machine machine = {};          ///< that the trainer runs on, or is planned for
   Dim B = 0;                     ///< 0: the deck's microbatch
@@ -61,7 +61,7 @@ struct TrainerOptions {
 /// them. The same class runs on `meta` to find memory and work.
 class Trainer {
  public:
-  /// A trainer on `meta` with measuring arenas, whose memory_plan() is what make() needs.
+  /// A trainer on `meta` with measuring arenas, whose memory_plan() make() needs.
   [[nodiscard]] static std::unique_ptr<Trainer> measure(const Config& config,
                                                         const mesh::Mesh& mesh,
                                                         const TrainerOptions& options);
@@ -104,7 +104,7 @@ class Trainer {
   /// The passes of `step` and of an evaluation, without graphs and without an update, so that
   /// libraries choose their algorithms now. Collective; waits for the device.
   void warm_up(io::Loader& loader, std::int64_t step);
-  /// Waits for all transfers and updates of earlier steps that are in progress: what is enqueued
+  /// Waits for all transfers and updates of earlier steps that are in progress: work enqueued
   /// afterwards sees them. Collective.
   void wait_all();
   /// wait_all(), and brings the values that no forward pass of training reads: to be called before
@@ -140,7 +140,7 @@ class Trainer {
   [[nodiscard]] const ops::StepResult& result(std::int64_t step) const;
   [[nodiscard]] StepTimes times(std::int64_t step) const;
   /// The traffic of this rank's groups in such a step, in the order of groups(). On a GPU calls
-  /// within graphs count only if they are captured: Plan::traffic has what a step moves.
+  /// within graphs count only if they are captured: Plan::traffic has all of a step's traffic.
   [[nodiscard]] const io::GroupTraffics& traffic(std::int64_t step) const;
   [[nodiscard]] std::vector<io::GroupInfo> groups() const;
   /// Call after work that belongs to no step (evaluation, checkpoints), so that the next step is
@@ -154,12 +154,12 @@ class Trainer {
     /// The evaluation is cut short between two microbatches as soon as it is true on any rank.
     std::function<bool()> is_asked_to_stop = {};
     /// For a model of images, on one rank that ends the model: logits (B, columns) f32, the classes
-    /// and then padding, and labels (B, 2) i32 of samples [first, first + B), on the host. What
-    /// does not count has the label ops::kIgnoredTarget.
+    /// and then padding, and labels (B, 2) i32 of samples [first, first + B), on the host. Rows
+    /// that do not count have the label ops::kIgnoredTarget.
     std::function<void(std::int64_t first, CView logits, CView labels)> logits = {};
     /// For a model of text, on one rank that ends the model: scores (B, T, ops::kTargetScoreCount)
-    /// of the targets of samples [first, first + B), f32 (f64 for f64), on the host. Of what does
-    /// not count they are 0.
+    /// of the targets of samples [first, first + B), f32 (f64 for f64), on the host. Targets that
+    /// do not count have scores of 0.
     std::function<void(std::int64_t first, CView scores)> scores = {};
   };
   /// Loss and accuracy over the counted targets of samples [0, count), the same numbers for every
@@ -189,7 +189,7 @@ class Trainer {
   void fill_meta(io::CheckpointMeta& meta) const;
   /// Loads parameters and, if training, moments and state. With adapters: the adapters alone.
   void load(const io::CheckpointReader& reader);
-  /// Loads parameters alone; moments and state stay those of initialize(). With adapters: the
+  /// Loads parameters alone; moments and state stay as initialize() made them. With adapters: the
   /// base's alone.
   void load_parameters(const io::CheckpointReader& reader);
   /// The base that adapters are added to: io::parameter_fingerprint and the step of its checkpoint;
@@ -279,7 +279,7 @@ class Trainer {
   ops::StepInput input_;                            ///< input of the newest step
   std::array<StepTimes, ops::kResultRing> host_times_{};
   GraphSegment update_;
-  Event snapshot_ready_;  ///< until then the update must not change what is copied
+  Event snapshot_ready_;  ///< until then the update must not change the copied values
   std::uint64_t base_fingerprint_ = 0;
   std::int64_t base_step_ = 0;
   Judge judge_;         ///< empty: steps are not judged before the update

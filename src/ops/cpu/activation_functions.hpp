@@ -6,7 +6,7 @@
 
 namespace hyperslab::ops::cpu {
 
-/// act(x) and its derivative; what is not used costs nothing after inlining.
+/// act(x) and its derivative; an unused one costs nothing after inlining.
 template <class T>
 struct ValueSlope {
   T value;
@@ -56,7 +56,7 @@ struct ReluSquared {
   }
 };
 
-/// Calls body with the function of `activation`, for gated ones that of the gate.
+/// Calls body with the function of `activation`, for gated ones the gate's.
 template <class Body>
 void with_activation(Activation activation, Body&& body) {
   switch (activation) {

@@ -35,8 +35,8 @@ struct ForwardScratch {
   }
 };
 
-/// The largest of the first `valid` scores. Whole vectors are read; what comes
-/// after is ignored.
+/// The largest of the first `valid` scores. Whole vectors are read; elements after these are
+/// ignored.
 template <class T>
 T largest_score(const T* scores, Dim valid) {
   constexpr int kWidth = kLanes<T>;
@@ -56,8 +56,8 @@ T largest_score(const T* scores, Dim valid) {
   return result;
 }
 
-/// Replaces the first `valid` scores by e^(scale * (s - max)), what follows in the last vector by
-/// zero. Returns the sum; `log_sum` becomes the logarithm of the sum of e^(scale * s).
+/// Replaces the first `valid` scores by e^(scale * (s - max)), the rest of the last vector by zero.
+/// Returns the sum; `log_sum` becomes the logarithm of the sum of e^(scale * s).
 template <class T>
 T exponentiate(T* scores, Dim valid, T scale, T& log_sum) {
   constexpr int kWidth = kLanes<T>;

@@ -16,7 +16,7 @@ namespace hyperslab::ops::cpu {
 inline constexpr Dim kQueryBlock =
     32;  // rows of scores at once: half of them are masked on average
 
-/// Which keys the queries of one sample see: those of query i are [begin(i), end(i)), and neither
+/// Which keys the queries of one sample see: query i's keys are [begin(i), end(i)), and neither
 /// end falls with i.
 struct SeenKeys {
   bool causal = true;
@@ -154,7 +154,7 @@ Right<T> pack_rows(HeadRows<const T> rows, Dim count, Dim head_width, Dim width,
   return {out, width, kPanel<T>};
 }
 
-/// Calls pack(rows, first, count) for rows of a head that follow each other: those of a page, if
+/// Calls pack(rows, first, count) for rows of a head that follow each other: a page's rows, if
 /// pages hold whole panels.
 template <class T, class Pack>
 void for_each_run(HeadRows<const T> rows, Dim count, const Pack& pack) {

@@ -181,8 +181,8 @@ void head_values_gradient(const Head<T>& head, const T* probabilities, const Hea
           {g.dscores, tokens, T(0)});
 }
 
-/// dscores of capped scores become those of the scores before the cap, which are computed again in
-/// scratch.
+/// dscores of capped scores become gradients of the scores before the cap, which are computed again
+/// in scratch.
 template <class T>
 void cap_gradient(const Head<T>& head, const HeadGradient<T>& g, T* scratch) {
   const Dim tokens = head.tokens;

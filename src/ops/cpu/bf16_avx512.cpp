@@ -193,7 +193,7 @@ bool has_amx() {
   return has;
 }
 
-/// A row of the tile becomes what is stored: alpha times it, and the bias.
+/// A row of the tile becomes its result: alpha times it, and the bias.
 HS_BF16 void scale_row(Dim columns, float alpha, const float* sums, const bf16* bias, float* to) {
   for (Dim j = 0; j < columns; ++j) to[j] = alpha * sums[j];
   if (bias == nullptr) return;

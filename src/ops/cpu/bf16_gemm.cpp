@@ -41,8 +41,8 @@ struct Problem {
   [[nodiscard]] bool keeps_sums() const { return c.dtype == DType::bf16 && n.K > kBlockK; }
 };
 
-/// The memory of packed operands and sums. A thread's left operand is `left_stride` after that of
-/// the thread before.
+/// The memory of packed operands and sums. A thread's left operand is `left_stride` after the one
+/// of the thread before.
 struct Memory {
   Bf16Pair* right;
   Bf16Pair* left;

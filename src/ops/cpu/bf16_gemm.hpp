@@ -8,7 +8,7 @@
 
 namespace hyperslab::ops::cpu {
 
-/// A row-major result of a product of bf16, in bf16 or f32: what it holds is added if
+/// A row-major result of a product of bf16, in bf16 or f32: its earlier values are added if
 /// `accumulates`, and the bias, one element a column, if there is one.
 struct Bf16Result {
   void* data;

@@ -33,7 +33,7 @@ struct Bf16Rows {
 };
 
 /// Packs up to kTileRows or kTileColumns rows, (pairs_of(k), kTileRows or kTileColumns), with AMX
-/// the left ones as (kTileRows, pairs_of(k)); what is missing becomes zero.
+/// the left ones as (kTileRows, pairs_of(k)); missing elements become zero.
 void pack_left(Bf16Rows rows, Dim count, Dim k, Bf16Pair* panel);
 void pack_right(Bf16Rows rows, Dim count, Dim k, Bf16Pair* panel);
 

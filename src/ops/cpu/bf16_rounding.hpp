@@ -20,14 +20,14 @@ namespace hyperslab::ops::cpu {
 template <class T>
 using Computed = decltype(widened(T()));
 
-/// wide[0, count) = narrow[0, count), exactly. The bits are those of to_float(bf16); the loop
+/// wide[0, count) = narrow[0, count), exactly. The bits are to_float(bf16)'s; the loop
 /// vectorizes.
 inline void widen(const bf16* narrow, Dim count, float* wide) {
   for (Dim i = 0; i < count; ++i) wide[i] = widened(narrow[i]);
 }
 
-/// narrow[0, count) = wide[0, count), to nearest, ties to even. The bits are those of
-/// to_bf16(float): NaN stays NaN. The loop vectorizes.
+/// narrow[0, count) = wide[0, count), to nearest, ties to even. The bits are to_bf16(float)'s: NaN
+/// stays NaN. The loop vectorizes.
 inline void round_to_bf16(const float* wide, Dim count, bf16* narrow) {
   for (Dim i = 0; i < count; ++i) {
     const auto bits = std::bit_cast<std::uint32_t>(wide[i]);

@@ -79,7 +79,7 @@ void sum_rows(const TableGradient<T>& g, Tokens tokens, Tokens sort_index, Dim i
   }
 }
 
-/// out = scale * row + position; what is null counts as zero. `out` may be `row`.
+/// out = scale * row + position; a null one counts as zero. `out` may be `row`.
 template <class T>
 void look_up(const T* row, const T* position, Dim C, T scale, T* out) {
   if (row == nullptr) {

@@ -71,7 +71,7 @@ float widened(T value) {
   return to_float(value);
 }
 
-/// Elements of x as floats: those of row `row` of the matrix that is quantized, with zeros beyond.
+/// Elements of x as floats: of row `row` of the matrix that is quantized, with zeros beyond.
 template <class T>
 struct Source {
   const T* x;

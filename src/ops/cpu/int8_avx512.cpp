@@ -32,7 +32,7 @@ HS_AVX512 HS_INLINE __m128i sums_of_lanes(__m512i a, __m512i b, __m512i c, __m51
   return _mm_add_epi32(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
 }
 
-/// One step of up to 64 columns, those of `mask`.
+/// One step of up to 64 columns, as `mask` selects them.
 template <int kRows, int kWeightRows>
 HS_AVX512 HS_INLINE void add_products(const Int8Rows& x, const Int8Weights& weights, Dim k,
                                       __mmask64 mask, __m512i (&lanes)[kRows][kWeightRows]) {

@@ -97,7 +97,7 @@ RowTotal<T> total_of_row(const T* x, const VocabularyShard& shard, std::int32_t 
   const Dim column = column_of(shard, target);
   const T at_target = column < 0 ? kNothing<T> : x[column];
   const Largest<T> top = largest(x, shard.count);
-  // Logits that are all -infinity add nothing, but what is not a number shows.
+  // Logits that are all -infinity add nothing, but one that is not a number shows.
   const T shift = top.value == kNothing<T> ? T(0) : top.value;
   const T sum = sum_of_exponentials(x, shard.count, shift, terms);
   return {top.value, sum, at_target, shard.first + top.column};
@@ -152,7 +152,7 @@ void scale_row(T* x, const LossRows& rows, std::int32_t target, const RowTotal<T
   if (column >= 0) x[column] -= scale;
 }
 
-/// Calls body(x, row, target) for every row that counts, and adds what it returns to `sums`; with
+/// Calls body(x, row, target) for every row that counts, and adds its results to `sums`; with
 /// gradient, ignored rows and columns of padding are cleared.
 template <class T, class Row>
 void each_row(Context& ctx, const char* op, const LossRows& rows, bool gradient, View sums,

@@ -32,7 +32,7 @@ namespace hyperslab::ops::cpu {
 }
 [[gnu::always_inline]] inline double exponential(double x) { return std::exp(x); }
 
-/// Without branches, so that loops vectorize. The float version is that of Cephes' tanhf.
+/// Without branches, so that loops vectorize. The float version is Cephes' tanhf.
 [[gnu::always_inline]] inline float hyperbolic_tangent(float x) {
   const float z = x * x;
   float poly = -5.70498872745e-3F;

@@ -64,7 +64,7 @@ void column_sums(int threads, Dim rows, Dim M, const Stored* matrix, bool accumu
   });
 }
 
-/// Calls body(float()), body(double()), or body(bf16()) for what bf16_gemm multiplies.
+/// Calls body(float()), body(double()), or body(bf16()) for matrices that bf16_gemm multiplies.
 template <class Body>
 void with_multiplied(DType dtype, const char* op, Body&& body) {
   if (dtype == DType::bf16) return std::forward<Body>(body)(bf16());

@@ -11,7 +11,7 @@
 namespace hyperslab::ops::cpu {
 
 /// Below this much work, some ten microseconds, a loop is not worth waking the other threads: a
-/// core that another program uses answers late. What a loop computes does not depend on it.
+/// core that another program uses answers late. A loop's results do not depend on it.
 inline constexpr Dim kSerialWork = 65536;
 /// So many products of a matrix multiplication take as long as one element that is touched.
 inline constexpr Dim kProductsOfElement = 16;

@@ -8,7 +8,7 @@
 namespace hyperslab::ops::cpu {
 namespace {
 
-/// Groups whose scales are found together: those of a block scale, or one.
+/// Groups whose scales are found together: all of a block scale, or one.
 template <WeightFormat format>
 constexpr Dim kUnit = format == WeightFormat::nf4 ? kScaleBlock : 1;
 

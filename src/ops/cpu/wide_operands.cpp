@@ -10,7 +10,7 @@
 namespace hyperslab::ops::cpu {
 namespace {
 
-/// Memory for the copy with this number among those of one op; it grows to the largest asked for.
+/// Memory for the copy with this number among one op's copies; it grows to the largest asked for.
 float* copy_memory(std::size_t number, Dim count) {
   thread_local std::vector<Buffer> memory;
   if (memory.size() <= number) memory.resize(number + 1);

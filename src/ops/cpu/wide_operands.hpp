@@ -52,7 +52,7 @@ class WideOperands {
     return operand;
   }
 
-  /// Rounds what the op may have written.
+  /// Rounds the operands that the op may have written.
   void round_results() const;
 
  private:

@@ -37,7 +37,7 @@ HS_AVX512 HS_INLINE void store_sums(Lanes<kRows, kWeightRows>& lanes, float* sum
   }
 }
 
-/// One step of up to 16 columns, those of `mask`.
+/// One step of up to 16 columns, as `mask` selects them.
 template <int kRows, int kWeightRows>
 HS_AVX512 HS_INLINE void add_bytes(const FloatRows& x, const std::uint8_t* codes, Dim k,
                                    __mmask16 mask, Lanes<kRows, kWeightRows>& lanes) {

@@ -77,7 +77,7 @@ struct ProductCall {
   int columns;
   int steps;         ///< products of depth kDepth that a tile adds up
   int column_tiles;  ///< tiles that a row is cut in
-  int pairs;         ///< pairs of tiles of a cluster, those of the same rows one after another
+  int pairs;         ///< pairs of tiles of a cluster, pairs of the same rows in a row
 };
 
 /// Which tiles a block has.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The amax of what a kernel reads or writes, for the scales of 8-bit floats. The order
+// The amax of values that a kernel reads or writes, for the scales of 8-bit floats. The order
 // of threads does not matter to it, so its bits are the same in every run.
 #pragma once
 
@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(kEachThreads) each_amax_kernel(Op op, Dim coun
   raise_to_most<kEachThreads>(amax, most);
 }
 
-/// for_each, and the amax of what it stores if `amax` is there.
+/// for_each, and the amax of the stored values if `amax` is there.
 template <class Op>
 void for_each_amax(Context& ctx, const char* name, CView all, bool vectors, const Op& op,
                    View amax) {

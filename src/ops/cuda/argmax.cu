@@ -17,7 +17,7 @@ struct ArgmaxCall {
   Dim columns;
 };
 
-/// Merges what the blocks of a row, a cluster, have found; the first block gets the whole result.
+/// Merges the results of a row's blocks, a cluster; the first block gets the whole result.
 __device__ void merge_blocks(Found& found) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   __shared__ Found mine;

@@ -85,7 +85,7 @@ dim3 appended_grid(const AppendedCall<T>& call, CView qkv) {
 }
 
 /// The queries of a block, and the tiles of keys that they see, which begin at multiples of 64
-/// tokens. A position is that of a token in its sample.
+/// tokens. A position is a token's place in its sample.
 template <class T>
 struct AppendedRows {
   const AppendedCall<T>& call;
@@ -112,7 +112,7 @@ struct AppendedRows {
     }
   }
   [[nodiscard]] __device__ int key_of(int tile) const { return first_key + tile * kTileRows; }
-  /// Scores of keys that are not seen become those of no weight.
+  /// Scores of keys that are not seen become -infinity, for a weight of 0.
   __device__ void mask(const Lane& at, int tile, float (&scores)[8][4]) const {
     const int key = key_of(tile);
     if (key + kTileRows - 1 <= past + first_query && key >= all_see_from) return;
@@ -125,9 +125,9 @@ struct AppendedRows {
       }
     }
   }
-  /// Divides the lane's rows of weighted values by their sums of weights, that of the sink among
-  /// them, and writes them. off: what was taken off their exponents, in units of log 2; parts: the
-  /// lane's parts of the sums.
+  /// Divides the lane's rows of weighted values by their sums of weights, the sink's included, and
+  /// writes them. off: the amount taken off their exponents, in units of log 2; parts:
+  /// the lane's parts of the sums.
   template <int kWidth>
   __device__ void store(const Lane& at, const float (&off)[2], const float (&parts)[2],
                         const float (&values)[kWidth / 8][4]) const {

@@ -12,8 +12,8 @@ namespace hyperslab::ops::cuda {
 [[nodiscard]] bool suits_attention_appended(const HeadLayout& layout, const AttentionScores& scores,
                                             CView qkv, const KeyValueCache& cache, CView out);
 
-/// Attention of many new tokens of each sample on tensor cores, whose keys and values, and those of
-/// all tokens before, are in the cache; `cache.past` may differ from sample to sample and is read
+/// Attention of many new tokens of each sample on tensor cores, whose keys and values, and all
+/// earlier tokens', are in the cache; `cache.past` may differ from sample to sample and is read
 /// on the GPU. Of qkv: (B, T_new, packed) it reads the queries, rotated already. out:
 /// (B, T_new, H * Dh). It needs no workspace.
 void attention_appended(Context& ctx, const char* op, const HeadLayout& layout,

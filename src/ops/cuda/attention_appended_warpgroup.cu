@@ -58,7 +58,7 @@ struct WarpgroupRows : AppendedRows<T> {
   }
 
  private:
-  /// One thread. What has no page lies beyond the array, and comes as zeros.
+  /// One thread. Keys without a page lie beyond the array, and come as zeros.
   template <class Ring>
   __device__ void load(const Ring& ring, const CUtensorMap& from, int i) const {
     const int key = this->key_of(i);

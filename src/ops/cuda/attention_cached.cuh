@@ -122,7 +122,7 @@ struct TeamSum {
     }
   }
 
-  /// Adds what the team `lanes` lanes away has. Every lane of the warp.
+  /// Adds the sums of the team `lanes` lanes away. Every lane of the warp.
   template <bool kFast>
   __device__ void join(int lanes) {
     const float other_top = __shfl_xor_sync(0xFFFFFFFFU, top, lanes);
@@ -147,7 +147,7 @@ __device__ TeamSum<kVector<T>> attend_team(const float (&q)[kVector<T>], const C
   constexpr int kTeams = kThreads / kLanes;
   const Dim column = thread % kLanes * N;
   TeamSum<N> part;
-  // The bound is that of the whole block, so that all lanes take part in the sums.
+  // The bound is the whole block's, so that all lanes take part in the sums.
   for (Dim first = begin; first < head.end; first += kTeams * kKeysAtOnce) {
     Vec<T, N> keys[kKeysAtOnce] = {};
     Vec<T, N> values[kKeysAtOnce] = {};

@@ -33,7 +33,7 @@ using TensorPtr = std::shared_ptr<fe::graph::Tensor_attributes>;
 
 constexpr Dim kMaxHeadWidth = 256;
 constexpr Dim kHeadWidthUnit = 8;
-constexpr std::uintptr_t kAlignment = 16;  // bytes: what the frontend takes operands to have
+constexpr std::uintptr_t kAlignment = 16;  // bytes: the frontend's assumption on operands
 
 enum class Direction : std::uint8_t { forward, backward };
 /// The problem that a graph solves: B, T, H, H_kv, Dh, mask, window, scale, dtype, direction,
@@ -299,7 +299,7 @@ void run_forward(Context& ctx, const Problem& p, CView qkv, View out, View log_s
   run(ctx, "attention_forward", plan, attention_forward_workspace(p.layout, p.B, p.T));
 }
 
-/// dqkv from what forward read and kept.
+/// dqkv from forward's operands and kept results.
 void run_backward(Context& ctx, const Problem& p, CView dout, const AttentionSaved& saved,
                   View dqkv) {
   const auto& [qkv, out, log_sum_exp] = saved;

@@ -65,7 +65,7 @@ __device__ Dim head_in_cache(const CachedCall<T>& call, const DecodePlace& place
   return place.sample * call.max_tokens * call.kv_heads * D + kv_head_of(call, place) * D;
 }
 
-/// A block's attention to its keys: the sum of the values, not yet divided, with what they weigh.
+/// A block's attention to its keys: the sum of the values, not yet divided, with their weight.
 template <int D>
 struct alignas(16) Partial {
   float values[D];

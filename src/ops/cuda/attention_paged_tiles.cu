@@ -2,8 +2,8 @@
 #include "attention_paged.cuh"
 
 // A block reads the keys of one key-value head once for up to kPagedPairs pairs of a new token and
-// a query head. Several blocks share the keys of few pairs, and a second kernel adds up what they
-// found.
+// a query head. Several blocks share the keys of few pairs, and a second kernel adds up their
+// sums.
 
 namespace hyperslab::ops::cuda {
 namespace {
@@ -43,7 +43,7 @@ struct PairSum {
       for (int i = 0; i < N; ++i) values[i] += weight * value[k][i];
     }
   }
-  /// Adds what the lane `offset` away has.
+  /// Adds the sums of the lane `offset` away.
   __device__ void merge_lane(int offset) {
     const float other_top = __shfl_xor_sync(0xFFFFFFFFU, top, offset);
     const float other_sum = __shfl_xor_sync(0xFFFFFFFFU, sum, offset);
@@ -88,7 +88,7 @@ __device__ void attend_keys(const PagedCall<T>& call, Dim sample, Dim kv_head, D
   const Dim team = threadIdx.x / kLanes;
   const int column = static_cast<int>(threadIdx.x) % kLanes * N;
   const Dim offset = kv_head * call.head_width + column;
-  // The bound is that of the whole block, so that all lanes take part in the sums.
+  // The bound is the whole block's, so that all lanes take part in the sums.
   for (Dim first = begin; first < end; first += kTeams * kKeys) {
     Vec<T, N> raw_keys[kKeys] = {};
     Vec<T, N> raw_values[kKeys] = {};

@@ -6,7 +6,7 @@
 namespace hyperslab::ops::cuda {
 
 /// ops::attention_forward and attention_backward by kernels of our own that need no more than
-/// Ampere (Hopper has better ones, attention_warpgroup.hpp), for what cuDNN's do not do:
+/// Ampere (Hopper has better ones, attention_warpgroup.hpp), for cases that cuDNN's leave out:
 /// scores that are capped, and queries that see their document alone. Causal; bf16 or f16; heads
 /// of a multiple of 8 elements up to 256; views that begin at multiples of 16 bytes. Both are
 /// deterministic, allocate nothing, and read first_keys on the GPU, so that a graph can replay them

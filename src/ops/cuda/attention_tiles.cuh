@@ -184,8 +184,8 @@ __device__ void store_rows(T* head, int stride, int first, int tokens, int head_
 }
 
 /// Divides the lane's rows of weighted values by their sums of weights and writes them, and their
-/// log_sum_exp. off: what was taken off their exponents, in units of log 2; parts: the lane's parts
-/// of the sums.
+/// log_sum_exp. off: the amount taken off their exponents, in units of log 2; parts: the lane's
+/// parts of the sums.
 template <int kWidth, class T>
 __device__ void store_out(const TiledCall<T>& call, int sample, int head, int first_query,
                           const Lane& at, const float (&off)[2], const float (&parts)[2],

@@ -13,7 +13,7 @@ struct TileSums {
   float sum[2] = {};
 };
 
-/// Scores become weights 2^(score - largest); `shrink` is what earlier weights are multiplied with.
+/// Scores become weights 2^(score - largest); `shrink` is the factor for earlier weights.
 __device__ inline void to_weights(float (&scores)[8][4], TileSums& rows, float (&shrink)[2]) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {

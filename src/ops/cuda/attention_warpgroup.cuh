@@ -47,8 +47,8 @@ struct ScoreRule {
   [[nodiscard]] __device__ float weight(float log2_sum_exp, float score) const {
     return power_of_2(fmaf(score, unit, -log2_sum_exp));
   }
-  /// From a weight and the gradient of its probability to that of the score before its cap, over
-  /// scale.
+  /// From a weight and the gradient of its probability to the gradient of the score before its cap,
+  /// over scale.
   [[nodiscard]] __device__ float gradient(float weight, float log2_sum_exp, float gradient,
                                           float dot) const {
     const float of_score = weight * (gradient - dot);
@@ -132,7 +132,7 @@ struct QueryRows {
   /// A query of the sample in place of one beyond its end.
   [[nodiscard]] __device__ int known(int half) const { return min(query[half], last_query); }
   [[nodiscard]] __device__ int key_of(int tile) const { return first_key + tile * kTileRows; }
-  /// Scores of keys that are not seen become those of no weight.
+  /// Scores of keys that are not seen become -infinity, for a weight of 0.
   __device__ void mask(const Lane& at, int tile, float (&scores)[8][4]) const {
     const int key = key_of(tile);
     if (key + kTileRows - 1 <= first_query && key >= all_see_from) return;

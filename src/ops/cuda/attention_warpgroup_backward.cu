@@ -270,7 +270,7 @@ struct KeySteps {
     __syncthreads();
     if (thread == 0) load_queries(step + Shared::kSlots, head, tile + Shared::kSlots);
   }
-  /// Scores of keys that queries do not see become those of no weight.
+  /// Scores of keys that queries do not see become -infinity, for a weight of 0.
   __device__ void mask(const Lane& at, const QueryStatistics& row, int tile,
                        float (&scores)[8][4]) const {
     const int first_query = (key_tile + tile) * kTileRows;
@@ -302,7 +302,7 @@ __device__ void to_weights(const ScoreRule<kCapped>& rule, const Lane& at,
   }
 }
 
-/// Gradients of probabilities become those of scores.
+/// Gradients of probabilities become gradients of scores.
 template <bool kCapped>
 __device__ void to_score_gradients(const ScoreRule<kCapped>& rule, const Lane& at,
                                    const QueryStatistics& row, const float (&weights)[8][4],
@@ -431,7 +431,7 @@ void warpgroup_attention_backward(Context& ctx, const HeadLayout& layout,
   auto* column_sums =
       dbias ? static_cast<float*>(ctx.partials(kName, attention_bias_partials(layout, B, T)))
             : nullptr;
-  // Fits what attention_backward_workspace() plans for cuDNN's sums of dq.
+  // Fits the memory that attention_backward_workspace() plans for cuDNN's sums of dq.
   auto* dots = static_cast<float*>(ctx.workspace(kName, log_sum_exp.bytes()));
   with_warpgroups(qkv.dtype(), layout, scores.softcap, kName,
                   [&, qkv = qkv, out = out, log_sum_exp = log_sum_exp,

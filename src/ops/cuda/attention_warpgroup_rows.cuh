@@ -17,8 +17,8 @@ struct RowSums {
   float off[2] = {-INFINITY, -INFINITY};
   float sum[2] = {};
 
-  /// Scores, times `unit` in units of log 2, become weights 2^(score - off); `shrink` is what
-  /// earlier weights are multiplied with.
+  /// Scores, times `unit` in units of log 2, become weights 2^(score - off); `shrink` is the factor
+  /// for earlier weights.
   __device__ void to_weights(float unit, float (&scores)[8][4], float (&shrink)[2]) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {

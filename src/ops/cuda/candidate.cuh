@@ -43,7 +43,7 @@ struct Found {
   }
 };
 
-/// The best of what the warps of a block found, for all its threads. `of_warps`: one for each warp.
+/// The best candidate of a block's warps, for all its threads. `of_warps`: one for each warp.
 __device__ inline Found merge_warps(Found found, Found* of_warps) {
   found.merge_lanes();
   if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = found;

@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(kRowThreads, 1)
 
 constexpr std::size_t kMostStatic = 5 * 1024;  // bytes of shared memory that the compiler gives
 
-/// Bytes of shared memory that a launch asks for: the ring, what is kept, and the longest row or
+/// Bytes of shared memory that a launch asks for: the ring, the kept values, and the longest row or
 /// attention's sums.
 template <class Format, class T>
 std::size_t shared_bytes(const DecodeBlock& block) {

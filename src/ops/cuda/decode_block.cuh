@@ -199,7 +199,7 @@ struct NormedColumns {
   }
 };
 
-/// Columns of what attention gives, from the parts of its splits.
+/// Columns of attention's output, from the parts of its splits.
 template <int D, class T>
 struct AttendedColumns {
   static constexpr int kAtOnce = 1;

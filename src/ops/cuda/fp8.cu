@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // FP8 values of a matrix alone, and the amax of all of it, go through memory from
-// beginning to end. What has to do with columns goes by tiles (fp8_tiles.cuh).
+// beginning to end. Work on columns goes by tiles (fp8_tiles.cuh).
 #include "fp8_tiles.cuh"
 
 namespace hyperslab::ops::cuda {

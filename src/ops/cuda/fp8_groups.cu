@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Groups of 1 x 128 values and blocks of 128 x 128 lie within a tile, so that a block of threads
-// finds their amaxes in what it holds already and reads the matrix once.
+// finds their amaxes in values it holds already and reads the matrix once.
 #include "fp8_tiles.cuh"
 #include "hyperslab/core/round_up.hpp"
 
@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(kThreads)
     float scales[kSide];
 #pragma unroll
     for (int i = 0; i < kSide; ++i) {
-      // A row is that of half a warp.
+      // A row belongs to half a warp.
 #pragma unroll
       for (int offset = kUnits / 2; offset > 0; offset /= 2) {
         of_rows[i] = max(of_rows[i], __shfl_xor_sync(kWholeWarp, of_rows[i], offset));
@@ -131,7 +131,7 @@ __device__ void write_scale_of_block(const GroupedFp8Values& to, unsigned line, 
   if (at + 1 == count && beyond < to.stride) of_line[beyond] = 0;
 }
 
-/// FP8 values of blocks, which are also those of the transpose.
+/// FP8 values of blocks, which are the transpose's as well.
 template <class T, Fp8Format kFormat>
 __global__ void __launch_bounds__(kThreads)
     fp8_quantize_blocks_kernel(Values<T> values, GroupedFp8Values straight,

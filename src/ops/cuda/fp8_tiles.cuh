@@ -50,7 +50,7 @@ __device__ inline __nv_fp8_interpretation_t interpretation() {
   return kFormat == Fp8Format::e4m3 ? __NV_E4M3 : __NV_E5M2;
 }
 
-/// Two FP8 values, that of `low` first.
+/// Two FP8 values, `low`'s first.
 template <Fp8Format kFormat>
 __device__ inline unsigned pair(float low, float high) {
   return __nv_cvt_float2_to_fp8x2(make_float2(low, high), __NV_SATFINITE,

@@ -7,7 +7,7 @@
 #include "quantized_workspace.hpp"
 
 // Which ops put their activation into a GEMM of cuBLASLt. The same functions decide when the op
-// runs and what its row in the ledger says on `meta`; they need no CUDA. Should cuBLASLt have no
+// runs and its row in the ledger on `meta`; they need no CUDA. Should cuBLASLt have no
 // algorithm for an epilogue, the op computes the activation separately all the same. Kernels for
 // Hopper (activation_product.hpp) fuse more than a plan says.
 

@@ -35,11 +35,11 @@ int alignment(const void* pointer) {
   return std::countr_zero(address);
 }
 
-/// A number of each pair of scalings that fp8_matmul takes: that of both alike, 3 of groups beside
+/// A number of each pair of scalings that fp8_matmul takes: its own if alike, 3 of groups beside
 /// blocks and 4 of blocks beside groups. The numbers of files that knew no groups are as they were.
 int number_of(Fp8Scaling a, Fp8Scaling b) { return static_cast<int>(a) + (a == b ? 0 : 1); }
 
-/// The alignment of aux, or what tells products of 8-bit floats apart, which have none.
+/// The alignment of aux, or a mark that tells products of 8-bit floats apart, which have none.
 std::int64_t last_part(const Gemm& p) {
   if (!p.fp8.present) return alignment(p.aux);
   return 64 | number_of(p.fp8.a_scaling, p.fp8.b_scaling) << 3 |
@@ -142,7 +142,7 @@ void set_fp8(const Desc& desc, const Fp8Operands& fp8) {
   set(desc, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, scale_mode(fp8.a_scaling));
 }
 
-/// The type of sums, and that of alpha and beta.
+/// The type of sums, and the type of alpha and beta.
 std::pair<cublasComputeType_t, cudaDataType_t> arithmetic_of(Context& ctx, const Gemm& p) {
   if (is_int8(p)) return {CUBLAS_COMPUTE_32I, CUDA_R_32I};
   const bool tf32 = p.in == DType::f32 && ctx.tf32();

@@ -18,8 +18,8 @@ struct Operand {
   Dim stride = 0;
 };
 
-/// cuBLASLt's operation on op(a) op(b), here called ab, before it is stored. Columns are those of
-/// c.
+/// cuBLASLt's operation on op(a) op(b), here called ab, before it is stored. Columns are
+/// c's.
 enum class Epilogue : std::uint8_t {
   none,
   bias,       ///< + bias (N)

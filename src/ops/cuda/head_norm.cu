@@ -93,7 +93,7 @@ struct BackwardCall {
   float* partial;  // (blocks, ...) sums of dquery, then of dkey
 };
 
-/// Adds the warps' sums in order and writes those of the block.
+/// Adds the warps' sums in order and writes the block's sums.
 __device__ inline void write_partial(const float (&sums)[kMostPerLane], int width, float* out) {
   __shared__ float shared[kWarps][kMostPerLane * kLanes];
   const int lane = static_cast<int>(threadIdx.x);

@@ -64,7 +64,7 @@ struct ReluSquared {
   }
 };
 
-/// Calls body with the function of `activation`, for gated ones that of the gate.
+/// Calls body with the function of `activation`, for gated ones the gate's.
 template <bool kFast, class Body>
 void with_activation(Activation activation, Body&& body) {
   switch (activation) {

@@ -157,15 +157,15 @@ struct LivePosition {
 
 // Programmatic dependent launch: the blocks of a kernel start while the kernel before it still
 // runs, and wait beside it, which hides the launch. Every kernel that is launched so calls
-// overlap() and, in every thread before it touches what another kernel touches, wait_for_earlier().
-// What may be written before the wait is not read through the read-only cache (__ldg).
+// overlap() and, in every thread before it touches another kernel's memory, wait_for_earlier().
+// Memory that may be written before the wait is not read through the read-only cache (__ldg).
 //
 // The wait is for the end of the kernel before, however early that called overlap(), and for no
 // other one: in a row of A, B and C, C knows of A only that B has ended. So B must not end before A
 // has, also if it touches nothing of A's: it waits itself, or is launched the ordinary way, as
-// those of libraries are. A kernel that returns before it waits breaks the row for all after it.
-// One kernel waits at its end alone: that of keys in attention_warpgroup_backward.cu, which reads
-// what the one before it has written before it calls overlap().
+// libraries' kernels are. A kernel that returns before it waits breaks the row for all after it.
+// One kernel waits at its end alone: the one for keys in attention_warpgroup_backward.cu, which
+// reads values that the one before it has written before it calls overlap().
 
 /// True if all machine code in this build has the instructions.
 inline constexpr bool kOverlaps = [] {
@@ -235,7 +235,7 @@ void launch_overlapping(Context& ctx, const char* op, void (*kernel)(Parameters.
   constexpr Dim kMostRows = 8192;
   return rows <= kMostRows || ctx.fixed_parameters();
 }
-/// The rows of a pass over a view; those of a flat one are its elements.
+/// The rows of a pass over a view; a flat view's rows are its elements.
 [[nodiscard]] inline Dim rows_of(CView view) {
   return view.shape().rank() < 2 ? view.numel() : leading(view.shape());
 }

@@ -63,7 +63,7 @@ struct QuantizedElements {
       return to_real(scales[group_index]);
     }
   }
-  /// Without its scale. `values`: those of NF4, where they are read fast.
+  /// Without its scale. `values`: NF4's, where they are read fast.
   [[nodiscard]] __device__ float code_at(Dim i, const float* values) const {
     if constexpr (kFormat == WeightFormat::int8) {
       return static_cast<float>(static_cast<std::int8_t>(codes[i]));

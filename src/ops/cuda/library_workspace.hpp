@@ -6,8 +6,8 @@
 #include "hyperslab/core/machine.hpp"
 #include "hyperslab/ops/attention.hpp"
 
-// Scratch memory of the ops that NVIDIA's libraries compute. What cuDNN asks for is known only on a
-// GPU, so its ops have a cap here, which a plan on `meta` reserves and a graph must keep to. The
+// Scratch memory of the ops that NVIDIA's libraries compute. cuDNN's needs are known only on a GPU,
+// so its ops have a cap here, which a plan on `meta` reserves and a graph must keep to. The
 // functions need no CUDA, so that any build can plan for GPUs.
 
 namespace hyperslab::ops::cuda {

@@ -63,7 +63,7 @@ struct Seen {
   }
 };
 
-/// Adds elements [begin, end) of a row, one by one, to what the thread has seen.
+/// Adds elements [begin, end) of a row, one by one, to the thread's statistics.
 template <class T>
 __device__ void read_scalars(const T* row, int begin, int end, Seen<T>& seen) {
   for (int i = begin + static_cast<int>(threadIdx.x); i < end; i += blockDim.x) {

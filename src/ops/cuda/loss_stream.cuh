@@ -82,7 +82,7 @@ struct StreamSlot {
   }
 };
 
-/// The thread that moves rows, and says what their losses are.
+/// The thread that moves rows, and gives their losses.
 template <class T>
 class StreamMover {
  public:
@@ -119,7 +119,7 @@ class StreamMover {
     tma::copy(here(to, piece), there(to, piece), count, full, policy_);
   }
 
-  /// Stores the row's pieces as they are written, and loads those of the row that comes there.
+  /// Stores the row's pieces as they are written, and loads the pieces of the row that comes there.
   __device__ void pass_on(const StreamSlot& at, const StreamSlot& ahead) {
     const bool more = ahead.row < call_.rows;
     const std::int32_t target = shared_.target[at.buffer];

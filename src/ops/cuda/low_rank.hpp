@@ -37,7 +37,7 @@ struct LowRankShape {
       shape.blocks, shape.pieces_of_strip / std::max<Dim>(1, shape.pieces() / shape.blocks) + 2);
   return shape;
 }
-/// Floats that the terms of du take; those of dB follow.
+/// Floats that the terms of du take; dB's follow.
 [[nodiscard]] constexpr Dim low_rank_du_floats(const LowRankShape& shape, Dim rows, Dim rank) {
   return shape.strips * rows * rank;
 }

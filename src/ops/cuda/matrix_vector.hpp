@@ -9,8 +9,8 @@
 
 namespace hyperslab::ops::cuda {
 
-/// The destination of a product: y (rows, M); or, of a gate and what it gates, y (rows, M / 2) as
-/// gated_forward of the product.
+/// The destination of a product: y (rows, M); or, of a gate and its gated values, y (rows, M / 2)
+/// as gated_forward of the product.
 struct RowsOutput {
   View y;
   bool gated = false;

@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 }
 
 /// Without sums to keep, a block takes one row of each of its groups. The bounds leave registers
-/// for what a thread holds of a row; 1,024 threads, and centered rows of 4,096, spill some.
+/// for a thread's elements of a row; 1,024 threads, and centered rows of 4,096, spill some.
 template <int N, bool kCentered, class T>
 void launch_frozen(Context& ctx, const NormBackwardCall<T>& call, const NormBackwardShape& shape) {
   if (call.rows == 0) return;
@@ -114,7 +114,7 @@ void launch_frozen(Context& ctx, const NormBackwardCall<T>& call, const NormBack
   }
 }
 
-/// With sums to keep. Those of the stream leave registers for fewer blocks at once, as
+/// With sums to keep. The stream's sums leave registers for fewer blocks at once, as
 /// norm_backward_shape counts them.
 template <int N, bool kCentered, NormSums kSums, class T>
 void launch_sums(Context& ctx, const NormBackwardCall<T>& call, const NormBackwardShape& shape) {

@@ -32,8 +32,8 @@ __device__ void store_moments(Dim i, const float (&m)[N], const float (&v)[N], c
   *reinterpret_cast<Vec<bf16, N>*>(exp_avg_sq + i) = second;
 }
 
-/// Four elements per thread; V is the dtype of the compute copy, which may be absent, G that of the
-/// gradient, M that of the moments.
+/// Four elements per thread; V is the dtype of the compute copy, which may be absent, G the
+/// gradient's, M the moments'.
 template <class V, class G, class M>
 struct AdamWUpdate {
   static constexpr int kWidth = 4;

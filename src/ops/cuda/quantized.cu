@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels_quantized.cuh"
 
-// Bits must be those of the CPU, so that nothing here may become a fused multiply-add.
+// Bits must equal the CPU's, so that nothing here may become a fused multiply-add.
 
 namespace hyperslab::ops::cuda {
 namespace {
@@ -15,7 +15,7 @@ __device__ float larger(float a, float b) {
   return __uint_as_float(max(__float_as_uint(a), __float_as_uint(b)));
 }
 
-/// True if values can be divided by a scale; if not, the codes of its group are those of zero.
+/// True if values can be divided by a scale; if not, the codes of its group stand for zero.
 __device__ bool divides(float scale) { return scale > 0 && scale < INFINITY; }
 
 /// The destination of rounded weights. Without codes the rounded values go to `out` (fake
@@ -45,7 +45,7 @@ struct Rounding {
       return max(-kLargest, min(kLargest, __float2int_rn(ratio)));
     }
   }
-  /// `values`: those of NF4.
+  /// `values`: NF4's.
   [[nodiscard]] __device__ static float value(int code, float scale, const float* values) {
     return __fmul_rn(kFormat == WeightFormat::nf4 ? values[code] : static_cast<float>(code), scale);
   }

@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(kRowThreads, 1)
   }
   __syncthreads();
   if (is_finisher()) {
-    wait_for_earlier();  // which may still read what y is written to
+    wait_for_earlier();  // which may still read y's memory
     return finish_row(call.weights, tiles, call.out);
   }
   if (threadIdx.x >= kRingReaders) {

@@ -6,7 +6,7 @@
 namespace hyperslab::ops::cuda {
 namespace {
 
-/// Thread (x, row of the grid) makes the normals of one Philox block and keeps those of its row.
+/// Thread (x, row of the grid) makes the normals of one Philox block and keeps its row's normals.
 __global__ void __launch_bounds__(256)
     fill_normal_kernel(NormalSpec spec, std::uint64_t first, std::uint64_t pitch, Dim rows,
                        Dim columns, float* y) {

@@ -35,7 +35,7 @@ struct AllPartialColumns {
 };
 
 /// A block adds up 32 columns. Lane x of warp y adds the partial sums y, y + 32, ... of column x,
-/// then warp y what its 32 threads found for column y.
+/// then warp y adds its 32 threads' sums of column y.
 __global__ void __launch_bounds__(32 * kPartialRows) sum_partials_kernel(AllPartialColumns all) {
   __shared__ float rows[kPartialRows][33];
   int which = 0;

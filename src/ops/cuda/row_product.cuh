@@ -8,8 +8,8 @@
 #include "weight_ring.cuh"
 
 // One row of x by weights that come through a ring. x lies in shared memory, in the form in which
-// the tensor cores take it beside the weights of a format: rounded to T beside those of T, and as
-// integers beside those of int8 or int4, which never become floating-point numbers. Then x becomes
+// the tensor cores take it beside the weights of a format: rounded to T beside weights of T, and as
+// integers beside int8 or int4 ones, which never become floating-point numbers. Then x becomes
 // integers of 16 bits, with a scale for the columns of each lane, and the tensor cores multiply the
 // codes by its upper and its lower bytes. Of mma.m16n8k32's eight columns, two belong to each of
 // the four lanes that share a row: the upper and the lower bytes of this lane's own x, zero for the
@@ -261,7 +261,7 @@ struct CodeFormat {
   }
 
   /// Eight integers as bytes: upper[0] and [1], lower[0] and [1], in the order in which codes come
-  /// out of their words: as they are, or those of even columns first.
+  /// out of their words: as they are, or even columns' first.
   __device__ static void split(const int (&fixed)[8], std::uint32_t (&upper)[2],
                                std::uint32_t (&lower)[2]) {
 #pragma unroll

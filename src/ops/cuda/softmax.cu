@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(256) masked_softmax_kernel(SoftmaxCall<T> call
   }
 }
 
-/// The gradient of N probabilities from that of the dropped ones; 0 for masked keys.
+/// The gradient of N probabilities from the dropped ones' gradient; 0 for masked keys.
 template <int N, class T>
 __device__ void load_gradient(const SoftmaxCall<T>& call, const Keys<T>& keys, Dim j,
                               float (&gradient)[N], float (&factor)[N]) {

@@ -21,11 +21,11 @@ struct SoftmaxRows {
 void masked_softmax_forward(Context& ctx, const SoftmaxRows& rows, const Dropout& dropout,
                             View scores, View dropped);
 
-/// Gradients of the dropped probabilities become those of the scores before scaling, in place:
+/// Gradients of the dropped probabilities become, in place, gradients of scores before scaling:
 ///   dprobability = dropped gradient * keep / (1 - p)
 ///   dscore = probability * (dprobability - sum over keys of probability * dprobability) * scale
-/// times 1 - tanh(score / softcap)^2 if scores are capped, with zeros for masked keys; what
-/// dprobabilities held there does not matter. All: (B, H, T, T). If dropout is active, dropped
+/// times 1 - tanh(score / softcap)^2 if scores are capped, with zeros for masked keys; values of
+/// dprobabilities there do not matter. All: (B, H, T, T). If dropout is active, dropped
 /// receives the dropped probabilities again (for dvalues), else it may be absent. scores: (B, H, T,
 /// T), scaled and not capped; only if they are capped.
 struct SoftmaxSaved {

@@ -28,7 +28,7 @@ class TileSums {
     }
   }
 
-  /// Every reading warp: what it has of the next tile.
+  /// Every reading warp: its sum of the next tile.
   __device__ void give(const RowSum& sum) {
     const RingLane lane;
     tma::wait(&memory_.empty[buffer_], phase_ ^ 1U);

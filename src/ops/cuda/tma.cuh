@@ -35,7 +35,7 @@ __device__ inline void arrive(std::uint64_t* barrier) {
                    : "memory"));
 }
 /// Arrives at the barrier that lies there in a block of the cluster. Orders no memory: for whoever
-/// has read what the copy engine may write next.
+/// has read memory that the copy engine may write next.
 __device__ inline void arrive_in(std::uint64_t* barrier, unsigned block) {
   HYPERSLAB_TMA(
       asm volatile("{\n"

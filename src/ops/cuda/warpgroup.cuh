@@ -64,7 +64,7 @@ struct Tile {
   }
 };
 
-/// A thread that wrote to shared memory what products read there next, before a barrier of the
+/// A thread that wrote operands of the next products to shared memory, before a barrier of the
 /// block.
 __device__ inline void publish_writes() {
   HYPERSLAB_WARPGROUP(asm volatile("fence.proxy.async.shared::cta;" ::: "memory"));
@@ -91,8 +91,8 @@ __device__ void pin(float (&sums)[kBlocks][4]) {
     for (int i = 0; i < 4; ++i) asm volatile("" : "+f"(sums[block][i])::"memory");
   }
 }
-/// A value that is the same in all threads of a warp, told to the compiler: what follows from it
-/// lies in uniform registers, which operands in shared memory are named by. Loops over tiles count
+/// A value that is the same in all threads of a warp, told to the compiler: values derived from it
+/// lie in uniform registers, which operands in shared memory are named by. Loops over tiles count
 /// with such values; a product else takes ten instructions more.
 __device__ inline int uniform(int value) { return __shfl_sync(0xFFFFFFFFU, value, 0); }
 

@@ -21,7 +21,7 @@ constexpr int kRingWarps = 16;    // warps that share the columns of a piece, 64
 constexpr int kRingReaders = 32 * kRingWarps;
 constexpr int kRingThreads = kRingReaders + 32;  // the last warp fills the ring
 static_assert(kRingPiece == 64 * kRingWarps && kRingTile == 2 * kRingBox);
-constexpr int kRingShared = 227 * 1024;  // bytes that a block may use, those of Hopper
+constexpr int kRingShared = 227 * 1024;  // bytes that a block may use on Hopper
 
 /// Sizes of a matrix in a ring. Loops take a copy, which stays in registers.
 struct RingShape {
