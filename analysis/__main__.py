@@ -169,7 +169,9 @@ def add_recorded_steps(commands: Any) -> None:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="python3 -m analysis", description="Tables and plots from runs of hyperslab.")
+    # The installed script hands down its own name.
+    parser = Parser(prog=os.environ.get("HYPERSLAB_ANALYSIS") or "python3 -m analysis",
+                    description="Tables and plots from runs of hyperslab.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     figures = figure_options()
     many = argparse.ArgumentParser(add_help=False, parents=[figures])
