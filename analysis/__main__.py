@@ -68,10 +68,10 @@ def share(text: str) -> float:
 
 
 def add_report(commands: Any, figures: argparse.ArgumentParser) -> None:
-    report = commands.add_parser("report", parents=[figures], help="one page on a study, or on how runs scale with ranks")
+    report = commands.add_parser("report", parents=[figures], help="one page on studies, or on how runs scale with ranks")
     report.add_argument("runs", nargs="+", metavar="STUDY|RUN",
-                        help="a study's folder, or run directories, or their names in runs/")
-    report.add_argument("--output", type=Path, metavar="DIR", help="default STUDY/report, or RUN/report of one run")
+                        help="folders of studies, a part each, and run directories, one part; or names in runs/")
+    report.add_argument("--output", type=Path, metavar="DIR", help="default STUDY/report of one study, RUN/report of one run")
     report.add_argument("--base", type=at_least_one, metavar="N",
                         help="ranks that speed-ups refer to (default: the fewest)")
     report.add_argument("--skip", type=count, metavar="N",
@@ -169,7 +169,9 @@ def add_recorded_steps(commands: Any) -> None:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="python3 -m analysis", description="Tables and plots from runs of hyperslab.")
+    # The installed script hands down its own name.
+    parser = Parser(prog=os.environ.get("HYPERSLAB_ANALYSIS") or "python3 -m analysis",
+                    description="Tables and plots from runs of hyperslab.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     figures = figure_options()
     many = argparse.ArgumentParser(add_help=False, parents=[figures])

@@ -129,20 +129,51 @@ def read_study(folder: Path, base_ranks: int | None, skip: int | None) -> Conten
     return Content(study.runs, study.cases, groups, notes, study.skip, study, study.source)
 
 
-def document_of(content: Content) -> Document:
+def title_of(content: Content) -> str:
+    return content.study.title if content.study else "Scaling report"
+
+
+def lead_of(content: Content) -> str:
+    lead = lead_text(content.groups, content.runs, content.cases, content.skip) if content.cases else ""
+    return " ".join(text for text in (content.study.about if content.study else "", lead) if text)
+
+
+def measured_sections(content: Content) -> list[Section]:
     study = content.study
     sections = [setup_section(content.source), *(study.sections if study else [])]
     sections += group_sections(content.groups)
     sections += predictions_of_runs(content.cases) or (study.predictions if study else [])
     has_curves = study is not None and study.has_learning
-    sections += [] if has_curves else learning_section(content.runs)
-    sections += optimization_sections(content.cases)
-    sections += [runs_section(content.cases)] if content.cases else []
-    sections += [Section("Notes", points=content.notes)] if content.notes else []
-    sections += [Section("How it is measured", list(METHOD))] if content.cases else []
-    lead = lead_text(content.groups, content.runs, content.cases, content.skip) if content.cases else ""
-    title = study.title if study else "Scaling report"
-    return Document(title, " ".join(text for text in (study.about if study else "", lead) if text), sections)
+    return sections + ([] if has_curves else learning_section(content.runs))
+
+
+def closing_sections(content: Content) -> list[Section]:
+    return ([runs_section(content.cases)] if content.cases else []) + (
+        [Section("Notes", points=content.notes)] if content.notes else [])
+
+
+def method_sections(cases: Sequence[Case]) -> list[Section]:
+    return [Section("How it is measured", list(METHOD))] if cases else []
+
+
+def document_of(content: Content) -> Document:
+    return Document(title_of(content), lead_of(content), [
+        *measured_sections(content), *optimization_sections(content.cases), *closing_sections(content),
+        *method_sections(content.cases)])
+
+
+def document_of_parts(parts: dict[str, Content]) -> Document:
+    """A part for each study, and one for runs that are of none; what optimizations do, over the runs of all
+    parts, and how it is measured are said once, at the end."""
+    sections = []
+    for folder, content in parts.items():
+        inner = [*measured_sections(content), *closing_sections(content)]
+        lead = lead_of(content)
+        sections += [Section(title_of(content), [lead] if lead else []), *(each.in_part(folder) for each in inner)]
+    cases = [case for content in parts.values() for case in content.cases]
+    titles = "; ".join(title_of(content) for content in parts.values())
+    return Document(f"Report in {len(parts)} parts", f"{titles}.",
+                    [*sections, *optimization_sections(cases), *method_sections(cases)])
 
 
 def write_document(document: Document, folder: Path) -> tuple[list[Path], list[str]]:
@@ -153,6 +184,7 @@ def write_document(document: Document, folder: Path) -> tuple[list[Path], list[s
     problem = write_pdf(document, pdf)
     written = [page, text, *([] if problem else [pdf])]
     for drawing in document.drawings:
+        (folder / drawing.name).parent.mkdir(exist_ok=True)
         written += save(drawing.figure, folder / drawing.name)
     return written, [problem] if problem else []
 
@@ -170,28 +202,39 @@ def write_tables(content: Content, folder: Path) -> list[Path]:
     return [folder / name for name in texts]
 
 
-def read_content(names: Sequence[str], base_ranks: int | None, skip: int | None) -> tuple[Content, Path | None]:
-    """And the folder of the study, if it is one."""
-    is_study = [is_study_folder(Path(name)) or is_study_folder(Path("runs") / name) for name in names]
-    if any(is_study) and len(names) > 1:
-        raise UserError("a report is of one study or of runs; give one study's folder alone")
-    if any(is_study):
-        folder = find_study(names[0])
-        return read_study(folder, base_ranks, skip), folder
-    return read_runs(names, base_ranks, DEFAULT_SKIP if skip is None else skip), None
+def read_parts(names: Sequence[str], base_ranks: int | None, skip: int | None) -> dict[str, Content]:
+    """By the names of the parts' folders: a part for each study, in the order given, then one for all runs."""
+    def is_study(name: str) -> bool:
+        return is_study_folder(Path(name)) or is_study_folder(Path("runs") / name)
+
+    parts = {}
+    folders = {path.resolve(): path for path in (find_study(name) for name in names if is_study(name))}
+    for number, folder in enumerate(folders.values(), 1):
+        parts[f"{number}_{folder.resolve().name}"] = read_study(folder, base_ranks, skip)
+    runs = [name for name in names if not is_study(name)]
+    if runs:
+        parts[f"{len(parts) + 1}_runs"] = read_runs(runs, base_ranks, DEFAULT_SKIP if skip is None else skip)
+    return parts
+
+
+def default_output(names: Sequence[str], parts: dict[str, Content]) -> Path:
+    """Of one study or one run its own report/."""
+    if len(parts) > 1:
+        raise UserError(f"where shall the report in {len(parts)} parts be written? give --output DIR")
+    return report_folder(names) if next(iter(parts.values())).study is None else find_study(names[0]) / "report"
 
 
 def report(names: Sequence[str], output: Path | None, base_ranks: int | None, skip: int | None) -> str:
     """Writes report.html, .md and .pdf, the figures and tables; returns what to print. Of a study the
-    folder is its own report/ unless `output` names another."""
-    content, study = read_content(names, base_ranks, skip)
-    if output is None:
-        output = report_folder(names) if study is None else study / "report"
-    folder = output_folder(output)
-    document = document_of(content)
-    written, problems = write_document(document, folder)
-    written += write_tables(content, folder)
-    tables = content.study.tables if content.study else []
-    tables = tables + [group_text(number, group) for number, group in enumerate(content.groups, 1)]
-    return "\n".join(["\n\n".join(tables), "", *(f"note: {note}" for note in [*content.notes, *problems]),
-                      *map(str, written)])
+    folder is its own report/ unless `output` names another. Several parts have folders in it."""
+    parts = read_parts(names, base_ranks, skip)
+    folder = output_folder(default_output(names, parts) if output is None else output)
+    one = len(parts) == 1
+    written, problems = write_document(document_of(*parts.values()) if one else document_of_parts(parts), folder)
+    tables = []
+    for name, content in parts.items():
+        written += write_tables(content, folder if one else output_folder(folder / name))
+        tables += content.study.tables if content.study else []
+        tables += [group_text(number, group) for number, group in enumerate(content.groups, 1)]
+    notes = [note for content in parts.values() for note in content.notes]
+    return "\n".join(["\n\n".join(tables), "", *(f"note: {note}" for note in [*notes, *problems]), *map(str, written)])

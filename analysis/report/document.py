@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Sequence
 
@@ -64,6 +64,12 @@ class Section:
     drawings: list[Drawing] = field(default_factory=list)
     sheets: list[Sheet] = field(default_factory=list)
     after: list[str] = field(default_factory=list)  # paragraphs below the tables
+    level: int = 2  # of its heading; 3: within a part of a report on several studies
+
+    def in_part(self, folder: str) -> Section:
+        """The same below a part's heading, its figures in the part's folder."""
+        return replace(self, level=self.level + 1,
+                       drawings=[replace(drawing, name=f"{folder}/{drawing.name}") for drawing in self.drawings])
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,13 @@ class CommandLine(CommandTest):
         self.assertIn("there is no command 'learnings' (did you mean learning?)", self.refused("learnings", "RUN"))
         self.assertIn("the commands are learning, sweep", self.refused("zzz"))
 
+    def test_usage_has_the_name_that_the_installed_script_hands_down(self) -> None:
+        for name, words in (("hyperslab-analysis", ()), ("hyperslab-analysis", ("learning",)), ("", ("check", "idle"))):
+            process = subprocess.run([sys.executable, "-m", "analysis", *words, "--help"], cwd=ROOT, capture_output=True,
+                                     text=True, check=False, env={**os.environ, "HYPERSLAB_ANALYSIS": name})
+            expected = " ".join(["usage:", name or "python3 -m analysis", *words[:1]])
+            self.assertTrue(process.stdout.startswith(expected + " "), process.stdout)
+
     def test_wrong_options_are_one_line(self) -> None:
         self.assertIn("see python3 -m analysis learning --help", self.refused("learning"))
         self.assertIn("--skip", self.refused("time", "RUN", "--skip", "x"))

@@ -574,7 +574,7 @@ class Reporting(StudyTest):
         self.run_study("--slurm")
         self.expect_error("study", "runs/tiny", says="holds no point yet")
         self.run_study()
-        self.expect_error("report", "runs/tiny", "empty", says="one study's folder alone")
+        self.expect_error("report", "runs/tiny", "empty", "--output", "out", says="empty")
 
     def test_prediction_of_a_plan(self) -> None:
         path = Path("plan.txt")

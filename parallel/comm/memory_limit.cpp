@@ -54,4 +54,8 @@ std::optional<MemoryLimit> memory_limit(const std::string& process_folder) {
   return least;
 }
 
+std::size_t rank_share(std::size_t host_bytes) {
+  return host_bytes / static_cast<std::size_t>(std::max(launched_ranks_here(), 1));
+}
+
 }  // namespace hyperslab::comm

@@ -2,6 +2,7 @@
 #include "completions.hpp"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
@@ -10,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "hyperslab/core/error.hpp"
+#include "hyperslab/core/printable.hpp"
 
 namespace hyperslab::cli {
 namespace {
@@ -38,7 +40,7 @@ void add_log_probabilities(const std::vector<generate::TokenLogProbabilities>& f
 Completions::Completions(const io::Tokenizer& tokenizer, const std::vector<std::string>& prompts,
                          const std::vector<std::string>& stops, std::int64_t max_tokens,
                          std::optional<std::int64_t> logprobs)
-    : max_tokens_(max_tokens), logprobs_(logprobs) {
+    : max_tokens_(max_tokens), logprobs_(logprobs), to_terminal_(isatty(STDOUT_FILENO) == 1) {
   for (const std::string& prompt : prompts) {
     const auto place = prompt.empty() ? io::TextPlace::start : io::TextPlace::inside;
     completions_.push_back({valid_utf8(prompt),
@@ -84,13 +86,24 @@ void Completions::end(std::size_t prompt) {
 
 void Completions::print() {
   Completion& completion = completions_[current_];
-  if (!begun_) fmt::print("{}{}", current_ == 0 ? "" : "\n", completion.prompt);
+  if (!begun_) {
+    fmt::print("{}", current_ == 0 ? "" : "\n");
+    print(completion.prompt);
+  }
   begun_ = true;
-  fmt::print("{}", std::string_view(completion.text).substr(completion.printed));
+  print(std::string_view(completion.text).substr(completion.printed));
   completion.printed = completion.text.size();
   if (std::fflush(stdout) != 0) {
     throw Error(ExitCode::storage,
                 fmt::format("cannot write to standard output: {}", std::strerror(errno)));
+  }
+}
+
+void Completions::print(std::string_view text) const {
+  if (to_terminal_) {
+    fmt::print("{}", printable(text, true));
+  } else {
+    fmt::print("{}", text);
   }
 }
 

@@ -5,6 +5,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "hyperslab/generate/generate.hpp"
@@ -15,7 +16,7 @@ namespace hyperslab::cli {
 
 /// Prints texts to stdout, each prompt and its continuation, in the order of the prompts: the first
 /// one that has not ended as it comes, the others when it is their turn. All of it is valid
-/// UTF-8.
+/// UTF-8; on a terminal '?' stands for control characters, which could steer it.
 class Completions final : public generate::TokenListener {
  public:
   /// `stops`: texts that end a text. `logprobs`: likeliest tokens to keep for every token with
@@ -47,12 +48,14 @@ class Completions final : public generate::TokenListener {
     bool ended = false;
   };
   void print();
+  void print(std::string_view text) const;
 
   std::int64_t max_tokens_;
   std::optional<std::int64_t> logprobs_;
   std::vector<Completion> completions_;
   std::size_t current_ = 0;  ///< the first that has not ended
-  bool begun_ = false;       ///< the current one's prompt is printed
+  bool to_terminal_ = false;
+  bool begun_ = false;  ///< the current one's prompt is printed
 };
 
 }  // namespace hyperslab::cli

@@ -56,7 +56,11 @@ bool set_kernels() {
   return ::setenv(kKernels, kernels, 1) == 0;
 }
 
-/// True if a setting was made.
+/// True if a setting was made. Ranks that own a GPU are no exception (which rank does is not known
+/// here, before the deck is read): it is useful there and harms nothing. Their steps launch kernels
+/// from one thread; parallel regions are where data is opened and weights are drawn, before the
+/// first step, so that waking a thread costs no step anything. Threads that spin after them take
+/// cores from those of NCCL, the loader and the watchdog, and from the ranks of the other GPUs.
 bool set_spins() {
   const auto is_set = [](const char* name) { return std::getenv(name) != nullptr; };
   if (omp_get_max_threads() < 2 || std::ranges::any_of(kWaitVariables, is_set)) return false;

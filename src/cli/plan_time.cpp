@@ -56,9 +56,13 @@ void print_doubts(const train::Config& config, bool training, const std::vector<
   const int rank =
       mesh::world_rank_of(config.parallel, {.pipeline = static_cast<int>(fullest - plans.begin())});
   constexpr double kGiB = 1024.0 * 1024 * 1024;
-  fmt::print("warning: does not fit: the fullest rank needs {:.1f} GiB, one of {} has {:.1f}; {}\n",
-             bytes_of(*fullest) / kGiB, machine.name, machine.memory_bytes / kGiB,
-             plan::memory_advice(config, options, rank, legal_changes(config)));
+  fmt::print(
+      "warning: does not fit: the fullest rank needs {:.1f} GiB, most of it for {}; one of {} has "
+      "{:.1f}; {}\n",
+      bytes_of(*fullest) / kGiB, plan::largest_parts(fullest->memory), machine.name,
+      machine.memory_bytes / kGiB,
+      plan::memory_advice(config, options, rank, legal_changes(config),
+                          static_cast<std::size_t>(machine.memory_bytes)));
 }
 
 void print_prediction(const train::Config& config, const plan::PredictedStep& predicted,

@@ -6,28 +6,55 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "hyperslab/core/error.hpp"
+#include "hyperslab/core/log.hpp"
 #include "hyperslab/core/printable.hpp"
 #include "hyperslab/io/json_depth.hpp"
 
 namespace hyperslab::cli {
 namespace {
 
-std::vector<std::string> read_lines(const std::string& path) {
+[[noreturn]] void refuse_file(const std::string& path, const std::string& found) {
+  throw Error(ExitCode::data,
+              fmt::format("prompt file '{}': expected a readable file or pipe, found: {}; "
+                          "correct --prompt-file",
+                          path, found));
+}
+
+/// All of a file or of what is written into a pipe. A device such as /dev/zero never ends.
+std::string read_all(const std::string& path) {
+  constexpr std::size_t kMostBytes = std::size_t{1} << 30U;
+  std::error_code unknown;
+  const auto status = std::filesystem::status(path, unknown);
+  if (std::filesystem::is_block_file(status)) refuse_file(path, "a block device");
+  if (std::filesystem::is_fifo(status)) {
+    log::info(fmt::format("prompt file '{}' is a pipe: reading until all who write there close it",
+                          path));
+  }
   std::ifstream file(path, std::ios::binary);
+  if (!file) refuse_file(path, std::strerror(errno));
+  std::string text;
+  std::string part(std::size_t{1} << 20U, '\0');
+  while (text.size() <= kMostBytes) {
+    file.read(part.data(), static_cast<std::streamsize>(part.size()));
+    text.append(part, 0, static_cast<std::size_t>(file.gcount()));
+    if (file.eof()) return text;
+    if (!file) refuse_file(path, std::strerror(errno));
+  }
+  refuse_file(path, "more than 1 GiB");
+}
+
+std::vector<std::string> read_lines(const std::string& path) {
+  std::istringstream text(read_all(path));
   std::vector<std::string> lines;
-  for (std::string line; std::getline(file, line);) {
+  for (std::string line; std::getline(text, line);) {
     if (line.ends_with('\r')) line.pop_back();
     lines.push_back(line);
-  }
-  if (!file.eof()) {
-    throw Error(ExitCode::data,
-                fmt::format("prompt file '{}': expected a readable file, found: {}; "
-                            "correct --prompt-file",
-                            path, std::strerror(errno)));
   }
   while (!lines.empty() && lines.back().empty()) lines.pop_back();
   return lines;

@@ -16,7 +16,7 @@ struct NamedPrompts {
 /// The prompts of a file. Of a .jsonl: objects {"prompt": TEXT, "id": any}, one a line, the id if
 /// it is there; other keys are refused. Of another file: separated by blank lines if it has any,
 /// else one a line. Throws Error(data) with the number of a line that it cannot take, and if there
-/// are no prompts.
+/// are no prompts. Pipes are read to their end; a file has at most 1 GiB.
 [[nodiscard]] NamedPrompts read_prompt_file(const std::string& path);
 
 }  // namespace hyperslab::cli

@@ -28,7 +28,7 @@ Stream& Context::copy_stream() {
 
 namespace {
 
-/// Sizes and offsets of partial sums in the workspace, and of the memory before them, are multiples.
+/// Sizes and offsets of partial sums in the workspace, and of memory before them, are multiples.
 constexpr std::size_t kAlignment = 256;
 constexpr std::size_t aligned(std::size_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;

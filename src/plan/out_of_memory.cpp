@@ -4,9 +4,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
+#include <limits>
 #include <optional>
+#include <utility>
 
 #include "hyperslab/comm/memory_limit.hpp"
+#include "hyperslab/core/profiler.hpp"
 #include "hyperslab/ops/attention.hpp"
 
 namespace hyperslab::plan {
@@ -17,9 +21,21 @@ struct Change {
   train::Config config;
 };
 
-std::string gibibytes(std::int64_t bytes) {
+template <class Integer>
+std::string gibibytes(Integer bytes) {
   const double gib = static_cast<double>(bytes) / 1073741824.0;
+  if (gib >= 1024) return fmt::format("{:.2f} TiB", gib / 1024);
   return gib < 0.1 ? fmt::format("{:.1f} MiB", 1024.0 * gib) : fmt::format("{:.2f} GiB", gib);
+}
+
+/// "a, b or c"
+std::string listed(const std::vector<std::string>& texts, const std::string& last_word) {
+  std::string text;
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    const bool is_last = i + 1 == texts.size();
+    text += (i == 0 ? "" : is_last ? " " + last_word + " " : ", ") + texts[i];
+  }
+  return text;
 }
 
 /// Attention that does not keep its probabilities; it has no dropout of them.
@@ -100,6 +116,101 @@ std::vector<Change> changes_of(const train::Config& config, const train::Trainer
   return changes;
 }
 
+/// A legal change that saves memory, and what the rank takes with it.
+struct Outcome {
+  Change change;
+  std::size_t bytes = 0;
+};
+
+/// The rank whose memory is planned.
+struct Rank {
+  const train::TrainerOptions& options;
+  mesh::Coordinates at;
+  const IsLegal& is_legal;
+
+  /// A plan takes long for many microbatches, which need no more memory than those under way.
+  [[nodiscard]] std::size_t bytes(train::Config config) const {
+    const std::int64_t enough = std::int64_t{16} * config.parallel.pipeline;
+    if (config.microbatches() > enough) {
+      config.train.global_batch = enough * config.train.microbatch * config.parallel.data;
+    }
+    return make_plan(config, options, mesh::world_rank_of(config.parallel, at)).memory.total();
+  }
+  /// The largest saving first.
+  [[nodiscard]] std::vector<Outcome> outcomes(const train::Config& config) const {
+    const std::size_t now = bytes(config);
+    std::vector<Outcome> found;
+    for (const Change& change : changes_of(config, options)) {
+      if (!is_legal || !is_legal(change.config)) continue;
+      const std::size_t then = bytes(change.config);
+      if (then < now) found.push_back({change, then});
+    }
+    std::ranges::stable_sort(found, {}, &Outcome::bytes);
+    return found;
+  }
+};
+
+/// Settings of one key each: a new one takes the place of an earlier one.
+void set(const std::string& setting, std::vector<std::string>& settings) {
+  const std::string key = setting.substr(0, setting.find(':') + 1);
+  std::erase_if(settings, [&](const std::string& old) { return old.starts_with(key); });
+  settings.push_back(setting);
+}
+
+/// Makes the change that saves most, again and again, until the rank fits; those that need more
+/// ranks only where no other is left. Empty: it never fits.
+std::string changes_that_fit(const Rank& rank, train::Config config, std::size_t room_bytes) {
+  constexpr int kMostChanges = 40;
+  std::vector<std::string> settings;
+  for (int i = 0; i < kMostChanges; ++i) {
+    const std::vector<Outcome> outcomes = rank.outcomes(config);
+    if (outcomes.empty()) return "";
+    const int ranks = config.parallel.ranks();
+    auto best = std::ranges::find_if(outcomes, [&](const Outcome& outcome) {
+      return outcome.change.config.parallel.ranks() == ranks;
+    });
+    if (best == outcomes.end()) best = outcomes.begin();
+    set(best->change.setting, settings);
+    if (best->bytes <= room_bytes) {
+      return fmt::format("but {} {} ({})", listed(settings, "and"),
+                         settings.size() > 1 ? "together do" : "does", gibibytes(best->bytes));
+    }
+    config = best->change.config;
+  }
+  return "";
+}
+
+/// The longest context of half, a quarter, ... that fits; empty: none does.
+std::string context_that_fits(const Rank& rank, train::Config config, std::size_t room_bytes) {
+  if (!rank.options.training || config.model.is_of_images()) return "";
+  while (config.model.context >= 2) {
+    config.model.context /= 2;
+    if (!rank.is_legal || !rank.is_legal(config)) return "";
+    const std::size_t bytes = rank.bytes(config);
+    if (bytes > room_bytes) continue;
+    return fmt::format("model.context: {} does ({})", config.model.context, gibibytes(bytes));
+  }
+  return "";
+}
+
+std::string fitting_text(const Rank& rank, const train::Config& config, std::size_t room_bytes) {
+  std::string text = changes_that_fit(rank, config, room_bytes);
+  const std::string context = context_that_fits(rank, config, room_bytes);
+  if (!context.empty()) text += (text.empty() ? "but " : ", and ") + context;
+  return text.empty() ? "nor do they together: it takes a smaller model (model.layers, "
+                        "model.width) or more ranks (parallel.tensor, parallel.pipeline)"
+                      : text;
+}
+
+/// Bytes that this rank can have before its trainer is made.
+std::size_t room_of_rank(const train::TrainerOptions& options) {
+  if (options.device == Device::meta) return std::numeric_limits<std::size_t>::max();
+  const std::size_t free = device_memory(options.device).free;
+  if (options.device != Device::cpu) return free;
+  const std::optional<comm::MemoryLimit> limit = comm::memory_limit();
+  return std::min(comm::rank_share(free), limit ? limit->rank_bytes() : free);
+}
+
 /// Throws OutOfMemory for more of the host's memory than the control groups of a job allow: the
 /// system gives addresses for it, and kills the process when it writes there.
 void require_within_limit(const train::TrainerOptions& options, std::size_t planned_bytes) {
@@ -117,49 +228,64 @@ void require_within_limit(const train::TrainerOptions& options, std::size_t plan
 std::vector<MemorySaving> memory_savings(const train::Config& config,
                                          const train::TrainerOptions& options, int world_rank,
                                          const IsLegal& is_legal) {
-  const mesh::Coordinates at = mesh::coordinates_of(config.parallel, world_rank);
-  const auto now = make_plan(config, options, world_rank).memory.total();
+  const Rank rank{options, mesh::coordinates_of(config.parallel, world_rank), is_legal};
+  const std::size_t now = rank.bytes(config);
   std::vector<MemorySaving> savings;
-  for (const Change& change : changes_of(config, options)) {
-    if (!is_legal || !is_legal(change.config)) continue;
-    const int rank = mesh::world_rank_of(change.config.parallel, at);
-    const std::size_t then = make_plan(change.config, options, rank).memory.total();
-    if (then >= now) continue;
-    savings.push_back({change.setting, then, static_cast<std::int64_t>(now - then)});
+  for (const Outcome& outcome : rank.outcomes(config)) {
+    savings.push_back(
+        {outcome.change.setting, outcome.bytes, static_cast<std::int64_t>(now - outcome.bytes)});
   }
-  std::ranges::stable_sort(savings, std::greater<>(), &MemorySaving::saved_bytes);
   return savings;
 }
 
+std::string largest_parts(const model::MemoryPlan& memory) {
+  std::vector<std::pair<std::size_t, std::string>> parts = {
+      {memory.parameters, "parameters"}, {memory.gradients, "gradients"},
+      {memory.optimizer, "optimizer"},   {memory.activations, "activations"},
+      {memory.scratch, "scratch"},       {memory.workspace, "workspace"}};
+  std::ranges::stable_sort(parts, std::greater<>(), &decltype(parts)::value_type::first);
+  std::vector<std::string> texts;
+  for (const auto& [bytes, name] : parts) {
+    if (texts.size() < 3 && bytes > 0)
+      texts.push_back(fmt::format("{} {}", name, gibibytes(bytes)));
+  }
+  return listed(texts, "and");
+}
+
 std::string memory_advice(const train::Config& config, const train::TrainerOptions& options,
-                          int world_rank, const IsLegal& is_legal) {
+                          int world_rank, const IsLegal& is_legal, std::size_t room_bytes) {
+  const Rank rank{options, mesh::coordinates_of(config.parallel, world_rank), is_legal};
   std::vector<std::string> changes;
+  bool one_fits = false;
   for (const MemorySaving& saving : memory_savings(config, options, world_rank, is_legal)) {
-    changes.push_back(fmt::format("{} (saves {})", saving.setting, gibibytes(saving.saved_bytes)));
+    const bool fits = saving.planned_bytes <= room_bytes;
+    one_fits = one_fits || fits;
+    changes.push_back(fmt::format("{} (saves {}{})", saving.setting, gibibytes(saving.saved_bytes),
+                                  fits ? ", fits" : ""));
   }
   // The context of images follows from their size.
   changes.emplace_back(config.model.is_of_images() ? "a smaller model.image"
                                                    : "a smaller model.context");
-  std::string text = "what would help: ";
-  for (std::size_t i = 0; i < changes.size(); ++i) {
-    const bool is_last = i + 1 == changes.size();
-    text += fmt::format("{}{}{}", i == 0 ? "" : ", ", is_last && i > 0 ? "or " : "", changes[i]);
-  }
-  return text;
+  const std::string text = "what would help: " + listed(changes, "or");
+  if (one_fits) return text;
+  return fmt::format("{}; none of the changes alone fits into {}, {}", text, gibibytes(room_bytes),
+                     fitting_text(rank, config, room_bytes));
 }
 
 std::unique_ptr<train::Trainer> make_trainer(const train::Config& config, const mesh::Mesh& mesh,
                                              const train::TrainerOptions& options,
                                              const model::MemoryPlan& memory,
                                              const IsLegal& is_legal) {
+  const std::size_t room_bytes = room_of_rank(options);
   try {
     require_within_limit(options, memory.total());
     return train::Trainer::make(config, mesh, options, memory);
   } catch (const OutOfMemory& error) {
     const int rank = mesh::world_rank_of(config.parallel, mesh.at());
-    throw Error(ExitCode::device, fmt::format("{}; this rank needs {} in all; {}", error.facts(),
-                                              gibibytes(static_cast<std::int64_t>(memory.total())),
-                                              memory_advice(config, options, rank, is_legal)));
+    throw Error(ExitCode::device,
+                fmt::format("{}; this rank needs {} in all, most of it for {}; {}", error.facts(),
+                            gibibytes(memory.total()), largest_parts(memory),
+                            memory_advice(config, options, rank, is_legal, room_bytes)));
   }
 }
 

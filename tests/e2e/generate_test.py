@@ -5,6 +5,8 @@
 import array
 import json
 import math
+import os
+import pty
 import re
 import shutil
 import subprocess
@@ -244,6 +246,50 @@ class Generate(support.Case):
             (self.folder / "prompts.txt").write_text(text, encoding="utf-8", newline="")
             report, _ = self.several("--prompt-file", "prompts.txt", "--max-tokens", 2)
             self.assertEqual([c["prompt"] for c in report["completions"]], prompts)
+
+    def test_prompt_files_may_be_pipes(self):
+        for name, text, prompts in (("pipe.txt", "one\ntwo\n\nthree\n", ["one\ntwo", "three"]),
+                                    ("pipe.jsonl", '{"prompt": "a\\nb"}\n{"prompt": "c"}\n', ["a\nb", "c"])):
+            with self.subTest(name):
+                pipe = self.folder / name
+                os.mkfifo(pipe)
+                self.addCleanup(pipe.unlink)  # nothing may take the folder's files for texts
+                writer = subprocess.Popen(["sh", "-c", f'printf %s "$0" >{name}', text], cwd=self.folder)
+                report, _ = self.several("--prompt-file", name, "--max-tokens", 2)
+                self.assertEqual(writer.wait(timeout=20), 0)
+                self.assertEqual([c["prompt"] for c in report["completions"]], prompts)
+
+    def test_a_pipe_that_nobody_writes_is_named_while_it_waits(self):
+        pipe = self.folder / "silent.txt"
+        os.mkfifo(pipe)
+        self.addCleanup(pipe.unlink)
+        process = self.start("generate", "--checkpoint", "run", "--prompt-file", "silent.txt", "--max-tokens", 2)
+        told = process.stderr.readline().decode()
+        pipe.write_text("", encoding="utf-8")  # opened and closed
+        _, err = process.communicate(timeout=20)
+
+        self.assertIn("prompt file 'silent.txt' is a pipe: reading until all who write there close it", told)
+        self.assertEqual(process.returncode, 3, err)
+        self.assertIn(b"expected prompts, found none", err)
+
+    def test_a_device_without_end_is_refused(self):
+        result = self.run_program("generate", "--checkpoint", "run", "--prompt-file", "/dev/zero")
+
+        self.assert_refused(result, 3, "prompt file '/dev/zero'", "more than 1 GiB", "--prompt-file")
+
+    def test_prompts_steer_no_terminal(self):
+        words = ("generate", "--checkpoint", "run", "--prompt", "a\x1b[31mb\tc", "--max-tokens", 2)
+        master, slave = pty.openpty()
+        process = self.start(*words, stdout=slave)
+        os.close(slave)
+        _, err = process.communicate(timeout=20)
+        shown = os.read(master, 65536)
+        os.close(master)
+
+        self.assertEqual(process.returncode, 0, err)
+        self.assertTrue(shown.startswith(b"a?[31mb"), shown)
+        self.assertNotIn(b"\x1b", shown)
+        self.assertTrue(self.run_program(*words).out.startswith("a\x1b[31mb\tc"), "into a file as it is")
 
     def test_json_lines_in_and_out(self):
         lines = [{"id": "x", "prompt": "The red "}, {"prompt": "The\nold "}, {"id": 3, "prompt": "A"}]

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ranks that hang or are lost in the middle of a training: found, named, and no process is left."""
 
+import json
 import os
 import signal
 import time
@@ -16,15 +17,21 @@ class Watchdog(support.Case):
 
     def start_watched(self, run, *settings, ranks=4):
         """Starts it and waits until each rank has reported to the watchdog from within the training: it reports
-        twice a second."""
+        eight times in the timeout, and the run's own clock says when that was so twice after the first step."""
         process = self.start("train", "deck.yaml", *support.overrides(
             *support.ENDLESS, f"run.directory={run}", f"run.hang_timeout_seconds={TIMEOUT}", *settings),
             ranks=ranks)
         self.addCleanup(self.end, process)
         path = self.folder / run / "metrics.jsonl"
-        self.assertTrue(support.wait_until(
-            lambda: path.exists() and path.read_bytes().count(b"\n") >= 20, 30))
-        time.sleep(1)
+
+        def has_reported():
+            lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+            return len(lines) >= 20 and seconds(lines[-1]) - seconds(lines[0]) >= 2 * TIMEOUT / 8
+
+        def seconds(line):
+            return json.loads(line)["wall_seconds"]
+
+        self.assertTrue(support.wait_until(has_reported, 30))
         return process
 
     def end(self, process):

@@ -123,7 +123,8 @@ class ControlGroup(fault_support.FaultCase):
                 self.assertEqual(len(result.messages), 1, result.err)
                 share = r", which 2 ranks share" if ranks == 2 else ""
                 self.assertRegex(result.messages[0], rf"out of memory by the limit of control group {self.group}{share}: "
-                                                     r"[\d.]+ (?:bytes|GiB) were asked for, [\d.]+ (?:bytes|GiB) are free; this rank needs .* in all; "
+                                                     r"[\d.]+ (?:bytes|GiB) were asked for, [\d.]+ (?:bytes|GiB) are free; "
+                                                     r"this rank needs .* in all, most of it for \w+ [\d.]+ .*; "
                                                      r"what would help: ")
 
     def test_a_plan_that_fits_runs(self):

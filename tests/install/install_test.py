@@ -44,6 +44,7 @@ class Install(unittest.TestCase):
             done = self.run_program(name, "--help")
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertIn("report", done.stdout)
+            self.assertTrue(done.stdout.startswith("usage: hyperslab-analysis "), done.stdout)
 
     def test_installed_decks_can_be_planned(self):
         deck = self.prefix / "share/hyperslab/inputs/quickstart.yaml"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hyperslab/plan/out_of_memory.hpp"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 #include <functional>
 #include <iomanip>
 #include <map>
+#include <regex>
 #include <sstream>
 
 #include "hyperslab/core/error.hpp"
@@ -195,6 +197,95 @@ TEST(MemorySavings, AreNoneIfNothingIsKnownToBeLegal) {
   EXPECT_TRUE(plan::memory_savings(small_config({"parallel.data=2"}, 2), {}, 0, {}).empty());
 }
 
+TEST(MemoryAdvice, NamesTheLargestParts) {
+  model::MemoryPlan memory;
+  memory.parameters = std::size_t{3} << 30U;
+  memory.gradients = std::size_t{1} << 30U;
+  memory.optimizer = std::size_t{2} << 30U;
+  memory.activations = std::size_t{5} << 40U;
+  memory.scratch = 1024;
+  EXPECT_EQ(plan::largest_parts(memory),
+            "activations 5.00 TiB, parameters 3.00 GiB and optimizer 2.00 GiB");
+  memory = {};
+  memory.workspace = std::size_t{7} << 20U;
+  EXPECT_EQ(plan::largest_parts(memory), "workspace 7.0 MiB");
+}
+
+const std::vector<std::string> kAdvised = {"parallel.data=2", "train.microbatch=4",
+                                           "train.global_batch=16"};
+
+std::string advice_for(std::size_t room) {
+  const train::Config config = small_config(kAdvised, 2);
+  return plan::memory_advice(config, {}, 0, rules_of(config), room);
+}
+
+/// The settings in `text`, "key: value", as overrides.
+std::vector<std::string> overrides_in(std::string text) {
+  std::vector<std::string> found;
+  const std::regex setting(R"(([a-z_]+\.[a-z_]+): ([a-z0-9]+))");
+  for (std::smatch match; std::regex_search(text, match, setting); text = match.suffix()) {
+    found.push_back(match[1].str() + "=" + match[2].str());
+  }
+  return found;
+}
+
+TEST(MemoryAdvice, MarksTheChangesThatFitAlone) {
+  const std::vector<plan::MemorySaving> savings = savings_of(small_config(kAdvised, 2));
+  ASSERT_GE(savings.size(), 2);
+  ASSERT_LT(savings[0].planned_bytes, savings[1].planned_bytes);
+
+  const std::string text = advice_for(savings[0].planned_bytes);
+
+  EXPECT_THAT(text,
+              testing::MatchesRegex("what would help: " + savings[0].setting +
+                                    " \\(saves [^)]*, fits\\), .* or a smaller model.context"));
+  EXPECT_EQ(text.find("fits"), text.rfind("fits")) << text;
+}
+
+TEST(MemoryAdvice, NamesChangesThatFitTogether) {
+  const std::size_t alone = savings_of(small_config(kAdvised, 2))[0].planned_bytes;
+
+  const std::string text = advice_for(alone - 1);
+
+  const std::string begin = "none of the changes alone fits into ";
+  ASSERT_THAT(text, HasSubstr(begin));
+  const std::size_t from = text.find("but ");
+  const std::size_t to = text.find(" together do (", from);
+  ASSERT_NE(to, std::string::npos) << text;
+  const std::vector<std::string> changes = overrides_in(text.substr(from, to - from));
+  EXPECT_GE(changes.size(), 2);
+  std::vector<std::string> changed = kAdvised;
+  changed.insert(changed.end(), changes.begin(), changes.end());
+  EXPECT_LT(planned(changed, 2), alone) << text;
+}
+
+TEST(MemoryAdvice, NamesTheContextThatFits) {
+  std::vector<std::string> deck = kAdvised;
+  deck.emplace_back("model.context=2048");
+  const std::size_t half = planned(deck, 2) / 2;
+  const train::Config config = small_config(deck, 2);
+
+  const std::string text = plan::memory_advice(
+      config, {}, 0, [&](const train::Config& changed) { return changed.model.context < 2048; },
+      half);
+
+  const std::size_t from = text.find("model.context: ");
+  ASSERT_NE(from, std::string::npos) << text;
+  const std::vector<std::string> changes = overrides_in(text.substr(from));
+  ASSERT_EQ(changes.size(), 1) << text;
+  deck.push_back(changes[0]);
+  EXPECT_LE(planned(deck, 2), half);
+  deck.back() = fmt::format("model.context={}", 2 * small_config(deck, 2).model.context);
+  EXPECT_GT(planned(deck, 2), half) << "the longest";
+}
+
+TEST(MemoryAdvice, SaysThatNothingIsEnough) {
+  EXPECT_THAT(advice_for(1024),
+              HasSubstr("none of the changes alone fits into 0.0 MiB, nor do they together: it "
+                        "takes a smaller model (model.layers, model.width) or more ranks "
+                        "(parallel.tensor, parallel.pipeline)"));
+}
+
 /// More than addresses reach: the activations of many long samples.
 TEST(OutOfMemory, OfATrainerSaysWhatWouldHelp) {
   const train::Config config =
@@ -217,6 +308,8 @@ TEST(OutOfMemory, OfATrainerSaysWhatWouldHelp) {
     EXPECT_THAT(error.what(),
                 AnyOf(HasSubstr(asked.str()), HasSubstr("by the limit of control group")));
     EXPECT_THAT(error.what(), HasSubstr("are free"));
+    EXPECT_THAT(error.what(), HasSubstr(" in all, most of it for activations "));
+    EXPECT_THAT(error.what(), HasSubstr("none of the changes alone fits into "));
     EXPECT_THAT(error.what(), HasSubstr("train.microbatch: 32768 (saves "));
     EXPECT_THAT(error.what(), HasSubstr("memory.recompute: full (saves "));
     EXPECT_THAT(error.what(), Not(HasSubstr("parallel.zero")));

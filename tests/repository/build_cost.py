@@ -9,7 +9,6 @@ BUILD is a folder that Ninja built in. Its notes on headers are summed over the 
 analysis/results/build.json, which --record writes. Another compiler reads other headers: then nothing is compared.
 """
 
-import argparse
 import collections
 import json
 import pathlib
@@ -101,14 +100,8 @@ def check(build, record):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("build", nargs="?")
-    parser.add_argument("--record", action="store_true")
-    parser.add_argument("--self-test", action="store_true")
-    arguments = parser.parse_args()
-    found = self_test() if arguments.self_test else check(arguments.build, arguments.record)
-    print("\n".join(found) or "build: nothing to complain about")
-    return 1 if found else 0
+    arguments = tree.arguments_of(__doc__, ("build", {"nargs": "?"}), ("--record", {"action": "store_true"}))
+    return tree.tell("build", self_test() if arguments.self_test else check(arguments.build, arguments.record))
 
 
 if __name__ == "__main__":

@@ -8,13 +8,13 @@ links_of_modules.py --self-test
 A shared library per module would find the same faults and would compile every source a second time.
 """
 
-import argparse
 import collections
 import concurrent.futures
 import pathlib
 import subprocess
 import sys
 
+import tree
 from check_includes import ORDER
 
 PREFIX = "libhyperslab_"
@@ -82,14 +82,8 @@ def self_test():
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("folder", nargs="?", type=pathlib.Path)
-    parser.add_argument("--nm", default="nm")
-    parser.add_argument("--self-test", action="store_true")
-    arguments = parser.parse_args()
-    found = self_test() if arguments.self_test else check(arguments.folder, arguments.nm)
-    print("\n".join(found) or "links: nothing to complain about")
-    return 1 if found else 0
+    arguments = tree.arguments_of(__doc__, ("folder", {"nargs": "?", "type": pathlib.Path}), ("--nm", {"default": "nm"}))
+    return tree.tell("links", self_test() if arguments.self_test else check(arguments.folder, arguments.nm))
 
 
 if __name__ == "__main__":

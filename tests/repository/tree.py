@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The files of the repository, as the checks beside this file see them, and what these share."""
 
+import argparse
 import os
 import pathlib
 import subprocess
@@ -53,8 +54,21 @@ def missed(check, clean, broken):
     return failures
 
 
-def main(name, check, clean, broken):
-    """Exit code 0 if nothing is found: in the repository, or by --self-test."""
-    complaints = missed(check, clean, broken) if sys.argv[1:] == ["--self-test"] else check(ROOT)
+def arguments_of(description, *options):
+    """The command line of a check that has a self-test; `options`: (name, further arguments of add_argument) each."""
+    parser = argparse.ArgumentParser(description=description.split("\n", maxsplit=1)[0])
+    for name, settings in options:
+        parser.add_argument(name, **settings)
+    parser.add_argument("--self-test", action="store_true")
+    return parser.parse_args()
+
+
+def tell(name, complaints):
+    """Prints what was found, a line each; exit code 0 if nothing was."""
     print("\n".join(complaints) or f"{name}: nothing to complain about")
     return 1 if complaints else 0
+
+
+def main(name, check, clean, broken):
+    """Exit code 0 if nothing is found: in the repository, or by --self-test."""
+    return tell(name, missed(check, clean, broken) if sys.argv[1:] == ["--self-test"] else check(ROOT))

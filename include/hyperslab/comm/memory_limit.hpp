@@ -23,4 +23,7 @@ struct MemoryLimit {
 [[nodiscard]] std::optional<MemoryLimit> memory_limit(
     const std::string& process_folder = "/proc/self");
 
+/// The part of so many bytes of the host that each of the ranks launched on it can take.
+[[nodiscard]] std::size_t rank_share(std::size_t host_bytes);
+
 }  // namespace hyperslab::comm

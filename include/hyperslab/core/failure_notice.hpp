@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lets a process that ends in a signal handler report it to the other ranks first, through its watchdog.
+// Lets a process that ends in a signal handler report it to the other ranks first, by its watchdog.
 #pragma once
 
 namespace hyperslab::failure_notice {

@@ -31,14 +31,19 @@ struct MemorySaving {
                                                        const train::TrainerOptions& options,
                                                        int world_rank, const IsLegal& is_legal);
 
-/// "what would help: memory.recompute: full (saves 4.2 GiB), ...", for one line of an error.
+/// "activations 51.20 GiB, optimizer 3.00 GiB and parameters 1.00 GiB": the three largest parts.
+[[nodiscard]] std::string largest_parts(const model::MemoryPlan& memory);
+
+/// "what would help: memory.recompute: full (saves 4.20 GiB, fits), ...", for one line of an error.
+/// `room_bytes`: what the rank has. If no change alone fits, the changes that fit together follow,
+/// then a shorter context that does, or the line says that nothing is enough.
 [[nodiscard]] std::string memory_advice(const train::Config& config,
                                         const train::TrainerOptions& options, int world_rank,
-                                        const IsLegal& is_legal);
+                                        const IsLegal& is_legal, std::size_t room_bytes);
 
 /// A trainer on options.device with arenas of exactly the planned sizes. If memory runs out, or the
-/// host's would by comm::memory_limit(), the error names the bytes asked for, the bytes free, and
-/// ways to save memory.
+/// host's would by comm::memory_limit(), the error names the bytes asked for, the bytes free, the
+/// largest parts of the plan, and ways to save memory.
 [[nodiscard]] std::unique_ptr<train::Trainer> make_trainer(const train::Config& config,
                                                            const mesh::Mesh& mesh,
                                                            const train::TrainerOptions& options,

@@ -27,6 +27,7 @@ using test::world;
 
 constexpr Dim kRows = 5;
 constexpr int kRanksOfHost = 2;
+constexpr const char* kFirstFile = "/step_00000003/rank_00000.h5";
 
 std::string host_of(int rank) { return "host" + std::to_string(rank / kRanksOfHost); }
 int hosts() { return (world().size() + kRanksOfHost - 1) / kRanksOfHost; }
@@ -111,105 +112,6 @@ void as_first(const std::function<void()>& work) {
   world().barrier();
 }
 
-std::string folder_of(const MemoryCheckpoints& memory, int host) {
-  return fs::path(memory.folder()).parent_path().string() + "/host" + std::to_string(host);
-}
-
-TEST(MemoryCheckpoints, KeepTheNewestStepAndBringItToTheDisk) {
-  const Places places;
-  Ranks ranks;
-  const MemoryCheckpoints memory(ranks, places.memory(), run_named("a"));
-  for (const std::int64_t step : {5, 6, 7}) EXPECT_EQ(save(memory, step), "");
-  int steps = 0;
-  for (const auto& entry : fs::directory_iterator(memory.folder())) {
-    if (entry.is_regular_file()) continue;  // it names the run
-    EXPECT_EQ(entry.path().filename(), "step_00000007");
-    ++steps;
-  }
-  EXPECT_EQ(steps, 1);
-  world().barrier();
-
-  EXPECT_FALSE(memory.bring_to_disk(ranks, places.disk(), {.newer_than = 7}));
-  EXPECT_FALSE(memory.bring_to_disk(ranks, places.disk(), {.only = 6}));
-  EXPECT_EQ(memory.bring_to_disk(ranks, places.disk(), {.newer_than = 6}), 7);
-
-  expect_values(places.disk(), 7);
-  world().barrier();
-  memory.clear();
-  world().barrier();
-  EXPECT_FALSE(fs::exists(memory.folder()));
-  world().barrier();
-}
-
-TEST(MemoryCheckpoints, SurviveTheLossOfAnyOneHost) {
-  if (hosts() < 2) return;  // a single host keeps no copies
-  for (int lost = 0; lost < hosts(); ++lost) {
-    const Places places;
-    Ranks ranks;
-    const MemoryCheckpoints memory(ranks, places.memory(), run_named("a"));
-    EXPECT_EQ(save(memory, 3), "");
-    as_first([&] { fs::remove_all(folder_of(memory, lost)); });
-
-    EXPECT_EQ(memory.bring_to_disk(ranks, places.disk(), {}), 3) << "host " << lost << " is lost";
-
-    expect_values(places.disk(), 3);
-    world().barrier();
-  }
-}
-
-TEST(MemoryCheckpoints, AreLeftOutIfTheyAreNotWhole) {
-  const Places places;
-  Ranks ranks;
-  const MemoryCheckpoints memory(ranks, places.memory(), run_named("a"));
-  EXPECT_EQ(save(memory, 3), "");
-  as_first([&] {
-    for (int host = 0; host < hosts(); ++host) {
-      fs::remove(folder_of(memory, host) + "/step_00000003/rank_00000.h5");
-    }
-  });
-
-  EXPECT_FALSE(memory.bring_to_disk(ranks, places.disk(), {}));
-
-  EXPECT_TRUE(list_checkpoints(places.disk()).empty());
-  world().barrier();
-}
-
-TEST(MemoryCheckpoints, AreLeftOutIfAByteIsWrong) {
-  const Places places;
-  Ranks ranks;
-  const MemoryCheckpoints memory(ranks, places.memory(), run_named("a"));
-  EXPECT_EQ(save(memory, 3), "");
-  as_first([&] {
-    for (int host = 0; host < hosts(); ++host) {
-      const std::string path = folder_of(memory, host) + "/step_00000003/rank_00000.h5";
-      if (!fs::exists(path)) continue;
-      std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
-      file.seekp(static_cast<std::streamoff>(fs::file_size(path)) - 2);
-      file.put('\x55');
-    }
-  });
-
-  EXPECT_FALSE(memory.bring_to_disk(ranks, places.disk(), {}));
-
-  EXPECT_TRUE(list_checkpoints(places.disk()).empty());
-  if (world().rank() == 0) {
-    EXPECT_TRUE(!fs::exists(places.disk()) || fs::is_empty(places.disk()))
-        << "nothing half-written";
-  }
-  world().barrier();
-}
-
-TEST(MemoryCheckpoints, OfAnotherRunAreNotTaken) {
-  const Places places;
-  Ranks ranks;
-  const MemoryCheckpoints one(ranks, places.memory(), run_named("one"));
-  const MemoryCheckpoints other(ranks, places.memory(), run_named("other"));
-  EXPECT_EQ(save(one, 3), "");
-
-  EXPECT_FALSE(other.bring_to_disk(ranks, places.disk(), {}));
-  world().barrier();
-}
-
 /// Flips the second last byte of a file; false if it is not there.
 bool damage(const std::string& path) {
   if (!fs::exists(path)) return false;
@@ -222,66 +124,135 @@ bool damage(const std::string& path) {
   return true;
 }
 
-TEST(MemoryCheckpoints, ADamagedFileIsTakenFromTheNextHost) {
-  if (hosts() < 2) return;
-  for (int damaged = 0; damaged < 2; ++damaged) {
-    const Places places;
-    Ranks ranks;
-    const MemoryCheckpoints memory(ranks, places.memory(), run_named("a"));
-    EXPECT_EQ(save(memory, 3), "");
-    as_first(
-        [&] { EXPECT_TRUE(damage(folder_of(memory, damaged) + "/step_00000003/rank_00000.h5")); });
+/// The memory of a run on its hosts. All ranks leave together: their folders go with them.
+struct Setting {
+  Places places;
+  Ranks ranks;
+  MemoryCheckpoints memory{ranks, places.memory(), run_named("a")};
 
-    EXPECT_EQ(memory.bring_to_disk(ranks, places.disk(), {}), 3) << "host " << damaged;
+  Setting() = default;
+  Setting(const Setting&) = delete;
+  Setting& operator=(const Setting&) = delete;
+  ~Setting() { world().barrier(); }
 
-    expect_values(places.disk(), 3);
-    world().barrier();
+  [[nodiscard]] std::string folder_of(int host) const {
+    return fs::path(memory.folder()).parent_path().string() + "/host" + std::to_string(host);
+  }
+  /// What rank 0 does to the folder of each host.
+  void on_each_host(const std::function<void(const std::string&)>& work) const {
+    as_first([&] {
+      for (int host = 0; host < hosts(); ++host) work(folder_of(host));
+    });
+  }
+  [[nodiscard]] std::optional<std::int64_t> bring(MemoryCheckpoints::Wanted wanted = {}) {
+    return memory.bring_to_disk(ranks, places.disk(), wanted);
+  }
+};
+
+class MemoryCheckpointsTest : public testing::Test, protected Setting {};
+
+TEST_F(MemoryCheckpointsTest, KeepTheNewestStepAndBringItToTheDisk) {
+  for (const std::int64_t step : {5, 6, 7}) EXPECT_EQ(save(memory, step), "");
+  int steps = 0;
+  for (const auto& entry : fs::directory_iterator(memory.folder())) {
+    if (entry.is_regular_file()) continue;  // it names the run
+    EXPECT_EQ(entry.path().filename(), "step_00000007");
+    ++steps;
+  }
+  EXPECT_EQ(steps, 1);
+  world().barrier();
+
+  EXPECT_FALSE(bring({.newer_than = 7}));
+  EXPECT_FALSE(bring({.only = 6}));
+  EXPECT_EQ(bring({.newer_than = 6}), 7);
+
+  expect_values(places.disk(), 7);
+  world().barrier();
+  memory.clear();
+  world().barrier();
+  EXPECT_FALSE(fs::exists(memory.folder()));
+}
+
+TEST(MemoryCheckpointsOnHosts, SurviveTheLossOfAnyOneHost) {
+  if (hosts() < 2) return;  // a single host keeps no copies
+  for (int lost = 0; lost < hosts(); ++lost) {
+    Setting one;
+    EXPECT_EQ(save(one.memory, 3), "");
+    as_first([&] { fs::remove_all(one.folder_of(lost)); });
+
+    EXPECT_EQ(one.bring(), 3) << "host " << lost << " is lost";
+
+    expect_values(one.places.disk(), 3);
   }
 }
 
-TEST(MemoryCheckpoints, ADamagedStepIsReplacedByTheNextSaveOfIt) {
-  const Places places;
-  Ranks ranks;
-  const MemoryCheckpoints memory(ranks, places.memory(), run_named("a"));
+TEST_F(MemoryCheckpointsTest, AreLeftOutIfTheyAreNotWhole) {
   EXPECT_EQ(save(memory, 3), "");
-  as_first([&] {
-    for (int host = 0; host < hosts(); ++host) {
-      (void)damage(folder_of(memory, host) + "/step_00000003/rank_00000.h5");
-    }
-  });
+  on_each_host([](const std::string& folder) { fs::remove(folder + kFirstFile); });
 
-  EXPECT_EQ(save(memory, 3), "");
+  EXPECT_FALSE(bring());
 
-  EXPECT_EQ(memory.bring_to_disk(ranks, places.disk(), {}), 3);
-  expect_values(places.disk(), 3);
-  world().barrier();
+  EXPECT_TRUE(list_checkpoints(places.disk()).empty());
 }
 
-TEST(MemoryCheckpoints, AStepUnderAnothersNameIsLeftOut) {
-  const Places places;
-  Ranks ranks;
-  const MemoryCheckpoints memory(ranks, places.memory(), run_named("a"));
+TEST_F(MemoryCheckpointsTest, AreLeftOutIfAByteIsWrong) {
   EXPECT_EQ(save(memory, 3), "");
-  as_first([&] {
-    for (int host = 0; host < hosts(); ++host) {
-      const std::string folder = folder_of(memory, host);
-      fs::copy(folder + "/step_00000003", folder + "/step_00000099", fs::copy_options::recursive);
-    }
+  on_each_host([](const std::string& folder) { (void)damage(folder + kFirstFile); });
+
+  EXPECT_FALSE(bring());
+
+  EXPECT_TRUE(list_checkpoints(places.disk()).empty());
+  if (world().rank() == 0) {
+    EXPECT_TRUE(!fs::exists(places.disk()) || fs::is_empty(places.disk()))
+        << "nothing half-written";
+  }
+}
+
+TEST_F(MemoryCheckpointsTest, OfAnotherRunAreNotTaken) {
+  const MemoryCheckpoints one(ranks, places.memory(), run_named("one"));
+  const MemoryCheckpoints other(ranks, places.memory(), run_named("other"));
+  EXPECT_EQ(save(one, 3), "");
+
+  EXPECT_FALSE(other.bring_to_disk(ranks, places.disk(), {}));
+}
+
+TEST(MemoryCheckpointsOnHosts, ADamagedFileIsTakenFromTheNextHost) {
+  if (hosts() < 2) return;
+  for (int damaged = 0; damaged < 2; ++damaged) {
+    Setting one;
+    EXPECT_EQ(save(one.memory, 3), "");
+    as_first([&] { EXPECT_TRUE(damage(one.folder_of(damaged) + kFirstFile)); });
+
+    EXPECT_EQ(one.bring(), 3) << "host " << damaged;
+
+    expect_values(one.places.disk(), 3);
+  }
+}
+
+TEST_F(MemoryCheckpointsTest, ADamagedStepIsReplacedByTheNextSaveOfIt) {
+  EXPECT_EQ(save(memory, 3), "");
+  on_each_host([](const std::string& folder) { (void)damage(folder + kFirstFile); });
+
+  EXPECT_EQ(save(memory, 3), "");
+
+  EXPECT_EQ(bring(), 3);
+  expect_values(places.disk(), 3);
+}
+
+TEST_F(MemoryCheckpointsTest, AStepUnderAnothersNameIsLeftOut) {
+  EXPECT_EQ(save(memory, 3), "");
+  on_each_host([](const std::string& folder) {
+    fs::copy(folder + "/step_00000003", folder + "/step_00000099", fs::copy_options::recursive);
   });
 
-  EXPECT_EQ(memory.bring_to_disk(ranks, places.disk(), {}), 3);
+  EXPECT_EQ(bring(), 3);
 
   expect_values(places.disk(), 3);
-  world().barrier();
 }
 
 fs::perms mode_of(const std::string& path) { return fs::status(path).permissions(); }
 
-TEST(MemoryCheckpoints, AreOfThisUserAlone) {
-  const Places places;
-  Ranks ranks;
-  const MemoryCheckpoints memory(ranks, places.memory(), run_named("a"));
-
+TEST_F(MemoryCheckpointsTest, AreOfThisUserAlone) {
   EXPECT_EQ(save(memory, 3), "");
 
   EXPECT_EQ(mode_of(memory.folder()), fs::perms::owner_all);
@@ -291,21 +262,18 @@ TEST(MemoryCheckpoints, AreOfThisUserAlone) {
                                                : fs::perms::owner_read | fs::perms::owner_write;
     EXPECT_EQ(entry.status().permissions(), expected) << entry.path();
   }
-  world().barrier();
 }
 
 /// A run's folder that someone else could have made first: `make` makes it at the path.
 void expect_refused(const std::string& victim_of, const std::string& message,
                     const std::function<void(const fs::path&)>& make) {
-  const Places places;
-  Ranks ranks;
-  const std::string step = places.disk() + "/precious/step_00000009";
-  const MemoryCheckpoints memory(ranks, places.memory(), run_named("a"));
-  const fs::path host = memory.folder();
+  Setting one;
+  const std::string step = one.places.disk() + "/precious/step_00000009";
+  const fs::path host = one.memory.folder();
   as_first([&] {
     fs::create_directories(step);
-    fs::create_directory(places.memory());
-    fs::permissions(places.memory(), fs::perms::owner_all);
+    fs::create_directory(one.places.memory());
+    fs::permissions(one.places.memory(), fs::perms::owner_all);
     if (victim_of == "host") {
       fs::create_directory(host.parent_path());
       fs::permissions(host.parent_path(), fs::perms::owner_all);
@@ -313,18 +281,17 @@ void expect_refused(const std::string& victim_of, const std::string& message,
     make(victim_of == "host" ? host : host.parent_path());
   });
 
-  EXPECT_THAT(save(memory, 3), testing::HasSubstr(message));
-  EXPECT_FALSE(memory.bring_to_disk(ranks, places.disk() + "/new", {}));
+  EXPECT_THAT(save(one.memory, 3), testing::HasSubstr(message));
+  EXPECT_FALSE(one.memory.bring_to_disk(one.ranks, one.places.disk() + "/new", {}));
   world().barrier();
-  memory.clear();
-  memory.remove_forgotten();
+  one.memory.clear();
+  one.memory.remove_forgotten();
   world().barrier();
 
   EXPECT_TRUE(fs::exists(step)) << "nothing beyond a link is removed";
-  world().barrier();
 }
 
-TEST(MemoryCheckpoints, FoldersThatOthersCouldHaveMadeAreRefused) {
+TEST(MemoryCheckpointsOfOthers, FoldersThatOthersCouldHaveMadeAreRefused) {
   for (const std::string which : {"run", "host"}) {
     expect_refused(which, "it is a link or a file", [](const fs::path& path) {
       const fs::path disk = path.parent_path().filename() == "memory"
@@ -345,10 +312,7 @@ TEST(MemoryCheckpoints, FoldersThatOthersCouldHaveMadeAreRefused) {
   }
 }
 
-TEST(MemoryCheckpoints, ADirectoryInWhichOthersMayReplaceFoldersIsRefused) {
-  const Places places;
-  Ranks ranks;
-  const MemoryCheckpoints memory(ranks, places.memory(), run_named("a"));
+TEST_F(MemoryCheckpointsTest, ADirectoryInWhichOthersMayReplaceFoldersIsRefused) {
   as_first([&] {
     fs::create_directory(places.memory());
     fs::permissions(places.memory(), fs::perms::all);
@@ -360,52 +324,46 @@ TEST(MemoryCheckpoints, ADirectoryInWhichOthersMayReplaceFoldersIsRefused) {
   EXPECT_EQ(save(memory, 3), "");
 }
 
-TEST(MemoryCheckpoints, OfAnEarlierRunInTheDirectoryAreNotTaken) {
-  const Places places;
-  Ranks ranks;
-  const std::string run = places.disk() + "/checkpoints";
+/// A run's directory with an id of its own.
+void make_run(const std::string& path) {
   as_first([&] {
-    fs::create_directories(run);
-    (void)write_run_id(run);
+    fs::create_directories(path);
+    (void)write_run_id(path);
   });
+}
+
+TEST_F(MemoryCheckpointsTest, OfAnEarlierRunInTheDirectoryAreNotTaken) {
+  const std::string run = places.disk() + "/checkpoints";
+  make_run(run);
   const std::string first = read_run_id(run);
   {
-    const MemoryCheckpoints memory(ranks, places.memory(), {first, run});
-    EXPECT_EQ(save(memory, 3), "");
+    const MemoryCheckpoints held(ranks, places.memory(), {first, run});
+    EXPECT_EQ(save(held, 3), "");
   }
   as_first([&] { fs::remove_all(run); });
   const std::string none = read_run_id(run);
-  as_first([&] {
-    fs::create_directories(run);
-    (void)write_run_id(run);
-  });
+  make_run(run);
   const std::string second = read_run_id(run);
 
   for (const std::string& id : {none, second}) {
-    const MemoryCheckpoints memory(ranks, places.memory(), {id, run});
-    EXPECT_FALSE(memory.bring_to_disk(ranks, run, {}));
+    const MemoryCheckpoints held(ranks, places.memory(), {id, run});
+    EXPECT_FALSE(held.bring_to_disk(ranks, run, {}));
   }
   const MemoryCheckpoints again(ranks, places.memory(), {first, run});
   EXPECT_EQ(again.bring_to_disk(ranks, run, {}), 3);
 
   EXPECT_EQ(none, "");
   EXPECT_NE(second, first);
-  world().barrier();
 }
 
-TEST(MemoryCheckpoints, ThatTheDiskIsAheadOfAreRemovedByAnotherRun) {
-  const Places places;
-  Ranks ranks;
+TEST_F(MemoryCheckpointsTest, ThatTheDiskIsAheadOfAreRemovedByAnotherRun) {
   const std::string run = places.disk() + "/checkpoints";
-  as_first([&] {
-    fs::create_directories(run);
-    (void)write_run_id(run);
-  });
+  make_run(run);
   std::string folder;
   {
-    const MemoryCheckpoints memory(ranks, places.memory(), {read_run_id(run), run});
-    folder = memory.folder();
-    EXPECT_EQ(save(memory, 3), "");
+    const MemoryCheckpoints held(ranks, places.memory(), {read_run_id(run), run});
+    folder = held.folder();
+    EXPECT_EQ(save(held, 3), "");
   }
   const MemoryCheckpoints other(ranks, places.memory(), run_named("other"));
   world().barrier();
@@ -413,8 +371,8 @@ TEST(MemoryCheckpoints, ThatTheDiskIsAheadOfAreRemovedByAnotherRun) {
   world().barrier();
   const bool stays_while_it_is_newer = fs::exists(folder);
   {
-    const MemoryCheckpoints memory(ranks, places.memory(), {read_run_id(run), run});
-    EXPECT_EQ(memory.bring_to_disk(ranks, run, {}), 3);
+    const MemoryCheckpoints held(ranks, places.memory(), {read_run_id(run), run});
+    EXPECT_EQ(held.bring_to_disk(ranks, run, {}), 3);
   }
   world().barrier();
 
@@ -423,7 +381,6 @@ TEST(MemoryCheckpoints, ThatTheDiskIsAheadOfAreRemovedByAnotherRun) {
   world().barrier();
   EXPECT_TRUE(stays_while_it_is_newer);
   EXPECT_FALSE(fs::exists(folder));
-  world().barrier();
 }
 
 TEST(RunId, ACopyOfTheDirectoryHasNone) {
@@ -444,9 +401,7 @@ TEST(RunId, ACopyOfTheDirectoryHasNone) {
   EXPECT_EQ(read_run_id(made), "");
 }
 
-TEST(MemoryCheckpoints, ThatNoOneCameBackForAreRemovedAfterADay) {
-  const Places places;
-  Ranks ranks;
+TEST_F(MemoryCheckpointsTest, ThatNoOneCameBackForAreRemovedAfterADay) {
   auto old_owner = std::make_unique<MemoryCheckpoints>(ranks, places.memory(), run_named("old"));
   const std::string old_folder = old_owner->folder();
   const MemoryCheckpoints newer(ranks, places.memory(), run_named("newer"));
@@ -471,7 +426,6 @@ TEST(MemoryCheckpoints, ThatNoOneCameBackForAreRemovedAfterADay) {
   EXPECT_TRUE(stays_while_held);
   EXPECT_FALSE(fs::exists(fs::path(old_folder).parent_path()));
   EXPECT_TRUE(fs::exists(newer.folder() + "/step_00000004"));
-  world().barrier();
 }
 
 }  // namespace
