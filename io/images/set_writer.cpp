@@ -60,6 +60,12 @@ std::string plain(std::string name) {
   return name.empty() || name == "." || name == ".." ? "_" + name : name;
 }
 
+/// `at`, or the next byte after it at which a character of UTF-8 begins or the text ends.
+std::size_t character_from(std::string_view text, std::size_t at) {
+  while (at < text.size() && (static_cast<unsigned char>(text[at]) & 0xC0U) == 0x80U) ++at;
+  return at;
+}
+
 }  // namespace
 
 SetWriter::SetWriter(std::string output, std::int64_t shard_bytes)
@@ -115,11 +121,14 @@ void SetWriter::end_shard() {
 std::string SetWriter::member_name(const std::string& folder, const std::string& file) {
   std::string name = plain(folder) + "/" + plain(file);
   if (name.size() <= kMostName && names_.insert(name_hash(name)).second) return name;
-  const std::string number = fmt::format("{:09}_", rows_.size());  // two of a name, or too long
-  const std::string head = plain(folder).substr(0, 40) + "/" + number;
+  const std::string head = plain(folder).substr(0, character_from(plain(folder), 40));
   const std::string tail = plain(file);
-  const std::size_t room = kMostName - head.size();
-  return head + (tail.size() > room ? tail.substr(tail.size() - room) : tail);
+  for (std::size_t number = rows_.size();; ++number) {  // two of a name, or too long
+    name = fmt::format("{}/{:09}_", head, number);
+    const std::size_t room = kMostName - name.size();
+    name += tail.substr(tail.size() > room ? character_from(tail, tail.size() - room) : 0);
+    if (names_.insert(name_hash(name)).second) return name;
+  }
 }
 
 void SetWriter::add(const std::string& folder, const std::string& file, std::int64_t label,

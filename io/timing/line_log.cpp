@@ -75,6 +75,7 @@ struct LineLog::Impl {
       throw;
     }
     end += text.size();
+    if (file.is_removed()) removed_lines += pending.size();
     pending.clear();
   }
   void append(const std::string& line) {
@@ -93,7 +94,6 @@ struct LineLog::Impl {
     removed.warn(path +
                  ": was removed, or the folder around it, while the run goes on; its lines "
                  "from here on are lost");
-    removed_lines++;
   }
   /// Counts the appended lines that are dropped, still pending or in a file that was removed.
   [[nodiscard]] std::size_t lost_lines() const { return lost + pending.size() + removed_lines; }

@@ -291,6 +291,34 @@ TEST_F(PackImages, KeepsImagesOfOneNameApart) {
   EXPECT_THAT(set->name(2), HasSubstr(": a/000000002_nnn"));
 }
 
+TEST_F(PackImages, KeepsAMadeNameApartFromALaterOne) {
+  put("in/a/1.ppm", make_ppm(2, 2));
+  put("in/a/deeper/1.ppm", make_ppm(3, 3));
+  put("in/a/e/000000001_1.ppm", make_ppm(4, 4));
+
+  (void)io::pack_images(packing("in"));
+
+  const auto set = open(path("packed/*.tar"), 1);
+  ASSERT_EQ(set->size(), 3);
+  EXPECT_THAT(set->name(1), testing::EndsWith(": a/000000001_1.ppm"));
+  EXPECT_THAT(set->name(2), testing::EndsWith(": a/000000002_000000001_1.ppm"));
+}
+
+TEST_F(PackImages, CutsLongNamesBetweenCharacters) {
+  std::string folder;
+  std::string file;
+  while (folder.size() < 51) folder += "\u20ac";
+  while (file.size() < 99) file += "\u20ac";
+  put("in/" + folder + "/" + file + ".ppm", make_ppm(2, 2));
+
+  (void)io::pack_images(packing("in"));
+
+  const auto set = open(path("packed/*.tar"), 1);
+  std::string expected = ": ";
+  for (int i = 0; i < 14; ++i) expected += "\u20ac";  // 42 bytes
+  EXPECT_THAT(set->name(0), HasSubstr(expected + "/000000000_\u20ac"));
+}
+
 TEST_F(PackImages, NamesAndCountsBrokenImages) {
   const std::string jpeg = make_jpeg(64, 64);
   put("in/a/cut.jpg", jpeg.substr(0, jpeg.size() / 2));

@@ -266,5 +266,20 @@ TEST(LineLog, AFileThatSomeoneRemovedIsReported) {
   EXPECT_EQ(count(reported, "2 line(s) are lost"), 1U) << reported;
 }
 
+TEST(LineLog, ALineThatWaitsForARemovedFileIsLostOnce) {
+  const TempFolder folder;
+  const std::string path = folder.path() + "/lines.jsonl";
+  testing::internal::CaptureStderr();
+  {
+    io::LineLog log(path, 1);
+    const FullDisk full(1000);
+    std::filesystem::remove(path);
+    log.append(long_line(1));
+    log.append(long_line(2));
+  }
+  const std::string reported = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(count(reported, "2 line(s) are lost"), 1U) << reported;
+}
+
 }  // namespace
 }  // namespace hyperslab::test
