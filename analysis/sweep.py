@@ -167,9 +167,15 @@ def draw_series(axes: Axes, points: Sequence[Point], index: int) -> None:
                   marker=MARKS[MIXED][0] if point.state == MIXED else marker,
                   markerfacecolor=colour if point.state == FINISHED else "white")
     low, high = axes.get_xlim()
-    rates = [min(max(point.learning_rate, low), high) for point in points if point.has_diverged]
-    axes.plot(rates, [0.97 - 0.04 * (index % 4)] * len(rates), linestyle="none", marker="x", markersize=9,
+    rates = sorted({point.learning_rate for point in points if point.has_diverged})
+    height = 0.97 - 0.04 * (index % 4)
+    axes.plot([min(max(rate, low), high) for rate in rates], [height] * len(rates), linestyle="none", marker="x", markersize=9,
               markeredgewidth=2.0, color=colour, transform=axes.get_xaxis_transform(), zorder=4, clip_on=False)
+    for far, edge, side in (([rate for rate in rates if rate < low], low, 1), ([rate for rate in rates if rate > high], high, -1)):
+        if far:  # they share a cross, which says for which rates it stands
+            axes.annotate(", ".join(f"{rate:.3g}" for rate in far), (edge, height), (9 * side, 0), color=colour,
+                          xycoords=axes.get_xaxis_transform(), textcoords="offset points", va="center",
+                          ha="left" if side > 0 else "right", annotation_clip=False)
 
 
 def legend_handles(points: Sequence[Point]) -> list[Line2D]:

@@ -164,15 +164,16 @@ class Sweep(CommandTest):
 
     def test_a_far_rate_that_diverged_stands_at_the_edge(self) -> None:
         points = read_points(find_runs([str(self.write(*each)) for each in (
-            (1e-4, [8.0, 6.0], 4.5), (1e-2, [8.0, 6.0], 4.0), (1e30, [8.0, None], None))]))
+            (1e-4, [8.0, 6.0], 4.5), (1e-2, [8.0, 6.0], 4.0), (10.0, [8.0, None], None), (1e30, [8.0, None], None))]))
 
         figure = draw(points, "a model")
 
         axes = figure.axes[0]
         low, high = axes.get_xlim()
         self.assertTrue(5e-5 < low < 1e-4 and 0.1 < high < 0.5, (low, high))
-        crosses = [line.get_xdata()[0] for line in axes.lines if line.get_marker() == "x" and line.get_xdata()]
-        self.assertEqual(crosses, [high])
+        crosses = [rate for line in axes.lines if line.get_marker() == "x" for rate in line.get_xdata()]
+        self.assertEqual(crosses, [high, high])
+        self.assertEqual([text.get_text() for text in axes.texts], ["10, 1e+30"], "the rates that share the cross")
         labels = [label.get_text() for label in axes.get_xticklabels()]
         self.assertTrue(all("10" in label and "." not in label for label in labels), labels)
         plt.close(figure)
