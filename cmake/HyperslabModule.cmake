@@ -4,13 +4,13 @@
 #   which must compile alone (target all_verify_interface_header_sets).
 set(CMAKE_VERIFY_INTERFACE_HEADER_SETS ON)
 
-# hyperslab_unite(target): compiles its sources in batches of eight if HYPERSLAB_UNITY is on; CUDA's, and those with
+# hyperslab_unite(target batch): compiles so many of its sources at once if HYPERSLAB_UNITY is on; CUDA's, and those with
 # options of their own, stay alone.
-function(hyperslab_unite target)
+function(hyperslab_unite target batch)
   get_target_property(sources ${target} SOURCES)
   list(FILTER sources INCLUDE REGEX "\\.cu$")
   set_source_files_properties(${sources} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ${HYPERSLAB_UNITY} UNITY_BUILD_BATCH_SIZE 8)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${HYPERSLAB_UNITY} UNITY_BUILD_BATCH_SIZE ${batch})
 endfunction()
 
 function(hyperslab_add_module name)
@@ -20,6 +20,6 @@ function(hyperslab_add_module name)
   add_library(${target} ${ARG_SOURCES})
   target_sources(${target} PUBLIC FILE_SET HEADERS BASE_DIRS "${PROJECT_SOURCE_DIR}/include"
                                                    FILES ${headers})
-  hyperslab_unite(${target})
+  hyperslab_unite(${target} 16)
   target_link_libraries(${target} PUBLIC ${ARG_LINK} PRIVATE ${ARG_PRIVATE} hyperslab_flags)
 endfunction()

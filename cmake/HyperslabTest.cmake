@@ -30,7 +30,7 @@ function(hyperslab_add_test name)
   hyperslab_time_limit(ARG_TIMEOUT ${ARG_TIMEOUT})
   add_executable(${name} ${ARG_SOURCES})
   target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}/tests")
-  hyperslab_unite(${name})
+  hyperslab_unite(${name} 8)
   set_source_files_properties(${ARG_APART} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
   # What is tested is optimized; the tests themselves compile a quarter faster so.
   target_compile_options(${name} PRIVATE $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-O1>)

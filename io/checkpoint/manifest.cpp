@@ -28,7 +28,7 @@ using Piece = CheckpointReader::Piece;
 using TensorEntry = CheckpointReader::TensorEntry;
 using FileEntry = CheckpointReader::FileEntry;
 
-constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 30;  // a piece takes some 200
+constexpr std::uint64_t kMostManifestBytes = std::uint64_t{1} << 30;  // a piece takes some 200
 
 std::string dump(const json& value, int indent = -1) {
   return value.dump(indent, ' ', false, json::error_handler_t::replace);
@@ -362,7 +362,7 @@ Manifest open_manifest(const std::string& folder) {
   std::string text;
   try {
     require_inside(folder, path);
-    text = storage::read_text(path, kMostBytes);
+    text = storage::read_text(path, kMostManifestBytes);
   } catch (const Error& error) {
     throw Error(ExitCode::checkpoint, error.what());
   }

@@ -15,7 +15,7 @@ namespace {
 
 constexpr const char* kName = "run_id";
 constexpr std::size_t kDigits = 32;
-constexpr std::uint64_t kMostBytes = 1 << 14;
+constexpr std::uint64_t kMostIdBytes = 1 << 14;
 
 std::string path_of(const std::string& checkpoints) { return checkpoints + "/" + kName; }
 
@@ -40,7 +40,7 @@ bool is_id(const std::string& text) {
 std::string read_run_id(const std::string& checkpoints) {
   std::string text;
   try {
-    text = storage::read_text(path_of(checkpoints), kMostBytes);
+    text = storage::read_text(path_of(checkpoints), kMostIdBytes);
   } catch (const Error&) {
     return "";
   }

@@ -19,7 +19,7 @@ using hdf5::Dataset;
 using hdf5::ElementType;
 using hdf5::Source;
 using hdf5::Storage;
-const char* const kRemedy = "write it with hyperslab tokenize --output FILE.h5";
+const char* const kHdf5Remedy = "write it with hyperslab tokenize --output FILE.h5";
 
 Source open_hdf5(const Shard& shard) {
   const auto bytes = shard.file.bytes();
@@ -32,10 +32,10 @@ Source open_hdf5(const Shard& shard) {
 
 Dataset open_integers(const Shard& shard, const Source& source, const char* name) {
   std::optional<Dataset> dataset = find_dataset(source, name);
-  if (!dataset) fail_file(shard.path, fmt::format("a dataset named {}", name), "none", kRemedy);
+  if (!dataset) fail_file(shard.path, fmt::format("a dataset named {}", name), "none", kHdf5Remedy);
   if (!dataset->type.is_integer) {
     fail_file(shard.path, fmt::format("integers in the dataset {}", name),
-              "another type of element", kRemedy);
+              "another type of element", kHdf5Remedy);
   }
   return std::move(*dataset);
 }
@@ -212,7 +212,7 @@ std::vector<std::int64_t> read_hdf5_documents(const Shard& shard) {
   if (starts.empty() || starts.front() != 0 || starts.back() >= shard.count || !ascending) {
     fail_file(shard.path,
               fmt::format("starts of documents that ascend from 0 and are below {}", shard.count),
-              fmt::format("{} other numbers in the dataset documents", dataset.count), kRemedy);
+              fmt::format("{} other numbers in the dataset documents", dataset.count), kHdf5Remedy);
   }
   return starts;
 }

@@ -13,22 +13,23 @@ namespace hyperslab::io {
 namespace {
 
 constexpr std::string_view kMagic("\x93NUMPY", 6);
-const char* const kRemedy = "save it with numpy.save(path, tokens.astype(numpy.uint16))";
+const char* const kNpyRemedy = "save it with numpy.save(path, tokens.astype(numpy.uint16))";
 
-std::string_view text_of(const Shard& shard) {
+std::string_view shard_text(const Shard& shard) {
   const auto bytes = shard.file.bytes();
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
 /// The dict's text; `body` becomes the offset of the array.
 std::string_view dict_of(const Shard& shard, std::size_t& body) {
-  const std::string_view text = text_of(shard);
+  const std::string_view text = shard_text(shard);
   if (!text.starts_with(kMagic) || text.size() < 12) {
-    fail_file(shard.path, "the .npy magic number \\x93NUMPY and a header", "other bytes", kRemedy);
+    fail_file(shard.path, "the .npy magic number \\x93NUMPY and a header", "other bytes",
+              kNpyRemedy);
   }
   const int major = static_cast<unsigned char>(text[6]);
   if (major < 1 || major > 3) {
-    fail_file(shard.path, ".npy version 1, 2 or 3", fmt::format("version {}", major), kRemedy);
+    fail_file(shard.path, ".npy version 1, 2 or 3", fmt::format("version {}", major), kNpyRemedy);
   }
   const std::size_t length_bytes = major == 1 ? 2 : 4;
   std::uint32_t length = 0;
@@ -53,7 +54,7 @@ std::string_view value_of(const Shard& shard, std::string_view dict, std::string
     const std::size_t value = dict.find_first_not_of(' ', colon + 1);
     if (value != dict.npos) return dict.substr(value);
   }
-  fail_file(shard.path, fmt::format("'{}' in the .npy header", key), "none", kRemedy);
+  fail_file(shard.path, fmt::format("'{}' in the .npy header", key), "none", kNpyRemedy);
 }
 
 IdType type_of(const Shard& shard, std::string_view value) {
@@ -66,7 +67,7 @@ IdType type_of(const Shard& shard, std::string_view value) {
   if (descr == "<i8") return IdType::i64;
   const bool big_endian = quoted && descr.starts_with('>');
   fail_file(shard.path, "little-endian token ids of dtype <u2, <u4, <i4 or <i8",
-            fmt::format("{}{}", descr, big_endian ? " (big-endian)" : ""), kRemedy);
+            fmt::format("{}{}", descr, big_endian ? " (big-endian)" : ""), kNpyRemedy);
 }
 
 std::int64_t count_of(const Shard& shard, std::string_view value) {
@@ -83,14 +84,14 @@ std::int64_t count_of(const Shard& shard, std::string_view value) {
   }
   if (count < 0) {
     fail_file(shard.path, "a 1-D array, shape (tokens,)",
-              fmt::format("shape {}", shape.empty() ? value.substr(0, 40) : shape), kRemedy);
+              fmt::format("shape {}", shape.empty() ? value.substr(0, 40) : shape), kNpyRemedy);
   }
   return count;
 }
 
 }  // namespace
 
-bool has_npy_magic(const Shard& shard) { return text_of(shard).starts_with(kMagic); }
+bool has_npy_magic(const Shard& shard) { return shard_text(shard).starts_with(kMagic); }
 
 void read_npy_header(Shard& shard) {
   std::size_t body = 0;
@@ -99,7 +100,7 @@ void read_npy_header(Shard& shard) {
   shard.format = fmt::format("npy {}", name_of(shard.type));
   shard.count = count_of(shard, value_of(shard, dict, "shape"));
   if (!value_of(shard, dict, "fortran_order").starts_with("False")) {
-    fail_file(shard.path, "C order (fortran_order False)", "Fortran order", kRemedy);
+    fail_file(shard.path, "C order (fortran_order False)", "Fortran order", kNpyRemedy);
   }
   shard.offset = static_cast<std::int64_t>(body);
   const std::int64_t found = shard.file.size() - shard.offset;

@@ -16,11 +16,11 @@ namespace {
 
 using nlohmann::json;
 
-const char* const kRemedy = "pack the images again with hyperslab pack-images";
+const char* const kSetRemedy = "pack the images again with hyperslab pack-images";
 
 [[noreturn]] void fail(const std::string& path, const std::string& expected,
                        const std::string& found) {
-  fail_file(path, expected, found, kRemedy, kImageFile);
+  fail_file(path, expected, found, kSetRemedy, kImageFile);
 }
 
 json parse(const ImageFile& file) {

@@ -15,7 +15,7 @@ namespace {
 
 using namespace std::string_view_literals;
 
-const char* const kRemedy = "write or copy the tar again";
+const char* const kTarRemedy = "write or copy the tar again";
 
 /// A field that a zero byte ends, if it does not fill its room.
 std::string_view field(std::string_view header, std::size_t at, std::size_t length) {
@@ -78,7 +78,7 @@ TarReader::TarReader(std::string path, std::span<const std::byte> bytes)
 }
 
 void TarReader::fail(const std::string& expected, const std::string& found) const {
-  fail_file(path_, expected, found, kRemedy, kImageFile);
+  fail_file(path_, expected, found, kTarRemedy, kImageFile);
 }
 
 TarReader::Header TarReader::read_header() const {

@@ -25,6 +25,9 @@ using MayCut = std::function<bool(std::string_view text, std::size_t at)>;
 /// last_cut(), or a tokenizer's last_cut().
 using LastCut = std::function<std::size_t(std::string_view text, std::size_t from)>;
 
+/// Bytes of text that a thread takes at once.
+inline constexpr std::size_t kPartBytes = 256 << 10;
+
 /// `text` in parts of about `bytes`, longer ones if there is no such offset.
 [[nodiscard]] std::vector<std::string_view> cut_into_parts(std::string_view text, std::size_t bytes,
                                                            const LastCut& cut_of = last_cut);

@@ -13,12 +13,12 @@
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/log.hpp"
 #include "run_jobs.hpp"
+#include "tokenizer/cuts.hpp"
 
 namespace hyperslab::io {
 namespace {
 
 constexpr std::size_t kBatchBytes = 8 << 20;
-constexpr std::size_t kPartBytes = 256 << 10;
 constexpr std::size_t kPartLines = 4096;
 constexpr std::size_t kLinesAtOnce = 65536;  // each takes 80 bytes while they are decoded
 

@@ -20,7 +20,6 @@ namespace hyperslab::io {
 namespace {
 
 constexpr std::size_t kBlockBytes = 8 << 20;
-constexpr std::size_t kPartBytes = 256 << 10;
 
 std::uint32_t hash_of(std::string_view piece) {
   std::uint64_t hash = piece.size();

@@ -16,7 +16,6 @@ namespace hyperslab::io {
 namespace {
 
 constexpr std::size_t kBatchBytes = 8 << 20;
-constexpr std::size_t kPartBytes = 256 << 10;
 
 /// Text that is encoded on all threads at once and written in its order.
 class Batch {

@@ -361,7 +361,7 @@ ExitCode run_decode(comm::World& world, const Arguments& args, const train::Conf
   return ExitCode::ok;
 }
 
-void add_options(Arguments& args) {
+void add_bench_options(Arguments& args) {
   add_deck_options(args);
   args.add()(
       "mode", po::value<std::string>()->default_value("step"),
@@ -407,7 +407,7 @@ Arguments bench_arguments() {
   Arguments args("[mpirun -np N] hyperslab bench DECK [--mode MODE] [options]",
                  "Times steps of DECK on generated tokens, the loader of its training files, or "
                  "the generation of tokens.");
-  add_options(args);
+  add_bench_options(args);
   args.positional("DECK");
   return args;
 }

@@ -104,7 +104,7 @@ void print_images(const eval::Result& result, bool with_header) {
              evaluation.tokens, result.checkpoint);
 }
 
-void add_options(Arguments& args) {
+void add_eval_options(Arguments& args) {
   add_deck_options(args);
   args.add()(
       "checkpoint", po::value<std::vector<std::string>>()->multitoken()->composing()->required(),
@@ -281,7 +281,7 @@ Arguments eval_arguments() {
       "data.vocabulary; end of text and other special tokens have none. "
       "train.validate_batches limits the text to so many batches of train.global_batch samples; 0 "
       "takes all.");
-  add_options(args);
+  add_eval_options(args);
   return args;
 }
 

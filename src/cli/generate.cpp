@@ -187,7 +187,7 @@ void generate(comm::World& world, const Arguments& args) {
              rate(stats.tokens, stats.seconds));
 }
 
-void add_options(Arguments& args) {
+void add_generate_options(Arguments& args) {
   add_stored_model_options(args);
   add_cache_options(args);
   add_parse_special_option(args);
@@ -238,7 +238,7 @@ Arguments generate_arguments() {
       "Continues TEXT. N ranks share the model as parallel.tensor does, whatever layout it was "
       "trained on. The model sees at most model.context tokens: of a longer prompt the last ones, "
       "and whenever the context is full, it goes on from the last half of it.");
-  add_options(args);
+  add_generate_options(args);
   return args;
 }
 

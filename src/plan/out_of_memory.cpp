@@ -123,7 +123,7 @@ struct Outcome {
 };
 
 /// The rank whose memory is planned.
-struct Rank {
+struct RankOptions {
   const train::TrainerOptions& options;
   mesh::Coordinates at;
   const IsLegal& is_legal;
@@ -159,7 +159,8 @@ void set(const std::string& setting, std::vector<std::string>& settings) {
 
 /// Makes the change that saves most, again and again, until the rank fits; those that need more
 /// ranks only where no other is left. Empty: it never fits.
-std::string changes_that_fit(const Rank& rank, train::Config config, std::size_t room_bytes) {
+std::string changes_that_fit(const RankOptions& rank, train::Config config,
+                             std::size_t room_bytes) {
   constexpr int kMostChanges = 40;
   std::vector<std::string> settings;
   for (int i = 0; i < kMostChanges; ++i) {
@@ -181,7 +182,8 @@ std::string changes_that_fit(const Rank& rank, train::Config config, std::size_t
 }
 
 /// The longest context of half, a quarter, ... that fits; empty: none does.
-std::string context_that_fits(const Rank& rank, train::Config config, std::size_t room_bytes) {
+std::string context_that_fits(const RankOptions& rank, train::Config config,
+                              std::size_t room_bytes) {
   if (!rank.options.training || config.model.is_of_images()) return "";
   while (config.model.context >= 2) {
     config.model.context /= 2;
@@ -193,7 +195,8 @@ std::string context_that_fits(const Rank& rank, train::Config config, std::size_
   return "";
 }
 
-std::string fitting_text(const Rank& rank, const train::Config& config, std::size_t room_bytes) {
+std::string fitting_text(const RankOptions& rank, const train::Config& config,
+                         std::size_t room_bytes) {
   std::string text = changes_that_fit(rank, config, room_bytes);
   const std::string context = context_that_fits(rank, config, room_bytes);
   if (!context.empty()) text += (text.empty() ? "but " : ", and ") + context;
@@ -228,7 +231,7 @@ void require_within_limit(const train::TrainerOptions& options, std::size_t plan
 std::vector<MemorySaving> memory_savings(const train::Config& config,
                                          const train::TrainerOptions& options, int world_rank,
                                          const IsLegal& is_legal) {
-  const Rank rank{options, mesh::coordinates_of(config.parallel, world_rank), is_legal};
+  const RankOptions rank{options, mesh::coordinates_of(config.parallel, world_rank), is_legal};
   const std::size_t now = rank.bytes(config);
   std::vector<MemorySaving> savings;
   for (const Outcome& outcome : rank.outcomes(config)) {
@@ -254,7 +257,7 @@ std::string largest_parts(const model::MemoryPlan& memory) {
 
 std::string memory_advice(const train::Config& config, const train::TrainerOptions& options,
                           int world_rank, const IsLegal& is_legal, std::size_t room_bytes) {
-  const Rank rank{options, mesh::coordinates_of(config.parallel, world_rank), is_legal};
+  const RankOptions rank{options, mesh::coordinates_of(config.parallel, world_rank), is_legal};
   std::vector<std::string> changes;
   bool one_fits = false;
   for (const MemorySaving& saving : memory_savings(config, options, world_rank, is_legal)) {

@@ -15,8 +15,6 @@ namespace {
 namespace beast = boost::beast;
 namespace http = boost::beast::http;
 
-constexpr unsigned kHttp11 = 11;
-
 std::string text_of(beast::string_view view) { return {view.data(), view.size()}; }
 
 bool is_number(std::string_view text) {

@@ -14,6 +14,8 @@
 
 namespace hyperslab::serve {
 
+inline constexpr unsigned kHttp11 = 11;  ///< HTTP/1.1 as Beast counts versions
+
 /// The reason why a request is not read on; status 0: there is none.
 struct Refused {
   int status = 0;

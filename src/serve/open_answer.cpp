@@ -13,15 +13,15 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string dump(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+std::string dump(const Json& value) {
+  return value.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
 std::string event(const std::string& data) { return "data: " + data + "\n\n"; }
 
 }  // namespace
 
-HttpResponse json_response(const Json& json) { return {.body = dump(json) + "\n", .headers = {}}; }
+HttpResponse json_response(const Json& value) { return {.body = dump(value) + "\n", .headers = {}}; }
 
 HttpResponse error_response(const RequestError& error) {
   HttpResponse out = {
