@@ -34,7 +34,6 @@ namespace http = boost::beast::http;
 using asio::ip::tcp;
 using ErrorCode = boost::system::error_code;
 
-
 /// For co_await: an error is written to `error` instead of thrown.
 auto into(ErrorCode& error) { return asio::redirect_error(asio::use_awaitable, error); }
 

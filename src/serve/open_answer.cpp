@@ -21,7 +21,9 @@ std::string event(const std::string& data) { return "data: " + data + "\n\n"; }
 
 }  // namespace
 
-HttpResponse json_response(const Json& value) { return {.body = dump(value) + "\n", .headers = {}}; }
+HttpResponse json_response(const Json& value) {
+  return {.body = dump(value) + "\n", .headers = {}};
+}
 
 HttpResponse error_response(const RequestError& error) {
   HttpResponse out = {
