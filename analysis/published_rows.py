@@ -85,7 +85,7 @@ class Row:
 
     @property
     def layout(self) -> str:
-        """As short as it can be reported: what is 1 is left out."""
+        """The axes in short: those of size 1 are left out."""
         parts = [f"{name} {size}" for name, size in
                  (("data", self.data), ("tensor", self.tensor), ("pipeline", self.pipeline)) if size > 1]
         parts += [f"{self.virtual_stages} virtual stages"] if self.virtual_stages > 1 else []
@@ -128,7 +128,7 @@ def seconds_of(row: Row) -> float:
 
 
 def parsed(name: str, kind: Any, text: str) -> Any:
-    """A cell as a value of its column; ValueError reports what is wrong with it."""
+    """A cell as a value of its column; ValueError says what is wrong with it."""
     if kind == "str":
         if text not in CHOICES.get(name, (text,)):
             raise ValueError(f"{name} '{text}' is not one of {', '.join(CHOICES[name])}")

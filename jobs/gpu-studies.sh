@@ -6,7 +6,7 @@
 # Runs the studies of inputs/studies (or those that are named) one after the other within so many
 # seconds, on all GPUs of this machine, and after each of them packs what reports need into one file
 # (DIR.tar.gz unless --pack names another): no checkpoints, no file above 3 MB. A study that fails is
-# reported and left. Studies of several ranks come first; those of one run on every GPU at once, a point
+# reported and skipped. Studies of several ranks come first; those of one run on every GPU at once, a point
 # at a time on each. --from goes on with what an earlier call packed. --binary: a program, or a
 # folder of jobs/bundle.sh. --small: on CPU ranks, to try it. --list: points and seconds of each
 # study. Needs python3 with PyYAML and NumPy alone; reports are made elsewhere, where h5py,

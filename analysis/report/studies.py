@@ -28,7 +28,7 @@ MOST_SENTENCES = 24
 # Columns whose change beside the base is reported, if the study measures them.
 REPORTED = ("parameter_bytes", "memory_peak_bytes", "tokens_per_second", "images_per_second", "final_loss", "top1", "step_seconds")
 
-# What of a row that is reported beside its base is not that of a whole run.
+# States of rows whose reported figures are not those of a whole run, and what is said of them.
 UNFINISHED = {DIVERGED: "; it diverged on the way", STOPPED: "; it was stopped before its end",
               FAILED: "; it failed before its end", RUNNING: "; it is still running"}
 

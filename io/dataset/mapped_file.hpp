@@ -64,7 +64,7 @@ class MappedFile {
   [[nodiscard]] const FileStamp& stamp() const { return stamp_; }
 
   enum class Access : std::uint8_t { sequential, random };
-  /// Tells the kernel whether to read ahead.
+  /// Advises the kernel whether to read ahead.
   void expect(Access access) const;
 
  private:

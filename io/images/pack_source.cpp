@@ -115,7 +115,7 @@ std::vector<std::string> named_classes(const std::string& path) {
   return names;
 }
 
-/// A folder whose files tell its kind; null if they do not.
+/// A folder whose files show its kind; null if they do not.
 std::unique_ptr<PackSource> open_known_folder(const std::string& folder,
                                               const ImagePacking& packing,
                                               const std::vector<std::string>& classes) {

@@ -8,7 +8,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-/// Calls number(key, value) for every number that tells a loss's meaning. The keys of training and
+/// Calls number(key, value) for every number that follows from a loss. The keys of training and
 /// of validation stand side by side, so that they are found.
 template <class Number>
 void each_meaning(const LossMeaning& meaning, bool validation, const Number& number) {

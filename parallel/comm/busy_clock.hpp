@@ -15,7 +15,7 @@ class BusyClock {
  public:
   BusyClock();
 
-  /// Enqueues the work before the first start.
+  /// Enqueues the clearing of the sums; comes before the first start.
   [[nodiscard]] cudaError_t clear(cudaStream_t stream);
   /// Enqueue a mark.
   [[nodiscard]] cudaError_t start(cudaStream_t stream);

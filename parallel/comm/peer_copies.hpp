@@ -25,8 +25,8 @@ namespace hyperslab::comm {
 ///
 /// Each member sends the other one message at a time, in the same order on both; a message goes
 /// once the other has come to the call too, so that the memory may be written. Graphs have a lane
-/// of their own, so that eager calls may be in progress beside them. In a lane, no work waits for a
-/// later call of the other member than its own.
+/// of their own, so that eager calls may be in progress beside them. In a lane, a call waits for
+/// no call of the other member that comes later than its own counterpart there.
 class PeerCopies {
  public:
   /// yes, for a data group: takes_sum() may say yes, and the first share() takes memory for the

@@ -7,7 +7,7 @@
 
 namespace hyperslab::comm {
 
-/// A process, told from a later one with its number by its start.
+/// A process; its start distinguishes it from a later one with the same number.
 struct Process {
   int id = 0;
   std::string name;  ///< "mpirun"

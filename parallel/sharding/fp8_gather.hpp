@@ -43,7 +43,7 @@ class Fp8Gather {
   struct Part {
     std::vector<Range> matrices;
     View values;                           ///< (elements) u8
-    View amax, scales;                     ///< f32, a number of each matrix
+    View amax, scales;                     ///< f32, one number for each matrix
     std::vector<std::vector<Range>> rest;  ///< by rank: its shard without the matrices
     View packed;                           ///< (ranks, elements): the values of each rank's rest
     comm::Ticket amaxes = 0;               ///< all-reduce of `amax`; 0: none in progress
@@ -62,7 +62,7 @@ class Fp8Gather {
 
   const param::ParamGroup& group_;
   std::vector<Part> parts_;            ///< by bucket
-  std::size_t last_ = 0;               ///< bucket that has matrices
+  std::size_t last_ = 0;               ///< last bucket that has matrices
   std::optional<std::size_t> unsent_;  ///< bucket whose amaxes are in progress
 };
 

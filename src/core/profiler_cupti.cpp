@@ -453,7 +453,7 @@ std::vector<CallCount> Watcher::calls() const {
   const std::scoped_lock lock(mutex_);
   std::map<std::string, std::int64_t> sums;
   for (const auto& [name, count] : calls_) {
-    // The runtime asks for the name of a launched kernel only to tell it to our callback.
+    // The runtime asks for the name of a launched kernel only to report it to our callback.
     if (!std::string_view(name).starts_with("cuKernelGetName")) sums[name] += count;
   }
   std::vector<CallCount> out;

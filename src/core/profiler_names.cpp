@@ -98,7 +98,7 @@ CallKind kind_of_call(std::string_view name) {
   name.remove_prefix(std::min(name.find_first_not_of('_'), name.size()));
   if (starts_with_any(name, kAllocations)) return CallKind::allocation;
   if (starts_with_any(name, kWaits)) return CallKind::synchronization;
-  // Host memory that is not page-locked makes an asynchronous copy wait, too; names cannot tell.
+  // Host memory that is not page-locked makes an asynchronous copy wait, too; names do not show it.
   if (starts_with_any(name, kCopies)) {
     return contains(name, "Async") ? CallKind::other : CallKind::synchronization;
   }

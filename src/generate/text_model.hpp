@@ -39,8 +39,8 @@ class LogitsBlock {
 /// A model that reads texts, one pass at a time, and gives logits of the next tokens. The texts so
 /// far lie in pages, which the caller gives out (PagePool).
 ///
-/// The ranks of a tensor group share each pass. Their first one leads: its texts the others, which
-/// follow(), read with it, each with its part of the model and of the cache.
+/// The ranks of a tensor group share each pass. Their first one leads; the others, which follow(),
+/// read its texts with it, each with its part of the model and of the cache.
 class TextModel {
  public:
   /// `graphs`: tokens that follow one by one are graphs, if the device has them; never with several

@@ -18,7 +18,7 @@ using ops::Fp8Matrix;
 using ops::Fp8Scaling;
 using ops::Fp8Sums;
 
-/// The format to which each operand is rounded.
+/// The rounding of each operand of a recipe, and the sums of its products.
 struct Rounding {
   Fp8Scaling rows;      ///< scaling of inputs and of gradients of outputs
   Fp8Scaling weights;   ///< scaling of weights
@@ -103,7 +103,7 @@ Operands in_workspace(Context& ctx, std::initializer_list<MatrixSpec> matrices,
   return {ctx.device(), ctx.workspace("8-bit operands", bytes)};
 }
 
-/// Which of Kept::amax.
+/// The index of an element of Kept::amax.
 enum class Amax : std::uint8_t { input = 0, weight = 1, output_gradient = 2 };
 
 View amax_of(View kept, Amax which) {

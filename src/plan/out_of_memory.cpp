@@ -128,7 +128,7 @@ struct RankOptions {
   mesh::Coordinates at;
   const IsLegal& is_legal;
 
-  /// A plan takes long for many microbatches, which need no more memory than those under way.
+  /// A plan takes long for many microbatches, which need no more memory than those in flight.
   [[nodiscard]] std::size_t bytes(train::Config config) const {
     const std::int64_t enough = std::int64_t{16} * config.parallel.pipeline;
     if (config.microbatches() > enough) {

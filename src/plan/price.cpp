@@ -121,7 +121,7 @@ Prices::Found Prices::find(const Operation& op) {
     return mean_;
   }
   std::vector<double> features = features_of(op.size);
-  // Takes calls with as many operands, else with the next lower number and so many features here.
+  // Calls with as many features, else with the next lower number; further features are left out.
   auto known = found->second.upper_bound(features.size());
   if (known == found->second.begin()) return means_.find(op.name)->second;
   --known;

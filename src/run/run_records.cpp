@@ -142,8 +142,8 @@ void RunRecords::record(std::int64_t step, const StepTimes& times) {
   if (trainer_.context().device() == Device::cuda) account_on_gpu(*row_);
 }
 
-/// On a GPU the host sees neither calls that a graph repeats, whose number is the plan's, nor the
-/// waits of a stream, which phases have for the groups of three axes and the world's.
+/// On a GPU the host sees neither calls that a graph repeats nor waits of a stream: the number of
+/// calls is the plan's, and waits for the axes' groups and the world are the times of phases.
 void RunRecords::account_on_gpu(io::TimingRow& row) const {
   constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
   const auto waits = [&](comm::GroupRole role) {

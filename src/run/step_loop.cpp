@@ -159,8 +159,8 @@ void StepLoop::note_stop_request() {
   stop_ = true;
 }
 
-/// Collective. Acts on a spike, beyond the acts before its update; returns whether training goes
-/// back for it.
+/// Collective. Acts on a spike after its update, which a policy may already have skipped; returns
+/// whether training goes back for it.
 bool StepLoop::goes_back_for(const Spikes::Spike& spike) {
   if (spike.left_out) report(spike, "its batch is left out");
   if (spike.left_out || parts_.spikes.policy() != train::SpikePolicy::roll_back) {

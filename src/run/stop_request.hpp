@@ -35,7 +35,7 @@ class StopRequest {
   /// A save took so long, from its beginning until it was complete on disk, in the step or beside
   /// it.
   void note_save(double seconds);
-  /// Seconds between two steps that belong to none of them: a validation, or training's wait for a
+  /// Seconds between two steps that belong to neither: a validation, or training's wait for a
   /// save.
   void note_pause(double seconds) { pause_seconds_ += seconds; }
   /// The host calls for a step at `now`.

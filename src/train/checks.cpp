@@ -81,7 +81,7 @@ std::uint64_t Trainer::replica_sum() {
       sum += term_of(bytes, count, name_hash(name), static_cast<std::uint64_t>(begin / 4));
     });
   };
-  // Parameters with gathered FP8 values have old values of other ranks' shards, so those are added.
+  // Gathered FP8 values stand for their parameters, whose values of other ranks' shards are old.
   const auto has_fp8 = [&](const param::Param* param) {
     return std::ranges::any_of(stage_.params().gathered_fp8(), [&](const auto& gathered) {
       return gathered.values &&

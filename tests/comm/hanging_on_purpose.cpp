@@ -18,7 +18,7 @@ class Hanging : public testing::Test {
     world().activity().begin_step(7);
     world().activity().ended_step = 6;
     world().barrier();
-    ::usleep(500'000);  // everyone has reported so much
+    ::usleep(500'000);  // every rank has reported this by then
   }
   void reduce() { data_->wait(ctx_, data_->all_reduce(ctx_, x_.view(), comm::ReduceOp::sum)); }
   static void wait_for_ever() {

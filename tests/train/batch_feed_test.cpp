@@ -22,7 +22,7 @@ constexpr Dim kT = 6;
 constexpr int kMicrobatches = 3;
 constexpr std::int64_t kG = kB * kMicrobatches * 2;  // two data ranks
 
-/// Tokens that tell their place; reading may take time, and fail beyond a place.
+/// Tokens that show their place; reading may take time, and fail beyond a place.
 class Source final : public io::TokenSource {
  public:
   explicit Source(std::int64_t size) : size_(size) {}

@@ -98,7 +98,7 @@ TEST(DataParallel, ReplicasStayEqualBitForBit) {
 }
 
 /// One all-reduce of every bucket, padded to ranks x 128 bytes, and one of eight sums, a step; and
-/// one barrier, in which no member blocks, tells when members come to the wait for gradients.
+/// one barrier, in which no member blocks, shows when members come to the wait for gradients.
 TEST(DataParallel, TrafficEqualsTheClosedForm) {
   constexpr int kSteps = 3;
   const train::Config config = parallel_config({});

@@ -275,7 +275,7 @@ class Communicator : public Background {
   std::vector<Open> open_;
   std::vector<Message> messages_;
   Traffic traffic_;
-  Recorder* recorder_ = nullptr;                     ///< records operations on CUDA, if there
+  Recorder* recorder_ = nullptr;                     ///< records operations on CUDA; or null
   std::shared_ptr<FlightRecorder> flight_recorder_;  ///< null if there is no other member
 };
 

@@ -17,7 +17,7 @@ struct Activity {
   std::atomic<std::int64_t> awaited_step = 0;  ///< step whose result the host waits for; 0: none
   std::atomic<std::int32_t> microbatch = -1;   ///< -1: none
   std::atomic<std::int32_t> pauses = 0;        ///< Pause objects alive
-  std::atomic<const char*> pause = nullptr;    ///< reason of the newest that has one
+  std::atomic<const char*> pause = nullptr;    ///< reason of the newest Pause with one
   std::atomic<Phase> phase = Phase{};
 
   void beat() noexcept { beats.fetch_add(1, std::memory_order_relaxed); }

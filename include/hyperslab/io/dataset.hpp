@@ -134,7 +134,7 @@ class Samples {
   /// Targets of sample `index` that count; without reading if none is left out.
   [[nodiscard]] virtual std::int64_t counted(std::int64_t index) const = 0;
   /// Samples [first, first + B) into the views of `out` that are there, but for sample_position and
-  /// token_sort_index. Later ones than `end` do not count. Throws Error(data).
+  /// token_sort_index. Samples from `end` on do not count. Throws Error(data).
   virtual void read(std::int64_t first, std::int64_t end, const Batch& out) const = 0;
 
  protected:

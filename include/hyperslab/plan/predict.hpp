@@ -24,7 +24,7 @@ struct PredictedStep {
   }
 };
 
-/// `plans`: of each pipeline rank, with two listed steps, `documents` leave out pairs.
+/// `plans`: of each pipeline rank, with two listed steps, after leave_out_documents(`documents`).
 [[nodiscard]] PredictedStep predict(const train::Config& config, const std::vector<Plan>& plans,
                                     const MachineFile& machine, bool training,
                                     const KeyShares& documents = {});

@@ -153,7 +153,7 @@ class ShardStrategy {
   struct State {
     comm::Ticket ticket = 0;       ///< sum over the data group; 0: none in progress
     comm::Ticket gather = 0;       ///< gather of updated values; 0: none in progress
-    Event update = {};             ///< the end of one in progress; complete: none is
+    Event update = {};             ///< end of an update in progress; complete: none
     bool pending = false;          ///< closed, but its sums are not complete
     int microbatch = -1;           ///< the last one that wrote to it
     std::vector<View> key_values;  ///< parts that are summed over the key-value group

@@ -138,7 +138,7 @@ struct SpikeConfig {
   std::int64_t window = 128;        ///< steps over which mean and variance are weighted
   double z_score = 6;               ///< standard deviations above the mean that make a spike
   std::int64_t warmup = 128;        ///< steps that are only observed
-  std::int64_t max_roll_backs = 8;  ///< most roll-backs of a run; one more ends it
+  std::int64_t max_roll_backs = 8;  ///< most rollbacks of a run; one more ends it
   friend bool operator==(const SpikeConfig&, const SpikeConfig&) = default;
 };
 

@@ -14,7 +14,7 @@ namespace hyperslab::train {
 /// The pass of a unit for a microbatch. A backward pass in two parts ends with its weights.
 enum class UnitPass : std::uint8_t { forward, evaluate, backward, backward_input, backward_weight };
 
-/// Reports of one step when which allocation of a trainer's arenas is in use. Arenas keep their
+/// Reports when each allocation of a trainer's arenas is in use in a step. Arenas keep their
 /// memory all the time; in use is
 ///   - memory that a layer keeps of a microbatch, from its forward to the end of its backward
 ///     (without a backward, to the end of the chunk's forward);

@@ -77,7 +77,7 @@ struct ProductCall {
   int columns;
   int steps;         ///< products of depth kDepth that a tile adds up
   int column_tiles;  ///< tiles that a row is cut in
-  int pairs;         ///< pairs of tiles of a cluster, pairs of the same rows in a row
+  int pairs;         ///< pairs of tiles of a cluster; pairs of the same rows follow each other
 };
 
 /// Which tiles a block has.
@@ -192,7 +192,7 @@ __device__ void multiply_slots(const ProductCall<T>& call, const Shared& shared,
   const bool leads = threadIdx.x % 32 == 0;
   float sums[kTileColumns / 8][4];
   [[maybe_unused]] BiasColumns<T> bias;
-  // Two warps of each warpgroup tell the two blocks, which wait for both warpgroups of both.
+  // Two warps of each warpgroup report to the two blocks, which wait for both warpgroups of both.
   const auto release = [&](int step) {
     if (leads && warp % 4 < 2) tma::arrive_in(&barriers.empty[step % kSlots], warp % 4);
   };

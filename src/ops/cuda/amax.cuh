@@ -16,7 +16,7 @@ __device__ inline void raise(float* amax, unsigned bits) {
   atomicMax(reinterpret_cast<unsigned*>(amax), bits);
 }
 
-/// Raises `amax` to the most of a block of kThreads threads, all of which call it, once.
+/// Raises `amax` to the maximum of `most` in a block of kThreads threads; all call it, once.
 template <int kThreads>
 __device__ void raise_to_most(float* amax, unsigned most) {
   constexpr unsigned kWholeWarp = 0xFFFFFFFFU;

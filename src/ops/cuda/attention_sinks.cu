@@ -19,7 +19,7 @@ struct SinkCall {
   float* log_sum_exp;
   float* weights;  ///< null: not wanted
 
-  /// The place of a row's statistics in (B, H, T).
+  /// The offset of a row's statistics in (B, H, T).
   [[nodiscard]] __device__ Dim statistic_at(Dim row) const {
     const Dim token = row / heads;
     return (token / tokens * heads + row % heads) * tokens + token % tokens;

@@ -82,7 +82,7 @@ struct Fp8Values {
   std::uint8_t* values;
   const float* amax;
   float* scales;
-  Dim width;  ///< codes in a row
+  Dim width;  ///< FP8 values in a row
   bool per_row;
 };
 
@@ -250,7 +250,7 @@ unsigned blocks_for(Dim items) {
   return static_cast<unsigned>(std::min(kMostBlocks, ceil_divide(items, kThreads)));
 }
 
-/// Finds the largest magnitude of all `count` values.
+/// Finds the amax of all `count` values.
 template <class T>
 void find_amax_of_all(Context& ctx, const char* op, Dim rows, const T* x, Dim count, View amax) {
   clear_amax(ctx, op, amax);

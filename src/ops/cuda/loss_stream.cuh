@@ -30,7 +30,7 @@ struct StreamSizes {
   int row_bytes;     ///< up to the next row
   int loaded_bytes;  ///< bytes of the logits, with those after them up to 16
   int pieces;
-  int buffers;  ///< places for a row each
+  int buffers;  ///< slots for a row each
 
   StreamSizes(int row, int loaded)
       : row_bytes(row),

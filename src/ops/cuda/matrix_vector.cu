@@ -63,7 +63,7 @@ __device__ Sum sum_of_warps(const Sum (&mine)[4], Sum (&partial)[kWarps][32 * 4]
   return total;
 }
 
-/// The scale of a group; of grouped formats, which tell by their tables.
+/// The scale of group `index` of a grouped format: with a table as nf4 stores it, else in f16.
 template <class Weights>
 __device__ float group_scale(const void* scales, const float* block_scales, Dim index) {
   if constexpr (Weights::kTabled) {

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-// Copies by Hopper's copy engine (TMA) and the barriers in shared memory that tell when bytes have
+// Copies by Hopper's copy engine (TMA) and the barriers in shared memory that show when bytes have
 // come (PTX ISA, cp.async.bulk.tensor and mbarrier). The instructions need compute capability 9.0;
 // elsewhere a kernel that uses them traps.
 
