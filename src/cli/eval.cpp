@@ -274,9 +274,9 @@ Arguments eval_arguments() {
       "                      [--data FILE... | --tasks FILE,...] [--set k=v]...",
       "Prints loss (nats a token), perplexity, bits per byte and token accuracy of FILEs, else of "
       "the deck's validation files, and which files those were: the same numbers on every layout. "
-      "Of images it prints loss, top-1 and top-5. Without DECK it is the one that the first "
-      "checkpoint holds (of what is stored otherwise its own, on the same text), on as many data "
-      "ranks as the started ones leave with --set "
+      "Of images it prints loss, top-1 and top-5. Without DECK the first checkpoint's deck "
+      "is taken (each checkpoint of another storage format has its own, on the same text), on as "
+      "many data ranks as the started ones leave with --set "
       "parallel.tensor and parallel.pipeline (1). Bytes are those of the counted tokens in "
       "data.vocabulary; end of text and other special tokens have none. "
       "train.validate_batches limits the text to so many batches of train.global_batch samples; 0 "

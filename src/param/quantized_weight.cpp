@@ -178,8 +178,8 @@ void ParamStore::take_quantized(Arena& arena, DType compute, bool dequantizes) {
 }
 
 bool ParamStore::dequantizes(int unit) const {
-  return std::ranges::any_of(quantized_weights_, [&](const QuantizedWeight& e) {
-    return e.unit == unit && e.dequantized;
+  return std::ranges::any_of(quantized_weights_, [&](const QuantizedWeight& weight) {
+    return weight.unit == unit && weight.dequantized;
   });
 }
 

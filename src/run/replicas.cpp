@@ -34,7 +34,7 @@ std::string problem_of(const mesh::ParallelConfig& parallel, const std::vector<R
   const auto most =
       std::ranges::max_element(by_sum, {}, [](const auto& entry) { return entry.second.size(); });
   if (2 * most->second.size() <= ranks.size()) {
-    return fmt::format("{} differ from each other, and so many cannot tell which of them is wrong",
+    return fmt::format("{} differ from each other, and so many cannot show which of them is wrong",
                        named(parallel, all, ranks));
   }
   Ranks others;

@@ -243,9 +243,9 @@ void RunRecords::put_utilization(const KeyShares& documents, io::MetricsLine& li
   const train::Config& config = start_.config;
   const double speed =
       line.tokens_per_second * train::flops_per_token(config, config.model.context, documents);
-  if (const auto told = utilization_.judge(line.step, speed)) {
+  if (const auto warning = utilization_.judge(line.step, speed)) {
     finish_line();
-    log::warn(*told);
+    log::warn(*warning);
   }
   line.mfu = utilization_.share(speed);
   line.mfu_full = utilization_.share(flops_full_ / line.step_seconds);

@@ -91,7 +91,7 @@ void StepLoop::collect(std::int64_t step) {
     parts_.checkpoints.add(result);
     targets_.add(result, parts_.start.is_first());
     const std::optional<Spikes::Spike> spike = parts_.spikes.take(result);
-    if (spike && goes_back_for(*spike)) return;
+    if (spike && rolls_back_for(*spike)) return;
     parts_.records.take(result, parts_.trainer.times(collected_),
                         parts_.loader.key_shares(collected_), spike);
   }
@@ -161,7 +161,7 @@ void StepLoop::note_stop_request() {
 
 /// Collective. Acts on a spike after its update, which a policy may already have skipped; returns
 /// whether training goes back for it.
-bool StepLoop::goes_back_for(const Spikes::Spike& spike) {
+bool StepLoop::rolls_back_for(const Spikes::Spike& spike) {
   if (spike.left_out) report(spike, "its batch is left out");
   if (spike.left_out || parts_.spikes.policy() != train::SpikePolicy::roll_back) {
     if (!spike.left_out) report(spike, "training goes on");
@@ -187,7 +187,7 @@ bool StepLoop::goes_back_for(const Spikes::Spike& spike) {
     if (!parts_.start.is_first()) return;
     io::write_text_file(left_out_path(parts_.start), parts_.spikes.left_out_text());
   });
-  report(spike, fmt::format("training goes back to step {} and leaves the batch out", *target));
+  report(spike, fmt::format("training rolls back to step {} and leaves the batch out", *target));
   roll_back_ = target;
   return true;
 }

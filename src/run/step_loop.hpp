@@ -50,7 +50,7 @@ class StepLoop {
   void score_tasks(std::int64_t step);
   void sample(std::int64_t step);
   void note_stop_request();
-  bool goes_back_for(const Spikes::Spike& spike);
+  bool rolls_back_for(const Spikes::Spike& spike);
   void report(const Spikes::Spike& spike, const std::string& what);
   void name_bad_numbers(const train::Trainer::StepArgs& args);
 

@@ -264,11 +264,11 @@ class Generate(support.Case):
         os.mkfifo(pipe)
         self.addCleanup(pipe.unlink)
         process = self.start("generate", "--checkpoint", "run", "--prompt-file", "silent.txt", "--max-tokens", 2)
-        told = process.stderr.readline().decode()
+        line = process.stderr.readline().decode()
         pipe.write_text("", encoding="utf-8")  # opened and closed
         _, err = process.communicate(timeout=20)
 
-        self.assertIn("prompt file 'silent.txt' is a pipe: reading until all who write there close it", told)
+        self.assertIn("prompt file 'silent.txt' is a pipe: reading until all who write there close it", line)
         self.assertEqual(process.returncode, 3, err)
         self.assertIn(b"expected prompts, found none", err)
 

@@ -113,7 +113,7 @@ class Spikes(support.Case):
         self.assertTrue(all(left_out == 1 for _, left_out in spikes.values()))
         for step in spikes:
             target = (step - 3) // 10 * 10
-            self.assertIn(f"training goes back to step {target} and leaves the batch out", result.err)
+            self.assertIn(f"training rolls back to step {target} and leaves the batch out", result.err)
         record = json.loads((self.folder / "back/left_out_steps.json").read_text(encoding="utf-8"))
         self.assertEqual(record, {"left_out": sorted(spikes), "roll_backs": len(spikes)})
         self.train("skipped", *SPIKES, "spikes.policy=skip")
@@ -131,7 +131,7 @@ class Spikes(support.Case):
         settings = (*SPIKES, "parallel.zero=1", "spikes.policy=roll_back")
         result = self.train("two", *settings, ranks=2)
 
-        self.assertIn("training goes back to step", result.err)
+        self.assertIn("training rolls back to step", result.err)
         self.train("two_skipped", *SPIKES, "parallel.zero=1", "spikes.policy=skip", ranks=2)
         self.assertEqual(self.curve("two"), self.curve("two_skipped"))
 
@@ -240,7 +240,7 @@ class Replicas(support.Case):
         result = self.diverge("two", 2)
 
         self.assertEqual(result.code, 7, result.err)
-        self.assertRegex(result.err, r"rank 0 .*rank 1 .* cannot tell which of them is wrong")
+        self.assertRegex(result.err, r"rank 0 .*rank 1 .* cannot show which of them is wrong")
 
     def test_layouts_that_agree_train_on(self):
         layouts = {"replicated": ("parallel.data=2",), "zero1": ("parallel.data=2", "parallel.zero=1"),

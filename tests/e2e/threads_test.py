@@ -150,9 +150,9 @@ class ThreadsTest(support.Case):
     def test_a_rate_that_a_step_exceeds_gives_no_utilization(self):
         _, text = self.train_with("exceeded", 1, HYPERSLAB_MATRIX_GFLOPS="0.000001")
 
-        told = [line for line in text.splitlines() if "utilization is left out from here on" in line]
-        self.assertEqual(len(told), 1, text)
-        self.assertRegex(told[0], "step 1 ran at .* times the stated matrix rate .*HYPERSLAB_MATRIX_GFLOPS")
+        lines = [line for line in text.splitlines() if "utilization is left out from here on" in line]
+        self.assertEqual(len(lines), 1, text)
+        self.assertRegex(lines[0], "step 1 ran at .* times the stated matrix rate .*HYPERSLAB_MATRIX_GFLOPS")
         self.assertIn("utilization unknown", text)
         self.assertNotRegex(text, "utilization [0-9]")
         for line in support.metrics(self.folder / "exceeded"):

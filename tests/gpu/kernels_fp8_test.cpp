@@ -83,7 +83,7 @@ void expect_same(const Tensor& a, const Tensor& b, const char* what) {
   EXPECT_TRUE(same_bits(a.view(), b.view())) << what;
 }
 
-TEST_F(GpuFp8, CodesHaveTheBitsOfTheCpu) {
+TEST_F(GpuFp8, ValuesHaveTheBitsOfTheCpu) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     // Parts of a tile, several tiles, rows that the transpose pads.
     for (const Shape& shape :

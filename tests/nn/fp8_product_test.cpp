@@ -219,7 +219,7 @@ TEST_P(Fp8ProductTest, APlanFindsTheWorkspaceThatAsManyRowsAndFewerNeed) {
 INSTANTIATE_TEST_SUITE_P(Recipes, Fp8ProductTest,
                          testing::Values(Fp8Recipe::tensor, Fp8Recipe::row, Fp8Recipe::block));
 
-TEST(Fp8Product, AKeptGradientIsItsCodesAndAScaleForEach128) {
+TEST(Fp8Product, AKeptGradientIsItsValuesAndAScaleForEach128) {
   const Dim values = 4096 * 8192;
   const Dim kept = Fp8Product::kept_bytes(config_of(Fp8Recipe::block), 4096, 8192);
 

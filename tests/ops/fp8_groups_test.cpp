@@ -69,7 +69,7 @@ std::uint64_t hash_of(CView view) {
   return name_hash({static_cast<const char*>(view.raw()), view.bytes()});
 }
 
-TEST_F(Fp8Groups, CodesAndScalesAreThoseOfMlDtypes) {
+TEST_F(Fp8Groups, ValuesAndScalesAreThoseOfMlDtypes) {
   std::ifstream file(HYPERSLAB_GOLDEN "/fp8_groups.txt");
   Dim rows = 0;
   Dim columns = 0;
@@ -91,7 +91,7 @@ TEST_F(Fp8Groups, CodesAndScalesAreThoseOfMlDtypes) {
   EXPECT_EQ(cases, 100);
 }
 
-TEST_F(Fp8Groups, OneCallGivesTheCodesOfTwo) {
+TEST_F(Fp8Groups, OneCallGivesTheValuesOfTwo) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     const Tensor x = random_tensor(dtype, {201, 272}, 5);
     for (const Fp8Scaling scaling : kGroups) {

@@ -46,7 +46,7 @@ const std::vector<Fp8Format> kFormats = {Fp8Format::e4m3, Fp8Format::e5m2};
 const std::vector<Fp8Scaling> kScalings = {Fp8Scaling::tensor, Fp8Scaling::row};
 
 TEST_F(Fp8, ValuesAreThoseOfMlDtypes) {
-  std::ifstream file(HYPERSLAB_GOLDEN "/fp8_codes.txt");
+  std::ifstream file(HYPERSLAB_GOLDEN "/fp8_values.txt");
   std::uint32_t bits = 0;
   std::vector<std::uint32_t> e4m3;
   std::vector<std::uint32_t> e5m2;
@@ -218,7 +218,7 @@ TEST_F(Fp8, PartsOfQuantizeGiveItsBits) {
   }
 }
 
-TEST_F(Fp8, LargestIsNanIfAnElementIs) {
+TEST_F(Fp8, AmaxIsNanIfAnElementIs) {
   Tensor x = filled_tensor(DType::f32, {32}, 3);
   x.view().data<float>()[7] = -std::numeric_limits<float>::quiet_NaN();
   Tensor amax = filled_tensor(DType::f32, {1}, 9);

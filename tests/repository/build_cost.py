@@ -101,7 +101,7 @@ def check(build, record):
 
 def main():
     arguments = tree.arguments_of(__doc__, ("build", {"nargs": "?"}), ("--record", {"action": "store_true"}))
-    return tree.tell("build", self_test() if arguments.self_test else check(arguments.build, arguments.record))
+    return tree.report("build", self_test() if arguments.self_test else check(arguments.build, arguments.record))
 
 
 if __name__ == "__main__":

@@ -83,7 +83,7 @@ def self_test():
 
 def main():
     arguments = tree.arguments_of(__doc__, ("folder", {"nargs": "?", "type": pathlib.Path}), ("--nm", {"default": "nm"}))
-    return tree.tell("links", self_test() if arguments.self_test else check(arguments.folder, arguments.nm))
+    return tree.report("links", self_test() if arguments.self_test else check(arguments.folder, arguments.nm))
 
 
 if __name__ == "__main__":

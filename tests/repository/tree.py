@@ -63,7 +63,7 @@ def arguments_of(description, *options):
     return parser.parse_args()
 
 
-def tell(name, complaints):
+def report(name, complaints):
     """Prints what was found, a line each; exit code 0 if nothing was."""
     print("\n".join(complaints) or f"{name}: nothing to complain about")
     return 1 if complaints else 0
@@ -71,4 +71,4 @@ def tell(name, complaints):
 
 def main(name, check, clean, broken):
     """Exit code 0 if nothing is found: in the repository, or by --self-test."""
-    return tell(name, missed(check, clean, broken) if sys.argv[1:] == ["--self-test"] else check(ROOT))
+    return report(name, missed(check, clean, broken) if sys.argv[1:] == ["--self-test"] else check(ROOT))

@@ -32,14 +32,14 @@ TEST(Utilization, IsUnknownFromTheFirstStepOnThatExceedsTheRate) {
   Utilization utilization(rate_of(40e9));
   (void)utilization.judge(1, 10e9);
 
-  const auto told = utilization.judge(2, 50e9);
+  const auto warning = utilization.judge(2, 50e9);
 
-  ASSERT_TRUE(told);
-  EXPECT_THAT(*told,
+  ASSERT_TRUE(warning);
+  EXPECT_THAT(*warning,
               HasSubstr("step 2 ran at 1.25 times the measured matrix rate (fp32), which was "
                         "measured while other programs used the machine"));
   EXPECT_TRUE(std::isnan(utilization.share(50e9)));
-  EXPECT_EQ(utilization.judge(3, 90e9), std::nullopt) << "told once";
+  EXPECT_EQ(utilization.judge(3, 90e9), std::nullopt) << "reported once";
   EXPECT_TRUE(std::isnan(utilization.share(10e9)));
 }
 

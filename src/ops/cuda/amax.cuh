@@ -18,7 +18,7 @@ __device__ inline void raise(float* amax, unsigned bits) {
 
 /// Raises `amax` to the maximum of `most` in a block of kThreads threads; all call it, once.
 template <int kThreads>
-__device__ void raise_to_most(float* amax, unsigned most) {
+__device__ void raise_amax(float* amax, unsigned most) {
   constexpr unsigned kWholeWarp = 0xFFFFFFFFU;
   __shared__ unsigned of_warps[kThreads / 32];
   most = __reduce_max_sync(kWholeWarp, most);
@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(kEachThreads) each_amax_kernel(Op op, Dim coun
     const Dim rest = vectors * N + first;
     if (rest < count) most = max(most, op.template at<1>(rest));
   }
-  raise_to_most<kEachThreads>(amax, most);
+  raise_amax<kEachThreads>(amax, most);
 }
 
 /// for_each, and the amax of the stored values if `amax` is there.

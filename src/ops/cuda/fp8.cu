@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(kThreads)
       for (int k = 0; k < kSide; ++k) most = max(most, magnitude_bits(to_real(found[i].at[k])));
     }
   }
-  raise_to_most<kThreads>(amax, most);
+  raise_amax<kThreads>(amax, most);
 }
 
 /// Amaxes of rows and of columns, one of which may be absent. Zero before.

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""FP8 values by ml_dtypes, for tests/ops/fp8_test.cpp: make_fp8_codes.py > fp8_codes.txt
+"""FP8 values by ml_dtypes, for tests/ops/fp8_test.cpp: make_fp8_values.py > fp8_values.txt
 
 A line is the bits of a float, its e4m3 value and its e5m2 value, in hexadecimal. Values beyond a format's largest one are
 cut to it before they are rounded, as our ops do. Needs numpy and ml_dtypes.
