@@ -192,7 +192,8 @@ void add_exchange_options(Arguments& args) {
   args.add()("ema",
              "export, merge, quantize: take the exponential moving average of the trained weights "
              "(optimizer.ema_decay)");
-  args.add()("output", po::value<std::string>(), "export, import, merge, quantize: the folder to make")(
+  args.add()("output", po::value<std::string>(),
+             "export, import, merge, quantize: the folder to make")(
       "format", po::value<std::string>()->default_value("huggingface"),
       "export: of the folder: huggingface, or timm for vision transformers")(
       "base", po::value<std::string>(),
