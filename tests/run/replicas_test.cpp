@@ -32,12 +32,12 @@ TEST(Replicas, TheMinorityIsNamedWithItsHost) {
   EXPECT_THAT(text, Not(HasSubstr("rank 3")));
 }
 
-TEST(Replicas, TwoCannotTellWhichIsWrong) {
+TEST(Replicas, TwoCannotShowWhichIsWrong) {
   const std::string text = differing_replicas({.data = 2, .pipeline = 2}, sums({1, 2, 3, 2}));
 
   EXPECT_THAT(text, HasSubstr("rank 0"));
   EXPECT_THAT(text, HasSubstr("rank 2"));
-  EXPECT_THAT(text, HasSubstr("cannot tell"));
+  EXPECT_THAT(text, HasSubstr("cannot show"));
   EXPECT_THAT(text, Not(HasSubstr("rank 1")));
 }
 
