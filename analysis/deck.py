@@ -59,7 +59,7 @@ EARLIER = {"train.trainable": "[]", "data.weights": "[]", "data.weight_steps": "
            "augment.brightness": "0", "augment.contrast": "0", "augment.saturation": "0", "augment.mixup": "0",
            "augment.cutmix": "0", "augment.mix": "1", "augment.mix_mode": "pair", "augment.repeats": "1", "augment.mix_switch": "0.5", "augment.erase": "0",
            "augment.mean": "[0.485, 0.456, 0.406]", "augment.deviation": "[0.229, 0.224, 0.225]"}
-# What earlier programs wrote under other names: keys, and values of keys. As include/hyperslab/train/renamed_keys.hpp has it.
+# Former names of keys, and of values of keys; include/hyperslab/train/renamed_keys.hpp has the same.
 RENAMED = {"spikes.max_walk_backs": "spikes.max_roll_backs"}
 RENAMED_VALUES = {("spikes.policy", "walk_back"): "roll_back"}
 # Keys in which starts of one run may differ and still train the same: paths, layout, kernels, how far
