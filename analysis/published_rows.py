@@ -21,7 +21,7 @@ CHOICES = {
     # What data ranks share beside samples: nothing, optimizer state, gradients too, parameters too.
     "sharding": ("none", "state", "gradients", "full"),
     "unit": tuple(UNITS),
-    # How attention counts: over all T x T scores, over the half below the diagonal, or no FLOPs are reported.
+    # Attention counts all T x T scores, or the half below the diagonal, or the row reports no FLOPs.
     "convention": ("full", "causal", "none"),
 }
 # What decides how much a step computes and in what sizes: a row is open if its source leaves one of these.

@@ -108,7 +108,7 @@ TEST_F(Fp8Groups, OneCallGivesTheValuesOfTwo) {
   }
 }
 
-/// Whether every value of the transpose is the one of the matrix.
+/// True if every value of the transpose equals that of the matrix.
 bool has_the_same_values(const StoredFp8& a, const StoredFp8& b) {
   const auto* const values = a.values.view().data<std::uint8_t>();
   const auto* const turned = b.values.view().data<std::uint8_t>();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a start reports of itself: the deck's changes, its figures, and commands for what comes
+// The report of a start: the deck's changes, its figures, and commands for what comes
 // next.
 #include "run_summary.hpp"
 

@@ -138,7 +138,7 @@ struct Setting {
   [[nodiscard]] std::string folder_of(int host) const {
     return fs::path(memory.folder()).parent_path().string() + "/host" + std::to_string(host);
   }
-  /// What rank 0 does to the folder of each host.
+  /// Rank 0 calls `work` with the folder of each host.
   void on_each_host(const std::function<void(const std::string&)>& work) const {
     as_first([&] {
       for (int host = 0; host < hosts(); ++host) work(folder_of(host));
