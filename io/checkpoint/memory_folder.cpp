@@ -23,7 +23,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr auto kForgotten = std::chrono::hours(24);
-constexpr const char* kDescription = "checkpoints";  // a file: the run's directory of them
+/// A file in a host's folder: the run's id, a space, and its directory of checkpoints.
+constexpr const char* kDescription = "run";
 constexpr std::uint64_t kMostOfDescription = 1 << 14;
 
 std::string prefix() { return fmt::format("hyperslab-{}-", ::geteuid()); }
@@ -59,12 +60,20 @@ bool remove_unheld(const std::string& host) {
   return true;
 }
 
-/// The run's directory of checkpoints, as the folder of a host says.
-std::string described(const std::string& host) {
+struct Description {
+  std::string id;
+  std::string checkpoints;  ///< the run's directory of them
+};
+
+/// The run to which the folder of a host says that it belongs; empty if it does not say so.
+Description described(const std::string& host) {
   try {
-    return storage::read_text(host + "/" + kDescription, kMostOfDescription);
+    const std::string text = storage::read_text(host + "/" + kDescription, kMostOfDescription);
+    const std::size_t space = text.find(' ');
+    if (space == text.npos) return {};
+    return {text.substr(0, space), text.substr(space + 1)};
   } catch (const Error&) {
-    return "";
+    return {};
   }
 }
 
@@ -85,7 +94,7 @@ bool is_complete(const StepFolder& step) {
 
 /// True if the run `id` has a checkpoint on the disk that is as new as all that the host holds.
 bool is_superseded(const std::string& host, const std::string& id) {
-  const std::string checkpoints = described(host);
+  const std::string checkpoints = described(host).checkpoints;
   if (checkpoints.empty() || read_run_id(checkpoints) != id) return false;
   const std::vector<StepFolder> held = find_steps(host);
   const std::int64_t newest = held.empty() ? -1 : held.back().step;
@@ -124,14 +133,24 @@ void MemoryFolder::hold() {
   if (!lock_) {
     throw Error(ExitCode::storage, path_ + " is used by another process; wait until it has ended");
   }
-  describe();
+  if (find_steps(path_).empty()) {
+    describe();
+  } else {
+    require_own();
+  }
 }
 
-/// For other starts on this host, which see the folder alone.
 void MemoryFolder::describe() const {
   const std::string path = path_ + "/" + kDescription;
-  storage::write_text(path, checkpoints_);
+  storage::write_text(path, id_ + " " + checkpoints_);
   make_private_file(path);
+}
+
+/// The name of a folder proves nothing: whoever owns the directory can rename it.
+void MemoryFolder::require_own() const {
+  if (described(path_).id == id_) return;
+  throw Error(ExitCode::storage,
+              path_ + ": its steps belong to another run, whose folder was renamed; remove it");
 }
 
 void MemoryFolder::require_private() const {
@@ -140,6 +159,7 @@ void MemoryFolder::require_private() const {
     if (is_private_folder(folder)) continue;
     throw Error(ExitCode::storage, folder + ": it is not there, or not of this user alone");
   }
+  require_own();
 }
 
 bool MemoryFolder::can_be_read() const {
@@ -174,7 +194,7 @@ void MemoryFolder::remove_forgotten() const {
         log::info(fmt::format(
             "removed checkpoints in memory {}: {}",
             forgotten ? "that were not used for a day" : "of which the disk has newer ones", host));
-      } else if (described(host) == checkpoints_) {
+      } else if (described(host).checkpoints == checkpoints_) {
         log::warn(
             fmt::format("{}: checkpoints in memory of an earlier run in {} are left out; remove "
                         "them, or they are removed by a start after a day",

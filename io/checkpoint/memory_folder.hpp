@@ -21,11 +21,13 @@ class MemoryFolder {
 
   [[nodiscard]] const std::string& path() const { return path_; }
   /// Makes the folders, or takes those that are there, and holds the host's one until remove() or
-  /// the end of this object. Throws if they are not private, or another process holds it.
+  /// the end of this object. Throws if they are not private, hold steps of another run, or another
+  /// process holds it.
   void hold();
-  /// Throws unless both folders are there and private.
+  /// Throws unless both folders are there, private, and of this run.
   void require_private() const;
-  /// True if there is anything to read; warns of folders that are not private.
+  /// True if there is anything to read; warns of folders that are not private or of another
+  /// run.
   [[nodiscard]] bool can_be_read() const;
   /// Removes the run's folders on this host that no other process holds.
   void remove();
@@ -36,6 +38,7 @@ class MemoryFolder {
 
  private:
   void describe() const;
+  void require_own() const;
 
   std::string directory_;
   std::string id_;

@@ -39,9 +39,11 @@ void check_duplicates(const Node& map, const std::string& prefix, Problems& prob
     const auto [first, is_new] = first_lines.emplace(entry.key, entry.mark.line);
     if (is_new) continue;
     const auto full = prefix + entry.key;
+    const std::string_view former = train::former_key(full);
+    const std::string also = former.empty() ? "" : fmt::format(" (also as {})", former);
     problems.add(entry.mark, full,
-                 fmt::format("given twice, on line {} and on line {}; delete one", first->second,
-                             entry.mark.line));
+                 fmt::format("given twice, on line {} and on line {}{}; delete one", first->second,
+                             entry.mark.line, also));
     bad.insert(full);
   }
 }

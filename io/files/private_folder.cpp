@@ -81,6 +81,12 @@ void require_safe_directory(const std::string& directory) {
     throw storage::CallError(directory, "looking at it failed", errno);
   }
   if (!S_ISDIR(info.st_mode)) throw storage::CallError(directory, "opening it failed", ENOTDIR);
+  if (info.st_uid != 0 && info.st_uid != ::geteuid()) {
+    throw Error(ExitCode::storage,
+                fmt::format("{}: it belongs to user {}, who may replace what lies in it; choose a "
+                            "checkpoint.memory_directory of root or of your own",
+                            directory, info.st_uid));
+  }
   const bool others_write = (info.st_mode & (S_IWGRP | S_IWOTH)) != 0;
   if (!others_write || (info.st_mode & S_ISVTX) != 0) return;
   throw Error(ExitCode::storage,

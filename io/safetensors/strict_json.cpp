@@ -5,11 +5,11 @@
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <set>
-#include <vector>
 
 #include "files/storage.hpp"
 #include "hyperslab/core/error.hpp"
+#include "hyperslab/io/json_depth.hpp"
+#include "hyperslab/io/json_keys.hpp"
 #include "hyperslab/io/json_problem.hpp"
 
 namespace hyperslab::io {
@@ -23,23 +23,17 @@ std::string shown(const std::string& name) {
 }
 
 json strict_json(const std::string& text, const std::string& file) {
-  constexpr int kDeepest = 16;
-  std::vector<std::set<std::string>> keys;  // one set for each open object
-  const auto watch = [&](int depth, json::parse_event_t event, const json& parsed) {
-    if (depth > kDeepest) throw Error(ExitCode::checkpoint, file + ": its JSON is nested too deep");
-    if (event == json::parse_event_t::object_start) keys.emplace_back();
-    if (event == json::parse_event_t::object_end) keys.pop_back();
-    if (event == json::parse_event_t::key &&
-        !keys.back().insert(parsed.get_ref<const std::string&>()).second) {
-      throw Error(ExitCode::checkpoint,
-                  fmt::format("{}: {} stands twice in its JSON; the file is damaged", file,
-                              shown(parsed.get_ref<const std::string&>())));
-    }
-    return true;
-  };
+  if (is_too_deep(text)) {
+    throw Error(ExitCode::checkpoint, file + ": its JSON is nested too deep");
+  }
+  if (const auto key = repeated_key(text)) {
+    throw Error(ExitCode::checkpoint,
+                fmt::format("{}: {} stands twice in its JSON; the file is damaged", file,
+                            shown(*key)));
+  }
   json value;
   try {
-    value = json::parse(text, watch);
+    value = json::parse(text);
   } catch (const json::exception& error) {
     throw Error(ExitCode::checkpoint,
                 fmt::format("{}: damaged JSON: {}", file, json_problem(error)));

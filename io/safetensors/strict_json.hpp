@@ -7,7 +7,7 @@
 namespace hyperslab::io {
 
 /// The JSON object in `text`. Throws Error(checkpoint) that names `file`: no JSON, no object,
-/// duplicate keys, nesting deeper than 16.
+/// duplicate keys, nesting deeper than kDeepestJson.
 [[nodiscard]] nlohmann::json strict_json(const std::string& text, const std::string& file);
 
 /// The text of a whole file of at most `most` bytes; throws Error(checkpoint).

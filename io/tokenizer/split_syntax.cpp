@@ -42,13 +42,19 @@ class SplitSyntax {
     bool ignored_case;  ///< before it
   };
 
+  /// The beginning of a text that may be as long as a file, for a message.
+  static std::string cut(std::string_view text) {
+    constexpr std::size_t kMost = 160;
+    if (text.size() <= kMost) return std::string(text);
+    return std::string(text.substr(0, valid_utf8_prefix(text.substr(0, kMost)))) + "...";
+  }
   [[noreturn]] void refuse(std::string_view construct, const std::string& why) const {
     throw Error(
         ExitCode::data,
         fmt::format("{}: expected a pattern that PCRE2 and Oniguruma, with which the package "
                     "tokenizers reads it, match alike, found '{}' in '{}', {}; give the "
                     "tokenizer.json of another model",
-                    where_, construct, pattern_, why));
+                    where_, cut(construct), cut(pattern_), why));
   }
   [[nodiscard]] bool follows(std::string_view text) const {
     return pattern_.substr(at_).starts_with(text);

@@ -15,6 +15,7 @@
 #include "hyperslab/core/log.hpp"
 #include "hyperslab/core/printable.hpp"
 #include "hyperslab/io/json_depth.hpp"
+#include "hyperslab/io/json_keys.hpp"
 
 namespace hyperslab::cli {
 namespace {
@@ -78,6 +79,9 @@ std::vector<std::string> plain_prompts(const std::vector<std::string>& lines) {
 void add_json_prompt(const std::string& line, NamedPrompts& prompts) {
   const auto refuse = [](const std::string& text) { throw Error(ExitCode::data, text); };
   if (io::is_too_deep(line)) refuse("its JSON is nested too deeply");
+  if (const auto key = io::repeated_key(line)) {
+    refuse(fmt::format("the key '{}' stands twice", printable(std::string_view(*key).substr(0, 64))));
+  }
   const auto object = nlohmann::json::parse(line, nullptr, false);
   if (!object.is_object()) refuse("expected an object of JSON in UTF-8");
   for (const auto& [key, value] : object.items()) {

@@ -8,6 +8,7 @@
 
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/io/json_depth.hpp"
+#include "hyperslab/io/json_keys.hpp"
 #include "hyperslab/io/json_problem.hpp"
 #include "hyperslab/io/text_file.hpp"
 
@@ -124,6 +125,9 @@ MachineFile read_machine_file(const std::string& path) {
   const std::string text = io::read_text_file(path, kMostBytes);
   try {
     if (io::is_too_deep(text)) throw Error(ExitCode::usage, "its JSON is nested too deep");
+    if (const auto key = io::repeated_key(text)) {
+      throw Error(ExitCode::usage, fmt::format("the key '{:.40}' stands twice", *key));
+    }
     return machine_of(json::parse(text));
   } catch (const json::exception& error) {
     refuse_machine_file(path, io::json_problem(error));

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
 
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/io/json_problem.hpp"
@@ -14,11 +16,34 @@ namespace {
 using nlohmann::json;
 
 constexpr double kLeastRelativeDeviation = 1e-3;
+constexpr std::int64_t kMostSteps = std::int64_t{1} << 53;  // each counts at most one a step
+constexpr const char* kRecord = "the checkpoint's record of spikes";
 
 json json_of(const RunningMoments& moments) { return {moments.mean, moments.variance}; }
 
-RunningMoments moments_of(const json& value) {
-  return {value.at(0).get<double>(), value.at(1).get<double>()};
+[[noreturn]] void refuse(const std::string& what, const std::string& problem) {
+  throw Error(ExitCode::checkpoint, what + " cannot be read: " + problem);
+}
+
+/// A whole number from `least` to `most` under a key of a record.
+std::int64_t whole(const json& record, const char* key, std::int64_t least,
+                   std::int64_t most = std::numeric_limits<std::int64_t>::max()) {
+  const json& value = record.at(key);
+  const bool fits = value.is_number_integer() && value.get<std::int64_t>() >= least &&
+                    value.get<std::int64_t>() <= most &&
+                    (!value.is_number_unsigned() ||
+                     value.get<std::uint64_t>() <= static_cast<std::uint64_t>(most));
+  if (!fits) throw std::out_of_range(std::string("'") + key + "' is out of range");
+  return value.get<std::int64_t>();
+}
+
+RunningMoments moments_of(const json& record, const char* key) {
+  const json& value = record.at(key);
+  const RunningMoments moments = {value.at(0).get<double>(), value.at(1).get<double>()};
+  const bool fits = std::isfinite(moments.mean) && std::isfinite(moments.variance) &&
+                    moments.variance >= 0;
+  if (!fits) throw std::out_of_range(std::string("'") + key + "' is out of range");
+  return moments;
 }
 
 }  // namespace
@@ -113,34 +138,40 @@ void Spikes::restore(const std::string& text) {
   if (text.empty()) return;
   try {
     const json value = json::parse(text);
-    detector_.set_state({value.at("seen").get<std::int64_t>(), value.at("in_a_row").get<int>(),
-                         moments_of(value.at("loss")), moments_of(value.at("norm"))});
-    spikes_ = value.at("spikes").get<std::int64_t>();
-    skipped_ = value.at("skipped").get<std::int64_t>();
+    detector_.set_state(
+        {whole(value, "seen", 0, kMostSteps),
+         static_cast<int>(whole(value, "in_a_row", 0, SpikeDetector::kMostInARow)),
+         moments_of(value, "loss"), moments_of(value, "norm")});
+    spikes_ = whole(value, "spikes", 0, kMostSteps);
+    skipped_ = whole(value, "skipped", 0, kMostSteps);
   } catch (const json::exception& error) {
-    throw Error(ExitCode::checkpoint,
-                std::string("the checkpoint's record of spikes cannot be read: ") +
-                    io::json_problem(error));
+    refuse(kRecord, io::json_problem(error));
+  } catch (const std::out_of_range& error) {
+    refuse(kRecord, error.what());
   }
-  add_left_out(text);
+  add_left_out(text, kRecord);
 }
 
 std::string Spikes::left_out_text() const {
   return json{{"left_out", left_out_}, {"roll_backs", roll_backs_}}.dump();
 }
 
-void Spikes::add_left_out(const std::string& text) {
+void Spikes::add_left_out(const std::string& text, const std::string& where) {
   if (text.empty()) return;
   try {
     const json value = json::parse(text);
-    left_out_.merge(value.at("left_out").get<std::set<std::int64_t>>());
+    auto left_out = value.at("left_out").get<std::set<std::int64_t>>();
+    if (!left_out.empty() && *left_out.begin() < 1) {
+      throw std::out_of_range("'left_out' is out of range");
+    }
     // Records of earlier programs have another name.
-    const json& roll_backs = value.at(value.contains("walk_backs") ? "walk_backs" : "roll_backs");
-    roll_backs_ = std::max(roll_backs_, roll_backs.get<std::int64_t>());
+    const char* const key = value.contains("walk_backs") ? "walk_backs" : "roll_backs";
+    roll_backs_ = std::max(roll_backs_, whole(value, key, 0, kMostSteps));
+    left_out_.merge(left_out);
   } catch (const json::exception& error) {
-    throw Error(
-        ExitCode::checkpoint,
-        std::string("the record of steps to leave out cannot be read: ") + io::json_problem(error));
+    refuse(where, io::json_problem(error));
+  } catch (const std::out_of_range& error) {
+    refuse(where, error.what());
   }
 }
 

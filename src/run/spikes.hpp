@@ -95,7 +95,8 @@ class Spikes {
   /// The steps to leave out, for the run's directory: a start that resumes from before one of them
   /// reads this.
   [[nodiscard]] std::string left_out_text() const;
-  void add_left_out(const std::string& text);
+  /// `where`: the file or record that `text` is, for Error(checkpoint).
+  void add_left_out(const std::string& text, const std::string& where);
 
  private:
   [[nodiscard]] bool is_counted(const ops::StepResult& result) const;

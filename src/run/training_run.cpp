@@ -181,7 +181,7 @@ void TrainingRun::restore_spikes() {
     left_out = io::read_text_file(path, kMostLeftOutBytes);
   });
   left_out = start_.world.broadcast(left_out);
-  comm::agree(start_.world, [&] { spikes_.add_left_out(left_out); });
+  comm::agree(start_.world, [&] { spikes_.add_left_out(left_out, left_out_path(start_)); });
 }
 
 /// Collective: this start goes on as one that resumes from `step` would.

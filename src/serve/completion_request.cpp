@@ -8,6 +8,7 @@
 #include <random>
 
 #include "hyperslab/io/json_depth.hpp"
+#include "hyperslab/io/json_keys.hpp"
 #include "json_fields.hpp"
 
 namespace hyperslab::serve {
@@ -167,6 +168,9 @@ json parse_object(std::string_view body) {
   if (io::is_too_deep(body)) {
     throw RequestError(
         400, fmt::format("the body's JSON is nested more than {} deep", io::kDeepestJson));
+  }
+  if (const auto key = io::repeated_key(body)) {
+    throw RequestError(400, fmt::format("the key '{:.64}' stands twice in the body's JSON", *key));
   }
   json object = json::parse(body, nullptr, false);
   if (object.is_discarded()) throw RequestError(400, "the body is no valid JSON");

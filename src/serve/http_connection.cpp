@@ -116,7 +116,6 @@ asio::awaitable<bool> Connection::read(RequestParser& parser) {
   allow();
   all_.idle.insert(&stream_);
   const bool has_header = co_await read_until(Until::header, parser);
-  all_.idle.erase(&stream_);
   bool has_all = has_header;
   if (has_header && !parser.is_done() && parser.expects_continue()) {
     const http::response<http::empty_body> go_on(http::status::continue_, kHttp11);
@@ -125,6 +124,7 @@ asio::awaitable<bool> Connection::read(RequestParser& parser) {
     has_all = !error;
   }
   if (has_all) has_all = co_await read_until(Until::all, parser);
+  all_.idle.erase(&stream_);
   if (!has_all && parser.refused().status != 0) co_await refuse(parser.refused());
   co_return has_all;
 }

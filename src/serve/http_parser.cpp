@@ -126,7 +126,7 @@ void RequestParser::on_header_impl(Error& error) {
     refuse(400, "Transfer-Encoding: expected 'chunked' alone, of HTTP/1.1, or none", error);
   } else if (has_.contains(Field::content_length) && !is_number(length_)) {
     refuse(400, "Content-Length: expected one whole number", error);
-  } else if (is_current && !has_.contains(Field::host)) {
+  } else if (is_current && request_.host.empty()) {
     refuse(400, "Host: expected in a request of HTTP/1.1, found none", error);
   }
 }

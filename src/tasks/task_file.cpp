@@ -12,6 +12,7 @@
 
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/io/json_depth.hpp"
+#include "hyperslab/io/json_keys.hpp"
 #include "hyperslab/io/text_file.hpp"
 
 namespace hyperslab::tasks {
@@ -149,6 +150,9 @@ json parsed(std::string_view line) {
     refuse(fmt::format("has {} bytes, expected at most {}", line.size(), kMostLineBytes));
   }
   if (io::is_too_deep(line)) refuse("its JSON is nested too deep");
+  if (const auto key = io::repeated_key(line)) {
+    refuse(fmt::format("the key '{:.40}' stands twice", *key));
+  }
   try {
     json object = json::parse(line);
     if (!object.is_object()) refuse("expected an object of JSON");

@@ -303,7 +303,7 @@ class Generate(support.Case):
         self.assertEqual([line.pop("id") for line in found], ["x", None, 3])
         self.assertEqual(found, report["completions"])
         for bad, word in (('{"prompt": 5}', "prompt"), ('{"prompt": "a", "text": 1}', "text"), ("[1]", "object"),
-                          ("[" * 100, "deep")):
+                          ("[" * 100, "deep"), ('{"prompt": "a", "prompt": "b"}', "'prompt' stands twice")):
             (self.folder / "bad.jsonl").write_text('{"prompt": "a"}\n' + bad + "\n", encoding="utf-8")
             self.assert_refused(self.run_program("generate", "--checkpoint", "run", "--prompt-file", "bad.jsonl"),
                                 3, "line 2", word)

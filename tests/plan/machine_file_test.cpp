@@ -39,6 +39,13 @@ TEST_F(MachineFiles, DeepNestingIsRefused) {
               ThrowsMessage<Error>(HasSubstr("nested too deep")));
 }
 
+TEST_F(MachineFiles, AKeyThatStandsTwiceIsRefused) {
+  const std::string path = file(R"({"name":"a","name":"b"})");
+
+  EXPECT_THAT([&] { (void)read_machine_file(path); },
+              ThrowsMessage<Error>(HasSubstr("'name' stands twice")));
+}
+
 TEST_F(MachineFiles, WhatIsWrittenIsRead) {
   const MachineFile machine = made_up_machine();
   const MachineFile read = read_machine_file(file(to_text(machine)));

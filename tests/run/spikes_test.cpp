@@ -192,7 +192,7 @@ TEST(Spikes, AStepThatTrainingWentBackForIsLeftOutForGood) {
   Spikes resumed(with(Policy::roll_back));
   resumed.restore(saved);
   EXPECT_FALSE(resumed.leaves_out(51));
-  resumed.add_left_out(spikes.left_out_text());
+  resumed.add_left_out(spikes.left_out_text(), "f");
   EXPECT_TRUE(resumed.leaves_out(51));
   EXPECT_EQ(resumed.roll_backs(), 1);
 }
@@ -200,7 +200,7 @@ TEST(Spikes, AStepThatTrainingWentBackForIsLeftOutForGood) {
 TEST(Spikes, TheNumberOfRollbacksIsReadUnderItsFormerName) {
   Spikes spikes(with(Policy::roll_back));
 
-  spikes.add_left_out(R"({"left_out":[7],"walk_backs":2})");
+  spikes.add_left_out(R"({"left_out":[7],"walk_backs":2})", "f");
 
   EXPECT_TRUE(spikes.leaves_out(7));
   EXPECT_EQ(spikes.roll_backs(), 2);
@@ -215,6 +215,47 @@ TEST(Spikes, ARecordThatCannotBeReadIsAnErrorOfTheCheckpoint) {
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ExitCode::checkpoint) << text;
     }
+  }
+}
+
+std::string refusal_of_left_out(const std::string& text) {
+  Spikes spikes(with(Policy::roll_back));
+  try {
+    spikes.add_left_out(text, "dir/left_out_steps.json");
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::checkpoint) << text;
+    return error.what();
+  }
+  return "none";
+}
+
+TEST(Spikes, AFileOfStepsThatCannotBeReadIsNamed) {
+  for (const char* const text : {"{", "[1]", R"({"left_out":[8]})", R"({"left_out":[0],"roll_backs":1})",
+                                 R"({"left_out":[8],"roll_backs":-1})", R"({"left_out":[8],"roll_backs":1e300})"}) {
+    EXPECT_TRUE(refusal_of_left_out(text).starts_with("dir/left_out_steps.json cannot be read: "))
+        << text;
+  }
+}
+
+TEST(Spikes, ARecordWithNumbersThatCannotBeIsRefused) {
+  Spikes spikes(with(Policy::log));
+  (void)spikes.take(result(1, usual(1)));
+  const std::string good = spikes.checkpoint_text();
+  const auto changed = [&](const std::string& from, const std::string& to) {
+    std::string text = good;
+    const std::size_t at = text.find(from);
+    EXPECT_NE(at, std::string::npos) << from << " is not in " << good;
+    return text.replace(at, from.size(), to);
+  };
+  spikes.restore(good);
+  for (const std::string& text :
+       {changed(R"("seen":1)", R"("seen":-5)"), changed(R"("seen":1)", R"("seen":9223372036854775807)"),
+        changed(R"("in_a_row":0)", R"("in_a_row":99999999999)"),
+        changed(R"("in_a_row":0)", R"("in_a_row":18446744073709551615)"),
+        changed(R"("spikes":0)", R"("spikes":0.5)"), changed(R"("skipped":0)", R"("skipped":-1)"),
+        changed(R"("loss":[)", R"("loss":[1,-1],"other":[)"),
+        changed(R"("left_out":[])", R"("left_out":[-1])")}) {
+    EXPECT_THROW(spikes.restore(text), Error) << text;
   }
 }
 

@@ -33,6 +33,10 @@ class CompletionRequest : public ::testing::Test {
                                260, tokenizer_->text_ends()};
 };
 
+TEST_F(CompletionRequest, AKeyThatStandsTwiceIsRefused) {
+  EXPECT_THROW((void)parse(R"({"prompt": "a", "n": 1, "prompt": "b"})"), RequestError);
+}
+
 TEST_F(CompletionRequest, HasTheDefaultsOfTheInterface) {
   const auto request = parse(R"({"prompt": "a"})");
 

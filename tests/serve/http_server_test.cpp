@@ -102,6 +102,29 @@ TEST_F(HttpServer, WhatFollowsARefusedRequestIsNoRequest) {
   EXPECT_EQ(handled_, 0);
 }
 
+TEST_F(HttpServer, AnEmptyHostIsNone) {
+  run();
+  EXPECT_EQ(ask("GET / HTTP/1.1\r\nHost: \r\n\r\n").rfind("HTTP/1.1 400", 0), 0U);
+  EXPECT_EQ(handled_, 0);
+}
+
+TEST_F(HttpServer, AStopDoesNotWaitForTheRestOfARequest) {
+  run();
+  tcp::socket socket = connect();
+  const std::string begun = "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nabc";
+  boost::asio::write(socket, boost::asio::buffer(begun));
+  EXPECT_NE(ask("GET / HTTP/1.1\r\n" + kEnd).find(" 200 "), std::string::npos);
+  const auto begin = std::chrono::steady_clock::now();
+
+  server_.stop();
+  std::string found;
+  boost::system::error_code ignored;
+  boost::asio::read(socket, boost::asio::dynamic_buffer(found), ignored);
+
+  EXPECT_EQ(found, "");
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+}
+
 TEST_F(HttpServer, AFieldBehindTheLastChunkHasTheHeadersLimit) {
   run();
   const std::string head = "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n" + kEnd;

@@ -111,6 +111,8 @@ TEST_F(TaskFile, WhatIsNoQuestionIsRefusedWithItsLine) {
 TEST_F(TaskFile, HostileLinesAreRefusedBeforeTheyAreParsed) {
   refuse_question("{\"context\": \"\xFF\"}", "is no JSON in UTF-8");
   refuse_question(std::string(100000, '['), "nested too deep");
+  refuse_question(R"({"context": "a", "context": "b", "endings": ["c"], "label": 0})",
+                  "'context' stands twice");
   refuse_question("{\"context\": \"" + std::string(kMostLineBytes, 'x') + "\"}",
                   "expected at most 1048576");
   test::expect_error(ExitCode::storage, {"nowhere.jsonl"},

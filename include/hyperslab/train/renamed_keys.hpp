@@ -27,6 +27,12 @@ inline constexpr std::array kRenamedValues = {
   return found == kRenamedKeys.end() ? full_key : found->is;
 }
 
+/// The name that "section.key" had before; empty if it had no other.
+[[nodiscard]] constexpr std::string_view former_key(std::string_view full_key) {
+  const auto* const found = std::ranges::find(kRenamedKeys, full_key, &RenamedKey::is);
+  return found == kRenamedKeys.end() ? std::string_view() : found->was;
+}
+
 /// Likewise the text of the value of such a key.
 [[nodiscard]] constexpr std::string_view current_value(std::string_view full_key,
                                                        std::string_view text) {

@@ -133,6 +133,8 @@ struct Setting {
   Setting() = default;
   Setting(const Setting&) = delete;
   Setting& operator=(const Setting&) = delete;
+  Setting(Setting&&) = delete;
+  Setting& operator=(Setting&&) = delete;
   ~Setting() { world().barrier(); }
 
   [[nodiscard]] std::string folder_of(int host) const {
@@ -322,6 +324,32 @@ TEST_F(MemoryCheckpointsTest, ADirectoryInWhichOthersMayReplaceFoldersIsRefused)
   as_first([&] { fs::permissions(places.memory(), fs::perms::all | fs::perms::sticky_bit); });
 
   EXPECT_EQ(save(memory, 3), "");
+}
+
+TEST_F(MemoryCheckpointsTest, ADirectoryOfAnotherUserIsRefused) {
+  if (::geteuid() != 0) return;
+  as_first([&] {
+    fs::create_directory(places.memory());
+    EXPECT_EQ(::chown(places.memory().c_str(), 65534, 65534), 0);
+  });
+
+  EXPECT_THAT(save(memory, 3), testing::HasSubstr("belongs to user 65534"));
+  EXPECT_FALSE(bring());
+}
+
+TEST_F(MemoryCheckpointsTest, OfAnotherRunUnderThisOnesNameAreNotTaken) {
+  fs::path renamed;
+  {
+    const MemoryCheckpoints other(ranks, places.memory(), run_named("other"));
+    EXPECT_EQ(save(other, 3), "");
+    renamed = fs::path(other.folder()).parent_path();
+  }
+  as_first([&] { fs::rename(renamed, fs::path(memory.folder()).parent_path()); });
+
+  EXPECT_FALSE(bring());
+  EXPECT_THAT(save(memory, 4), testing::HasSubstr("belong to another run"));
+
+  EXPECT_FALSE(bring());
 }
 
 /// A run's directory with an id of its own.

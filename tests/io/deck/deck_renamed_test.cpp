@@ -41,6 +41,7 @@ TEST(Renamed, AKeyUnderBothNamesIsGivenTwice) {
 
   EXPECT_NE(message.find("spikes.max_roll_backs"), std::string::npos);
   EXPECT_NE(message.find("given twice"), std::string::npos);
+  EXPECT_NE(message.find("(also as spikes.max_walk_backs)"), std::string::npos) << message;
 }
 
 TEST(Renamed, OtherNamesStay) {

@@ -65,8 +65,29 @@ const std::array kLies = {
     Lie{R"({"x":{"dtype":"F32")", "damaged JSON"},
     Lie{R"([1])", "no JSON object"},
     Lie{"{\"\xff\":{}}", "damaged JSON"},
-    Lie{R"({"x":[[[[[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]]]]]})", "too deep"},
 };
+
+TEST(SafetensorsDamage, DeepNestingIsRefused) {
+  const test::TempFolder temp;
+  const std::string path = temp.path() + "/m.safetensors";
+  const std::string header = R"({"x":)" + std::string(100, '[') + std::string(100, ']') + "}";
+  test::write_file(path, test::file_of(header, ""));
+
+  EXPECT_THAT(refused(path), HasSubstr("too deep"));
+}
+
+TEST(SafetensorsDamage, AHeaderOfManyTensorsTakesNoQuadraticTime) {
+  const test::TempFolder temp;
+  const std::string path = temp.path() + "/m.safetensors";
+  std::string header = "{";
+  for (int i = 0; i < 100'000; ++i) {
+    header += "\"x" + std::to_string(i) + R"(":{"dtype":"F32","shape":[0],"data_offsets":[0,0]},)";
+  }
+  header += R"("x0":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}})";
+  test::write_file(path, test::file_of(header, ""));
+
+  EXPECT_THAT(refused(path), HasSubstr("stands twice"));
+}
 
 TEST(SafetensorsDamage, EveryLieOfAHeaderIsRefused) {
   const test::TempFolder temp;

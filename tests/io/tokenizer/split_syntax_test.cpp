@@ -87,5 +87,18 @@ TEST(SplitSyntax, NamesWhatHasNoCounterpart) {
   }
 }
 
+TEST(SplitSyntax, AMessageShowsTheBeginningOfALongPattern) {
+  std::string pattern = "(a)\\1";
+  for (int i = 0; i < 100'000; ++i) pattern += "\u00e9";
+  try {
+    (void)io::pcre2_syntax(pattern, "p");
+    ADD_FAILURE() << "expected a refusal";
+  } catch (const Error& error) {
+    const std::string message = error.what();
+    EXPECT_LT(message.size(), 500U);
+    EXPECT_NE(message.find("\u00e9...'"), std::string::npos) << message;
+  }
+}
+
 }  // namespace
 }  // namespace hyperslab::test
