@@ -183,7 +183,7 @@ void Trainer::restart_averages() {
   }
 }
 
-/// As an update does: masters, values, and then other ranks' values.
+/// Exchanges masters and averages, and gathers the other ranks' values as after an update.
 void Trainer::exchange_averages() {
   require(averages(), "exchange_averages: no average is kept");
   wait_all();  // until the newest parameters are here

@@ -30,7 +30,7 @@ const char* name_of(Fp8Scaling scaling) {
 
 Dim padded(Dim rows) { return round_up(rows, kFp8Multiple); }
 
-/// What quantization writes, both ways: FP8 values and scales.
+/// FP8 values and scales that quantization writes, straight and transposed.
 struct Arrays {
   Tensor values, scales, transposed, transposed_scales;
 };

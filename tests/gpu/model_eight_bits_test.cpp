@@ -90,8 +90,7 @@ TEST_P(GpuFp8Model, WeightsThatAreKeptForAStepHaveTheSameBits) {
   EXPECT_EQ(kept.gradients, rounded.gradients);
 }
 
-/// The same with FP8 values that an update leaves (precision.fp8_param_gather), here of one data
-/// rank.
+/// One data rank with precision.fp8_param_gather, where an update leaves the FP8 values.
 TEST_P(GpuFp8Model, WeightsThatAreGatheredHaveTheSameBits) {
   using test::operator+;
   if (GetParam().name != std::string("fp8_tensor")) GTEST_SKIP() << "wants one scale a tensor";
