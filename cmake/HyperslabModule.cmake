@@ -13,6 +13,12 @@ function(hyperslab_unite target batch)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${HYPERSLAB_UNITY} UNITY_BUILD_BATCH_SIZE ${batch})
 endfunction()
 
+# hyperslab_build_light(target): -O1 in a release, for a module that waits for files, the network or people and computes
+# nothing large. It compiles in two thirds of the time.
+function(hyperslab_build_light target)
+  target_compile_options(${target} PRIVATE $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-O1>)
+endfunction()
+
 function(hyperslab_add_module name)
   cmake_parse_arguments(ARG "" "" "SOURCES;LINK;PRIVATE" ${ARGN})
   set(target "hyperslab_${name}")
@@ -22,4 +28,17 @@ function(hyperslab_add_module name)
                                                    FILES ${headers})
   hyperslab_unite(${target} 16)
   target_link_libraries(${target} PUBLIC ${ARG_LINK} PRIVATE ${ARG_PRIVATE} hyperslab_flags)
+endfunction()
+
+# hyperslab_add_part(ops cpu SOURCES a.cpp OPTIONS -f... LINK x)
+#   adds sources to the library hyperslab_ops that need compile options of their own, and compiles them in batches.
+function(hyperslab_add_part module name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;OPTIONS;LINK" ${ARGN})
+  set(target "hyperslab_${module}_${name}")
+  add_library(${target} OBJECT ${ARG_SOURCES})
+  target_include_directories(${target} PRIVATE $<TARGET_PROPERTY:hyperslab_${module},INCLUDE_DIRECTORIES>)
+  target_compile_options(${target} PRIVATE ${ARG_OPTIONS})
+  target_link_libraries(${target} PRIVATE ${ARG_LINK} hyperslab_flags)
+  hyperslab_unite(${target} 8)
+  target_sources(hyperslab_${module} PRIVATE $<TARGET_OBJECTS:${target}>)
 endfunction()

@@ -15,7 +15,7 @@
 namespace hyperslab::ops::cpu {
 namespace {
 
-constexpr Dim kRowBlock = 64;  // rows of dropped probabilities that are remade at once
+constexpr Dim kProbabilityRows = 64;  // rows of dropped probabilities that are remade at once
 
 /// The softmax of `seen` scores, and of a sink unless that is null, in place. Returns the sink's
 /// weight.
@@ -119,8 +119,8 @@ void head_softmax(const Head<T>& head, T* scores) {
 template <class T>
 void head_values(const Head<T>& head, const T* probabilities, T* out, T* scratch) {
   const Dim tokens = head.tokens;
-  for (Dim row = 0; row < tokens; row += kRowBlock) {
-    const Dim count = std::min(kRowBlock, tokens - row);
+  for (Dim row = 0; row < tokens; row += kProbabilityRows) {
+    const Dim count = std::min(kProbabilityRows, tokens - row);
     const T* dropped = dropped_rows(head, probabilities, row, count, scratch);
     gemm<T>({count, head.width, tokens}, T(1), {dropped, tokens}, {head.v, head.packed},
             {out + row * head.out_row, head.out_row, T(0)});
@@ -170,8 +170,8 @@ void head_values_gradient(const Head<T>& head, const T* probabilities, const Hea
                           T* scratch) {
   const Dim tokens = head.tokens;
   const Dim D = head.width;
-  for (Dim row = 0; row < tokens; row += kRowBlock) {
-    const Dim count = std::min(kRowBlock, tokens - row);
+  for (Dim row = 0; row < tokens; row += kProbabilityRows) {
+    const Dim count = std::min(kProbabilityRows, tokens - row);
     const T* dropped = dropped_rows(head, probabilities, row, count, scratch);
     const T beta = g.first_of_group && row == 0 ? T(0) : T(1);
     gemm<T>({tokens, D, count}, T(1), {dropped, tokens, Trans::yes},
@@ -186,8 +186,8 @@ void head_values_gradient(const Head<T>& head, const T* probabilities, const Hea
 template <class T>
 void cap_gradient(const Head<T>& head, const HeadGradient<T>& g, T* scratch) {
   const Dim tokens = head.tokens;
-  for (Dim row = 0; row < tokens; row += kRowBlock) {
-    const Dim count = std::min(kRowBlock, tokens - row) * tokens;
+  for (Dim row = 0; row < tokens; row += kProbabilityRows) {
+    const Dim count = std::min(kProbabilityRows, tokens - row) * tokens;
     head_scores(head, row, count / tokens, scratch);
     head.map.cap(scratch, count);
     T* dscores = g.dscores + row * tokens;
@@ -222,7 +222,8 @@ void head_scores_gradient(const Head<T>& head, const HeadGradient<T>& g) {
 }  // namespace
 
 std::size_t attention_reference_workspace(int threads, Dim keys, DType dtype) {
-  return static_cast<std::size_t>(threads * kRowBlock * keys) * size_of(statistic_dtype(dtype));
+  return static_cast<std::size_t>(threads * kProbabilityRows * keys) *
+         size_of(statistic_dtype(dtype));
 }
 
 void attention_reference_forward(Context& ctx, const HeadLayout& layout,
@@ -240,7 +241,8 @@ void attention_reference_forward(Context& ctx, const HeadLayout& layout,
       const auto heads = [&](int chunk, Dim begin, Dim end) {
         for (Dim i = begin; i < end; ++i) {
           pass(head_of<T>(layout, scores, qkv, dropout, i / H, i % H),
-               probabilities.data<T>() + i * tokens * tokens, i, base + chunk * kRowBlock * tokens);
+               probabilities.data<T>() + i * tokens * tokens, i,
+               base + chunk * kProbabilityRows * tokens);
         }
       };
       parallel_chunks(ctx.threads(), qkv.shape()[0] * H, work_of_calls(tokens * tokens), heads);
@@ -282,7 +284,7 @@ void attention_reference_backward(Context& ctx, const HeadLayout& layout,
           pass(head_of<T>(layout, scores, qkv, saved.dropout, i / H, i % H),
                saved.probabilities.data<T>() + i * tokens * tokens,
                gradient_of<T>(layout, dout, dprobabilities, dqkv, i),
-               base + chunk * kRowBlock * tokens);
+               base + chunk * kProbabilityRows * tokens);
         }
       };
       parallel_chunks(ctx.threads(), qkv.shape()[0] * layout.kv_heads,

@@ -94,7 +94,7 @@ void look_up(const T* row, const T* position, Dim C, T scale, T* out) {
 }
 
 /// The row of `positions` that token i of all samples gets.
-Dim place_of(const EmbeddingTables& tables, Dim i, Dim tokens_in_sample) {
+Dim position_of(const EmbeddingTables& tables, Dim i, Dim tokens_in_sample) {
   const Dim in_sample = tables.first_position.of(i / tokens_in_sample) + i % tokens_in_sample;
   return tables.first_keys ? in_sample - tables.first_keys.data<std::int32_t>()[i] : in_sample;
 }
@@ -126,7 +126,7 @@ void embedding_forward(Context& ctx, CView tokens, const EmbeddingTables& tables
       for (Dim i = begin; i < end; ++i) {
         const Dim row = ids[i] - shard.first;
         const bool here = row >= 0 && row < shard.count;
-        const Dim place = place_of(tables, i, T_tokens);
+        const Dim place = position_of(tables, i, T_tokens);
         const T* position = positions ? positions + place * C : nullptr;
         look_up(here ? table + row * C : nullptr, position, C, T(scale), y.data<T>() + i * C);
       }
@@ -150,7 +150,7 @@ void quantized_embedding_forward(Context& ctx, CView tokens, const CQuantizedMat
         const Dim row = ids[i] - shard.first;
         const bool here = row >= 0 && row < shard.count;
         if (here) widen(table, row * groups, (row + 1) * groups, out);
-        const Dim place = place_of(tables, i, T_tokens);
+        const Dim place = position_of(tables, i, T_tokens);
         const T* position = positions ? positions + place * C : nullptr;
         look_up(here ? out : nullptr, position, C, T(scale), out);
       }

@@ -16,20 +16,20 @@
 namespace hyperslab::ops::cpu {
 namespace {
 
-struct Layout {
+struct Fp8Fields {
   int fraction_bits;
   int bias;
   std::uint8_t largest_bits;
 };
-constexpr Layout layout_of(Fp8Format format) {
-  return format == Fp8Format::e4m3 ? Layout{3, 7, 0x7E} : Layout{2, 15, 0x7B};
+constexpr Fp8Fields fields_of(Fp8Format format) {
+  return format == Fp8Format::e4m3 ? Fp8Fields{3, 7, 0x7E} : Fp8Fields{2, 15, 0x7B};
 }
 constexpr std::uint8_t kNan = 0x7F;  // a NaN in both formats
 
 /// Rounds to nearest even; values beyond the largest one become that.
 std::uint8_t encode(Fp8Format format, float value) {
   if (std::isnan(value)) return kNan;
-  const auto [fraction, bias, largest_bits] = layout_of(format);
+  const auto [fraction, bias, largest_bits] = fields_of(format);
   const auto sign = static_cast<std::uint8_t>(std::signbit(value) ? 0x80 : 0);
   const float magnitude = std::abs(value);
   if (magnitude >= largest_value(format)) return static_cast<std::uint8_t>(sign | largest_bits);
@@ -46,7 +46,7 @@ std::uint8_t encode(Fp8Format format, float value) {
 }
 
 float decode(Fp8Format format, std::uint8_t bits) {
-  const auto [fraction, bias, largest_bits] = layout_of(format);
+  const auto [fraction, bias, largest_bits] = fields_of(format);
   const int magnitude = bits & 0x7F;
   if (magnitude > largest_bits) return std::numeric_limits<float>::quiet_NaN();
   const int exponent = magnitude >> fraction;

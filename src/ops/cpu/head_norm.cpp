@@ -11,7 +11,7 @@ namespace hyperslab::ops::cpu {
 namespace {
 
 /// Elements of one chunk's sums of both gradients.
-Dim partial_stride(Dim width) { return round_up(2 * width, 16); }
+Dim head_partial_stride(Dim width) { return round_up(2 * width, 16); }
 
 /// x and y may be the same row.
 template <class T>
@@ -27,7 +27,7 @@ T normalize(const T* x, Dim width, T eps, const T* weight, T* y) {
 
 /// dy -> dx in place; adds to dweight.
 template <class T>
-void backward_head(const T* x, T rstd, Dim width, const T* weight, T* d, T* dweight) {
+void backward_one_head(const T* x, T rstd, Dim width, const T* weight, T* d, T* dweight) {
   T dot = 0;
 #pragma omp simd reduction(+ : dot)
   for (Dim i = 0; i < width; ++i) {
@@ -43,7 +43,7 @@ void backward_head(const T* x, T rstd, Dim width, const T* weight, T* d, T* dwei
 }  // namespace
 
 std::size_t head_norm_workspace(int threads, Dim head_width, DType dtype) {
-  return static_cast<std::size_t>(threads * partial_stride(head_width)) *
+  return static_cast<std::size_t>(threads * head_partial_stride(head_width)) *
          size_of(statistic_dtype(dtype));
 }
 
@@ -76,7 +76,7 @@ void head_norm_backward(Context& ctx, const HeadLayout& layout, const HeadNormWe
   with_real(dqkv.dtype(), "head_norm_backward", [&]<class T>(T) {
     const Dim width = layout.head_width;
     const Dim heads = layout.heads + layout.kv_heads;
-    const Dim stride = partial_stride(width);
+    const Dim stride = head_partial_stride(width);
     const int threads = ctx.threads();
     auto* partial = static_cast<T*>(
         ctx.workspace("head_norm_backward", head_norm_workspace(threads, width, dqkv.dtype())));
@@ -85,11 +85,11 @@ void head_norm_backward(Context& ctx, const HeadLayout& layout, const HeadNormWe
       for (Dim row = begin; row < end; ++row) {
         for (Dim head = 0; head < heads; ++head) {
           const bool is_query = head < layout.heads;
-          backward_head(saved.heads.data<T>() + (row * heads + head) * width,
-                        saved.rstd.data<T>()[row * heads + head], width,
-                        is_query ? weights.query.data<T>() : weights.key.data<T>(),
-                        dqkv.data<T>() + row * layout.packed_width() + head * width,
-                        partial + chunk * stride + (is_query ? 0 : width));
+          backward_one_head(saved.heads.data<T>() + (row * heads + head) * width,
+                            saved.rstd.data<T>()[row * heads + head], width,
+                            is_query ? weights.query.data<T>() : weights.key.data<T>(),
+                            dqkv.data<T>() + row * layout.packed_width() + head * width,
+                            partial + chunk * stride + (is_query ? 0 : width));
         }
       }
     };

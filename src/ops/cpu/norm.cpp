@@ -59,7 +59,7 @@ const T* add_row(const ForwardRow<T>& row, Dim C) {
 }
 
 template <class T>
-void scale_row(const T* x, Dim C, RowStatistics<T> s, const T* weight, const T* bias, T* y) {
+void normalize_row(const T* x, Dim C, RowStatistics<T> s, const T* weight, const T* bias, T* y) {
   if (bias != nullptr) {
 #pragma omp simd
     for (Dim i = 0; i < C; ++i) y[i] = (x[i] - s.mean) * s.rstd * weight[i] + bias[i];
@@ -187,7 +187,7 @@ void add_norm_forward(Context& ctx, NormKind kind, const NormOperands& operands,
                                     : rmsnorm_statistics(x, C, static_cast<T>(operands.eps));
         if (means != nullptr) means[r] = statistics.mean;
         rstds[r] = statistics.rstd;
-        scale_row(x, C, statistics, w, b, out);
+        normalize_row(x, C, statistics, w, b, out);
       }
     };
     parallel_chunks(ctx.threads(), leading(operands.residual.shape()), 4 * C, rows);

@@ -16,7 +16,7 @@ constexpr Dim kFewRows = 8;                // products of so few rows widen weig
 constexpr Dim kWideElements = 512 * 1024;  // widened at once for many rows
 
 template <class T>
-struct Problem {
+struct WidenedProblem {
   Dim rows;
   Dim M;
   Dim K;
@@ -32,7 +32,8 @@ Dim block_rows(Dim M, Dim K) {
 
 /// Widens a block of weight rows to memory, and multiplies with it.
 template <class T>
-void multiply_blocks(int threads, const Problem<T>& p, const CQuantizedMatrix& weight, T* wide) {
+void multiply_blocks(int threads, const WidenedProblem<T>& p, const CQuantizedMatrix& weight,
+                     T* wide) {
   if (p.bias != nullptr) {
     for (Dim row = 0; row < p.rows; ++row) std::copy_n(p.bias, p.M, p.y + row * p.M);
   }
@@ -49,7 +50,7 @@ void multiply_blocks(int threads, const Problem<T>& p, const CQuantizedMatrix& w
 }
 
 /// Splits each row into its even elements, then its odd ones.
-void split_rows(int threads, const Problem<float>& p, float* out) {
+void split_rows(int threads, const WidenedProblem<float>& p, float* out) {
   const Dim half = p.K / 2;
   parallel_chunks(threads, p.rows, p.K, [=](int, Dim begin, Dim end) {
     for (Dim row = begin; row < end; ++row) {
@@ -63,7 +64,7 @@ void split_rows(int threads, const Problem<float>& p, float* out) {
   });
 }
 
-void multiply_few(int threads, const Problem<float>& p, const CQuantizedMatrix& weight,
+void multiply_few(int threads, const WidenedProblem<float>& p, const CQuantizedMatrix& weight,
                   float* split) {
   const bool nibbles = weight.format != WeightFormat::int8;
   if (nibbles) split_rows(threads, p, split);
@@ -102,12 +103,12 @@ void widened_linear(Context& ctx, InstructionSet set, const QuantizedLinear& ope
   const auto& x = operands.x;
   const auto& weight = operands.weight;
   with_real(x.dtype(), "quantized_linear_forward", [&]<class T>(T) {
-    const Problem<T> problem = {leading(x.shape()),
-                                weight.shape[0],
-                                weight.shape[1],
-                                x.data<T>(),
-                                optional_data<T>(operands.bias),
-                                operands.y.data<T>()};
+    const WidenedProblem<T> problem = {leading(x.shape()),
+                                       weight.shape[0],
+                                       weight.shape[1],
+                                       x.data<T>(),
+                                       optional_data<T>(operands.bias),
+                                       operands.y.data<T>()};
     const std::size_t bytes =
         widened_linear_workspace(ctx.threads(), problem.rows, problem.M, problem.K, x.dtype());
     auto* scratch = static_cast<T*>(ctx.workspace("quantized_linear_forward", bytes));
