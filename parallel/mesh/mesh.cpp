@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <utility>
 
 #include "hyperslab/core/error.hpp"
 
@@ -11,117 +13,110 @@ namespace hyperslab::mesh {
 
 using comm::GroupRole;
 
-Coordinates coordinates_of(const ParallelConfig& config, int world_rank) {
-  const int contexts = world_rank / config.tensor;
-  const int stages = contexts / config.context;
-  return {.data = stages / config.pipeline,
-          .pipeline = stages % config.pipeline,
-          .context = contexts % config.context,
-          .tensor = world_rank % config.tensor};
-}
+namespace {
 
-int world_rank_of(const ParallelConfig& config, const Coordinates& at) {
-  const int stage = at.data * config.pipeline + at.pipeline;
-  return (stage * config.context + at.context) * config.tensor + at.tensor;
-}
+struct Axes {
+  AxisSet axes;
+  GroupRole role;
+};
+constexpr std::array kGroups = {Axes{kSamples, GroupRole::data},
+                                Axes{Axis::tensor, GroupRole::tensor},
+                                Axes{Axis::pipeline, GroupRole::pipeline}};
 
-std::string describe(const Coordinates& at) {
-  return "data " + std::to_string(at.data) + ", pipeline " + std::to_string(at.pipeline) +
-         ", tensor " + std::to_string(at.tensor);
-}
-
-std::string describe(const ParallelConfig& config) {
-  return "data " + std::to_string(config.data) + " x tensor " + std::to_string(config.tensor) +
-         " x pipeline " + std::to_string(config.pipeline);
-}
+}  // namespace
 
 Mesh::Mesh(const ParallelConfig& config, int world_rank, const GroupNeeds& needs)
-    : config_(config), needs_(needs), at_(coordinates_of(config, world_rank)) {
+    : config_(config), needs_(needs), position_(config, world_rank) {
   needs_.tied_ends = needs.tied_ends && config.pipeline > 1;
 }
 
 Mesh::Mesh(comm::World& world, Device device, const ParallelConfig& config, const GroupNeeds& needs)
     : Mesh(config, world.rank(), needs) {
-  world_ = world.communicator(device, GroupRole::world);
-  world_->report_reductions(false);  // the step's sums, not gradients
-  const auto [data, pipeline, context, tensor] = at_;
-  const auto color = [&](const Coordinates& first) { return world_rank_of(config, first); };
-  data_ = world_->split(color({0, pipeline, context, tensor}), data, GroupRole::data);
-  tensor_ = world_->split(color({data, pipeline, context, 0}), tensor, GroupRole::tensor);
-  tensor_->report_reductions(false);
-  pipeline_ = world_->split(color({data, 0, context, tensor}), pipeline, GroupRole::pipeline);
+  auto whole = world.communicator(device, GroupRole::world);
+  comm::Communicator& all = *whole;
+  all.report_reductions(false);  // the step's sums, not gradients
+  for (const auto& [axes, role] : kGroups) {
+    const int color = position_.moved(axes, 0).world_rank();
+    groups_.push_back({axes, all.split(color, at(axes), role)});
+    if (axes == Axis::tensor) groups_.back().ranks->report_reductions(false);
+  }
+  groups_.push_back({kWorld, std::move(whole)});
+  const int tensor = at(Axis::tensor);
+  const int stage = at(Axis::pipeline);
   if (needs_.tied_ends) {
-    const bool end = is_first_stage() || is_last_stage();
-    // The ranks between make groups of their own, which they drop.
-    tied_ = world_->split(color({data, end ? 0 : pipeline, context, tensor}), pipeline,
-                          GroupRole::tied);
-    if (!end) tied_.reset();
+    // The ranks between the ends make groups of their own, which they drop.
+    const Position first = position_.moved(Axis::pipeline, is_end() ? 0 : stage);
+    tied_ = all.split(first.world_rank(), stage, GroupRole::tied);
+    if (!is_end()) tied_.reset();
   }
   if (needs_.key_value_replicas > 1) {
     const int first = tensor / needs_.key_value_replicas * needs_.key_value_replicas;
     key_value_ =
-        world_->split(color({data, pipeline, context, first}), tensor, GroupRole::key_value);
+        all.split(position_.moved(Axis::tensor, first).world_rank(), tensor, GroupRole::key_value);
     key_value_->report_reductions(false);
   }
-  for (comm::Communicator* group : groups()) {
+  for (comm::Communicator* one : groups()) {
     // The clock of the data group adds up gradient reductions alone.
-    if (group != data_.get()) group->time_operations(needs_.timed);
+    if (one != &group(kSamples)) one->time_operations(needs_.timed);
   }
-  world_->time_operations(needs_.timed);
+  all.time_operations(needs_.timed);
 }
 
 Mesh Mesh::plan(const ParallelConfig& config, int world_rank, const GroupNeeds& needs) {
   Mesh mesh(config, world_rank, needs);
-  const Coordinates& at = mesh.at_;
-  const auto group = [](GroupRole role, int rank, int size) {
+  const auto meta = [](GroupRole role, int rank, int size) {
     return comm::make_meta_communicator(role, rank, size);
   };
-  mesh.world_ = group(GroupRole::world, world_rank, config.ranks());
-  mesh.data_ = group(GroupRole::data, at.data, config.data);
-  mesh.tensor_ = group(GroupRole::tensor, at.tensor, config.tensor);
-  mesh.pipeline_ = group(GroupRole::pipeline, at.pipeline, config.pipeline);
-  if (mesh.needs_.tied_ends && (mesh.is_first_stage() || mesh.is_last_stage())) {
-    mesh.tied_ = group(GroupRole::tied, mesh.is_first_stage() ? 0 : 1, 2);
+  for (const auto& [axes, role] : kGroups) {
+    mesh.groups_.push_back({axes, meta(role, mesh.at(axes), mesh.size(axes))});
   }
-  if (needs.key_value_replicas > 1) {
-    mesh.key_value_ =
-        group(GroupRole::key_value, at.tensor % needs.key_value_replicas, needs.key_value_replicas);
+  mesh.groups_.push_back({kWorld, meta(GroupRole::world, world_rank, config.ranks())});
+  if (mesh.needs_.tied_ends && mesh.is_end()) {
+    mesh.tied_ = meta(GroupRole::tied, mesh.position_.is_first(Axis::pipeline) ? 0 : 1, 2);
+  }
+  if (const int replicas = needs.key_value_replicas; replicas > 1) {
+    mesh.key_value_ = meta(GroupRole::key_value, mesh.at(Axis::tensor) % replicas, replicas);
   }
   return mesh;
 }
 
-std::vector<int> Mesh::members(GroupRole role) const {
-  std::vector<int> ranks;
-  Coordinates at = at_;
-  const auto along = [&](int& coordinate, int first, int count) {
-    for (int i = 0; i < count; ++i) {
-      coordinate = first + i;
-      ranks.push_back(world_rank_of(config_, at));
-    }
-  };
-  switch (role) {
-    case GroupRole::data: along(at.data, 0, config_.data); break;
-    case GroupRole::tensor: along(at.tensor, 0, config_.tensor); break;
-    case GroupRole::pipeline: along(at.pipeline, 0, config_.pipeline); break;
-    case GroupRole::tied:
-      along(at.pipeline, 0, 1);
-      along(at.pipeline, config_.pipeline - 1, 1);
-      break;
-    case GroupRole::key_value: {
-      const int replicas = needs_.key_value_replicas;
-      along(at.tensor, at_.tensor / replicas * replicas, replicas);
-      break;
-    }
-    case GroupRole::world:
-      for (int rank = 0; rank < config_.ranks(); ++rank) ranks.push_back(rank);
-      break;
-    default: throw Error(ExitCode::internal, "a mesh has no such group");
+bool Mesh::is_end() const {
+  return position_.is_first(Axis::pipeline) || position_.is_last(Axis::pipeline);
+}
+
+comm::Communicator& Mesh::group(AxisSet axes) const {
+  auto found = std::ranges::find(groups_, axes, &Group::axes);
+  if (found == groups_.end()) {
+    // Axes of one rank make no difference.
+    found = std::ranges::find_if(groups_, [&](const Group& group) {
+      return std::ranges::all_of(kAxes, [&](Axis axis) {
+        return size(axis) == 1 || group.axes.contains(axis) == axes.contains(axis);
+      });
+    });
   }
-  return ranks;
+  require(found != groups_.end(), "a mesh has no such group");
+  return *found->ranks;
+}
+
+std::vector<int> Mesh::members(GroupRole role) const {
+  if (role == GroupRole::world) return position_.members(kWorld);
+  for (const auto& [axes, role_of_axes] : kGroups) {
+    if (role == role_of_axes) return position_.members(axes);
+  }
+  const bool is_tied = role == GroupRole::tied;
+  require(is_tied || role == GroupRole::key_value, "a mesh has no such group");
+  const std::vector<int> all = position_.members(is_tied ? Axis::pipeline : Axis::tensor);
+  if (is_tied) return {all.front(), all.back()};
+  const int replicas = needs_.key_value_replicas;
+  const auto first = all.begin() + at(Axis::tensor) / replicas * replicas;
+  return {first, first + replicas};
 }
 
 std::vector<comm::Communicator*> Mesh::groups() const {
-  std::vector<comm::Communicator*> all = {data_.get(), tensor_.get(), pipeline_.get()};
+  std::vector<comm::Communicator*> all;
+  for (const auto& [axes, ranks] : groups_) {
+    if (axes != kWorld) all.push_back(ranks.get());
+  }
   if (tied_) all.push_back(tied_.get());
   if (key_value_) all.push_back(key_value_.get());
   return all;
@@ -132,8 +127,9 @@ std::string placement_table(comm::World& world, const ParallelConfig& config,
   const std::vector<std::string> devices = world.all_gather(world.host() + "  " + device);
   std::string table = "rank  data  pipeline  tensor  host  device";
   for (int rank = 0; rank < world.size(); ++rank) {
-    const Coordinates at = coordinates_of(config, rank);
-    table += fmt::format("\n{:>4}  {:>4}  {:>8}  {:>6}  {}", rank, at.data, at.pipeline, at.tensor,
+    const Position position(config, rank);
+    table += fmt::format("\n{:>4}  {:>4}  {:>8}  {:>6}  {}", rank, position.at(kSamples),
+                         position.at(Axis::pipeline), position.at(Axis::tensor),
                          devices[static_cast<std::size_t>(rank)]);
   }
   return table;

@@ -80,7 +80,7 @@ Fp8Gather::Fp8Gather(param::ParamStore& store, Arena& arena)
 }
 
 Fp8Gather::Range Fp8Gather::shard(std::size_t bucket, int rank) const {
-  const Dim size = group_.buckets()[bucket].size() / group_.ranks().data_size;
+  const Dim size = group_.buckets()[bucket].size() / group_.position().size(mesh::kShards);
   return {rank * size, size};
 }
 
@@ -100,7 +100,7 @@ void Fp8Gather::find_rest(std::size_t bucket) {
     next = begin + size;
   }
   gaps.push_back({next, end - next});
-  for (int rank = 0; rank < group_.ranks().data_size; ++rank) {
+  for (int rank = 0; rank < group_.position().size(mesh::kShards); ++rank) {
     std::vector<Range>& rest = part.rest.emplace_back();
     for (const Range& gap : gaps) {
       const Range inside = gap.within(shard(bucket, rank));
@@ -111,7 +111,7 @@ void Fp8Gather::find_rest(std::size_t bucket) {
 
 void Fp8Gather::find_amaxes(Context& ctx, comm::Communicator& data, std::size_t bucket) {
   Part& part = parts_[bucket];
-  const Range mine = shard(bucket, group_.ranks().data);
+  const Range mine = shard(bucket, group_.position().at(mesh::kShards));
   const View updated = values(bucket);
   ops::fill(ctx, 0, part.amax);
   for (std::size_t i = 0; i < part.matrices.size(); ++i) {
@@ -130,7 +130,7 @@ void Fp8Gather::round_shard(Context& ctx, comm::Communicator& data, std::size_t 
     data.wait(ctx, std::exchange(part.amaxes, 0));
   }
   ops::fp8_scales(ctx, kFormat, part.amax, part.scales);
-  const Range mine = shard(bucket, group_.ranks().data);
+  const Range mine = shard(bucket, group_.position().at(mesh::kShards));
   const View updated = values(bucket);
   for (std::size_t i = 0; i < part.matrices.size(); ++i) {
     const auto [begin, size] = part.matrices[i].within(mine);

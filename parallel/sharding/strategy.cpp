@@ -53,10 +53,11 @@ void ShardStrategy::allocate(param::ParamStore& store, Arena& parameters, Arena*
   frozen.bind({.master = {}, .value = {values, false}, .gradients = {}});
 }
 
-void ShardStrategy::connect(const GradientGroups& groups) {
-  groups_ = groups;
+void ShardStrategy::connect(const mesh::Mesh& mesh) {
+  mesh_ = &mesh;
+  data_ = &mesh.group(mesh::kGradients);
   states_.assign(group_->buckets().size(), {});
-  if (groups_.key_value != nullptr) find_key_values();
+  if (mesh_->key_value_group() != nullptr) find_key_values();
   find_norm_views();
   begin_step();
 }
@@ -163,7 +164,7 @@ View ShardStrategy::written_shard(const Bucket& bucket) const {
 }
 
 bool ShardStrategy::reduces() const {
-  return groups_.data->size() > 1 || groups_.tensor->size() > 1 || groups_.tied != nullptr;
+  return data().size() > 1 || mesh_->size(mesh::Axis::tensor) > 1 || tied() != nullptr;
 }
 
 bool ShardStrategy::closes(int unit, bool last) const {
@@ -187,13 +188,13 @@ void ShardStrategy::sum(Context& ctx, comm::Communicator& group, View gradients)
 
 void ShardStrategy::close(Context& ctx, std::size_t index) {
   State& state = states_[index];
-  for (const View& part : state.key_values) sum(ctx, *groups_.key_value, part);
+  for (const View& part : state.key_values) sum(ctx, *mesh_->key_value_group(), part);
   state.pending = true;
-  if (groups_.data->size() > 1) state.ticket = start_sum(ctx, bucket(index));
+  if (data().size() > 1) state.ticket = start_sum(ctx, bucket(index));
 }
 
 std::optional<Scope<Phase>> ShardStrategy::enter_exposed(Context& ctx) const {
-  if (groups_.data->size() == 1 && groups_.tied == nullptr) return std::nullopt;
+  if (data().size() == 1 && tied() == nullptr) return std::nullopt;
   return std::optional<Scope<Phase>>(std::in_place, ctx.recorder(), Phase::reduce_exposed);
 }
 
@@ -210,19 +211,19 @@ void ShardStrategy::wait_for_bucket(Context& ctx, std::size_t index) {
   if (!state.pending) return;
   state.pending = false;
   const Bucket& mine = bucket(index);
-  if (state.ticket != 0) await(ctx, *groups_.data, state.ticket, data_point_);
+  if (state.ticket != 0) await(ctx, data(), state.ticket, data_point_);
   state.ticket = 0;
   const View sums = reduced(mine);
-  if (mine.placement.tensor.is_partial()) sum(ctx, *groups_.tensor, sums);
-  if (mine.placement.pipeline.is_partial() && groups_.tied != nullptr) {
-    const Arrivals::Point point = arrivals_.arrive(ctx, *groups_.tied);
-    await(ctx, *groups_.tied, groups_.tied->all_reduce(ctx, sums, comm::ReduceOp::sum), point);
+  if (mine.placement.tensor.is_partial()) sum(ctx, mesh_->group(mesh::Axis::tensor), sums);
+  if (mine.placement.pipeline.is_partial() && tied() != nullptr) {
+    const Arrivals::Point point = arrivals_.arrive(ctx, *tied());
+    await(ctx, *tied(), tied()->all_reduce(ctx, sums, comm::ReduceOp::sum), point);
   }
 }
 
 void ShardStrategy::progress() {
   const bool waits = std::ranges::any_of(states_, [](const State& s) { return s.ticket != 0; });
-  if (waits) groups_.data->progress();
+  if (waits) data().progress();
 }
 
 void ShardStrategy::finish(Context& ctx) {

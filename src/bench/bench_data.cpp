@@ -92,9 +92,9 @@ class DataBench {
 
 void DataBench::open() {
   data_ = train::open_data(config_);
-  loader_ = std::make_unique<io::Loader>(*data_.train_samples, config_.train.global_batch,
-                                         mesh::coordinates_of(config_.parallel, world_.rank()).data,
-                                         config_.parallel.data);
+  loader_ = std::make_unique<io::Loader>(
+      *data_.train_samples, config_.train.global_batch,
+      mesh::Position(config_.parallel, world_.rank()).at(mesh::kSamples), config_.parallel.data);
   const auto options = train::trainer_options(config_, world_.local_rank(), false);
   ctx_ = std::make_unique<Context>(options.device);
   batch_ = std::make_unique<DeviceBatch>(options.device, config_, options.compute);

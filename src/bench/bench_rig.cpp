@@ -51,7 +51,7 @@ BenchRig::BenchRig(comm::World& world, train::Config config, const BenchOptions&
     trainer_->initialize();
     data_ = bench_data(config_, trainer_->sequence());
     loader_ = std::make_unique<io::Loader>(*data_.train_samples, config_.train.global_batch,
-                                           mesh_->at().data, config_.parallel.data);
+                                           mesh_->at(mesh::kSamples), config_.parallel.data);
     loader_->count_keys(config_.model.scores.window);
     trainer_->fill_slots(*loader_, 1);
   });

@@ -31,7 +31,7 @@ std::vector<plan::Plan> make_plans(const train::Config& config, bool training, i
   options.training = training;
   std::vector<plan::Plan> plans;
   for (int stage = 0; stage < config.parallel.pipeline; ++stage) {
-    const int rank = mesh::world_rank_of(config.parallel, {.pipeline = stage});
+    const int rank = mesh::first_rank_of(config.parallel, stage);
     plans.push_back(plan::make_plan(config, options, rank, listed_steps));
     plan::leave_out_documents(plans.back(), config, documents);
   }

@@ -53,8 +53,7 @@ void print_doubts(const train::Config& config, bool training, const std::vector<
   if (machine.memory_bytes <= 0 || bytes_of(*fullest) <= machine.memory_bytes) return;
   train::TrainerOptions options = planned_options(config);
   options.training = training;
-  const int rank =
-      mesh::world_rank_of(config.parallel, {.pipeline = static_cast<int>(fullest - plans.begin())});
+  const int rank = mesh::first_rank_of(config.parallel, static_cast<int>(fullest - plans.begin()));
   constexpr double kGiB = 1024.0 * 1024 * 1024;
   fmt::print(
       "warning: does not fit: the fullest rank needs {:.1f} GiB, most of it for {}; one of {} has "

@@ -119,7 +119,7 @@ StoredModel open_stored_model(comm::World& world, const Arguments& args,
 
 comm::WatchdogOptions watch_options(const comm::World& world, const train::Config& config) {
   return {world.size() > 1 ? config.run.hang_timeout_seconds : 0,
-          mesh::describe(mesh::coordinates_of(config.parallel, world.rank()))};
+          mesh::describe(mesh::Position(config.parallel, world.rank()))};
 }
 
 }  // namespace hyperslab::cli

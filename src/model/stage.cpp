@@ -30,8 +30,8 @@ Stage::Stage(std::unique_ptr<Architecture> architecture, const StageOptions& opt
     : options_(options),
       architecture_(std::move(architecture)),
       params_(
-          options.ranks, [&](param::Role role) { return trains(options, role); }, options.storage,
-          architecture_->parametrization()) {
+          options.position, [&](param::Role role) { return trains(options, role); },
+          options.storage, architecture_->parametrization()) {
   options_.cache_size = options_.cache_size.resolved(options_.B, options_.T);
   if (options_.chunks.empty()) options_.chunks = {{0, architecture_->units(), 1}};
   make_units();

@@ -58,8 +58,9 @@ CView FusedParam::value() const {
 View FusedParam::gradient() const { return joined<View>(members_, members_.front()->gradient); }
 
 ElementRange ParamGroup::shard(const Bucket& bucket) const {
-  const Dim size = bucket.size() / ranks_.data_size;
-  return {bucket.begin + ranks_.data * size, bucket.begin / ranks_.data_size, size};
+  const Dim size = bucket.size() / position_.size(mesh::kShards);
+  return {bucket.begin + position_.at(mesh::kShards) * size,
+          bucket.begin / position_.size(mesh::kShards), size};
 }
 
 const Bucket& ParamGroup::bucket_of(const Param& param) const {
@@ -86,15 +87,15 @@ void ParamGroup::bind(Memory memory) {
   }
 }
 
-ParamStore::ParamStore(const HolderRanks& ranks, const std::function<bool(Role)>& trains,
+ParamStore::ParamStore(const mesh::Position& position, const std::function<bool(Role)>& trains,
                        const MatrixStorage& storage, const Parametrization& parametrization)
-    : ranks_(ranks),
+    : position_(position),
       trains_(trains),
       storage_(storage),
       parametrization_(parametrization),
       groups_(kGroups, ParamGroup(false)) {
   groups_[kTrained] = ParamGroup(true);
-  for (ParamGroup& group : groups_) group.ranks_ = ranks;
+  for (ParamGroup& group : groups_) group.position_ = position;
 }
 
 Param& ParamStore::add(const ParamSpec& spec) {
@@ -112,8 +113,9 @@ Param& ParamStore::add(const ParamSpec& spec) {
   param.replicas = spec.replicas;
   param.replica = spec.replica;
   param.unit = unit_;
-  param.owned = spec.replica == 0 && (spec.placement.tensor.is_shard() || ranks_.first_of_tensor) &&
-                (!spec.placement.pipeline.is_partial() || ranks_.first_of_pipeline);
+  param.owned = spec.replica == 0 &&
+                (spec.placement.tensor.is_shard() || position_.is_first(mesh::Axis::tensor)) &&
+                (!spec.placement.pipeline.is_partial() || position_.is_first(mesh::Axis::pipeline));
   return param;
 }
 
@@ -248,7 +250,7 @@ void ParamStore::form_buckets(std::size_t group, std::size_t bucket_bytes) {
   mine.buckets_.insert(mine.buckets_.end(), by_unit.begin(), by_unit.end());
   mine.flat_size_ = 0;
   for (Bucket& bucket : mine.buckets_) {
-    const Dim size = round_up(bucket.end, ranks_.data_size * kBucketGranule);
+    const Dim size = round_up(bucket.end, position_.size(mesh::kShards) * kBucketGranule);
     bucket.begin = mine.flat_size_;
     bucket.end = mine.flat_size_ += size;
   }

@@ -98,7 +98,7 @@ class Tracer {
     mesh_ = train::make_mesh(world_, config_, options.device);
     comm::agree(world_, [&] {
       loader_ = std::make_unique<io::Loader>(*data_.train_samples, config_.train.global_batch,
-                                             mesh_->at().data, config_.parallel.data);
+                                             mesh_->at(mesh::kSamples), config_.parallel.data);
       const model::MemoryPlan memory = plan::make_plan(config_, options, world_.rank()).memory;
       trainer_ = plan::make_trainer(config_, *mesh_, options, memory, is_legal);
       trainer_->initialize();

@@ -125,16 +125,22 @@ struct Outcome {
 /// The rank whose memory is planned.
 struct RankOptions {
   const train::TrainerOptions& options;
-  mesh::Coordinates at;
+  mesh::Position at;
   const IsLegal& is_legal;
 
+  /// The rank with the same coordinates on a mesh that may be larger.
+  [[nodiscard]] int rank_in(const mesh::ParallelConfig& parallel) const {
+    mesh::Position there(parallel, 0);
+    for (const mesh::Axis axis : mesh::kAxes) there = there.moved(axis, at.at(axis));
+    return there.world_rank();
+  }
   /// A plan takes long for many microbatches, which need no more memory than those in flight.
   [[nodiscard]] std::size_t bytes(train::Config config) const {
     const std::int64_t enough = std::int64_t{16} * config.parallel.pipeline;
     if (config.microbatches() > enough) {
       config.train.global_batch = enough * config.train.microbatch * config.parallel.data;
     }
-    return make_plan(config, options, mesh::world_rank_of(config.parallel, at)).memory.total();
+    return make_plan(config, options, rank_in(config.parallel)).memory.total();
   }
   /// The largest saving first.
   [[nodiscard]] std::vector<Outcome> outcomes(const train::Config& config) const {
@@ -231,7 +237,7 @@ void require_within_limit(const train::TrainerOptions& options, std::size_t plan
 std::vector<MemorySaving> memory_savings(const train::Config& config,
                                          const train::TrainerOptions& options, int world_rank,
                                          const IsLegal& is_legal) {
-  const RankOptions rank{options, mesh::coordinates_of(config.parallel, world_rank), is_legal};
+  const RankOptions rank{options, mesh::Position(config.parallel, world_rank), is_legal};
   const std::size_t now = rank.bytes(config);
   std::vector<MemorySaving> savings;
   for (const Outcome& outcome : rank.outcomes(config)) {
@@ -257,7 +263,7 @@ std::string largest_parts(const model::MemoryPlan& memory) {
 
 std::string memory_advice(const train::Config& config, const train::TrainerOptions& options,
                           int world_rank, const IsLegal& is_legal, std::size_t room_bytes) {
-  const RankOptions rank{options, mesh::coordinates_of(config.parallel, world_rank), is_legal};
+  const RankOptions rank{options, mesh::Position(config.parallel, world_rank), is_legal};
   std::vector<std::string> changes;
   bool one_fits = false;
   for (const MemorySaving& saving : memory_savings(config, options, world_rank, is_legal)) {
@@ -284,7 +290,7 @@ std::unique_ptr<train::Trainer> make_trainer(const train::Config& config, const 
     require_within_limit(options, memory.total());
     return train::Trainer::make(config, mesh, options, memory);
   } catch (const OutOfMemory& error) {
-    const int rank = mesh::world_rank_of(config.parallel, mesh.at());
+    const int rank = mesh.position().world_rank();
     throw Error(ExitCode::device,
                 fmt::format("{}; this rank needs {} in all, most of it for {}; {}", error.facts(),
                             gibibytes(memory.total()), largest_parts(memory),

@@ -127,8 +127,8 @@ class Search {
     std::vector<std::vector<OperationList>> steps;
     std::size_t most = 0;
     for (int stage = 0; stage < config.parallel.pipeline; ++stage) {
-      const int rank = mesh::world_rank_of(config.parallel, {.pipeline = stage});
-      Plan plan = make_plan(config, options_, rank, kSimulatedSteps);
+      Plan plan =
+          make_plan(config, options_, mesh::first_rank_of(config.parallel, stage), kSimulatedSteps);
       most = std::max(most, plan.memory.total());
       if (machine_.memory_bytes > 0 && static_cast<double>(most) > usable_bytes()) {
         return kNeedsMemory;

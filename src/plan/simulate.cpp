@@ -172,9 +172,7 @@ void Simulation::start(int number, const Operation& op) {
 
 double Simulation::message_seconds(int from, int to, double bytes) const {
   const int nodes_of = prices_.machine().ranks_per_node;
-  const auto node = [&](int stage) {
-    return mesh::world_rank_of(parallel_, {.pipeline = stage}) / nodes_of;
-  };
+  const auto node = [&](int stage) { return mesh::first_rank_of(parallel_, stage) / nodes_of; };
   const Group group = comm::name_of(comm::GroupRole::pipeline);
   const GroupLayout layout{.ranks = 2, .nodes = node(from) == node(to) ? 1 : 2};
   return prices_.of_collective(group, "send", layout, bytes);

@@ -75,11 +75,14 @@ RankTimes measure(const Start& start, const mesh::Mesh& mesh, Device device) {
   RankTimes mine;
   mine.host = world.host();
   mine.device = device == Device::cuda ? device_name() : "cpu";
-  for (comm::Communicator* group :
-       {&mesh.world_group(), &mesh.data_group(), &mesh.tensor_group(), &mesh.pipeline_group()}) {
-    if (group->size() == 1) continue;
-    const double seconds = all_reduce_seconds(world, ctx, *group, buffer.view());
-    mine.groups.push_back({group->role(), mesh.members(group->role()).front(), seconds});
+  using mesh::Axis;
+  for (const mesh::AxisSet axes :
+       {mesh::kWorld, mesh::kSamples, mesh::AxisSet(Axis::tensor), mesh::AxisSet(Axis::pipeline)}) {
+    comm::Communicator& group = mesh.group(axes);
+    if (group.size() == 1) continue;
+    const double seconds = all_reduce_seconds(world, ctx, group, buffer.view());
+    const int leader = mesh.position().moved(axes, 0).world_rank();
+    mine.groups.push_back({group.role(), leader, seconds});
   }
   mine.product_seconds = product_seconds(world, ctx);
   return mine;

@@ -20,7 +20,7 @@ std::string named(const mesh::ParallelConfig& parallel, const std::vector<Replic
   for (const int rank : ranks) {
     const ReplicaSum& one = all[static_cast<std::size_t>(rank)];
     text += fmt::format("{}rank {} ({}) on host {}", text.empty() ? "" : ", ", rank,
-                        mesh::describe(mesh::coordinates_of(parallel, rank)), one.host);
+                        mesh::describe(mesh::Position(parallel, rank)), one.host);
   }
   return text;
 }
@@ -50,13 +50,13 @@ std::string problem_of(const mesh::ParallelConfig& parallel, const std::vector<R
 
 std::string differing_replicas(const mesh::ParallelConfig& parallel,
                                const std::vector<ReplicaSum>& all) {
-  std::map<std::pair<int, int>, Ranks> alike;  // by place on the axes that split the model
+  std::map<int, Ranks> alike;  // by their first
   for (int rank = 0; rank < static_cast<int>(all.size()); ++rank) {
-    const mesh::Coordinates at = mesh::coordinates_of(parallel, rank);
-    alike[{at.pipeline, at.tensor}].push_back(rank);
+    const mesh::Position first = mesh::Position(parallel, rank).moved(mesh::kGradients, 0);
+    alike[first.world_rank()].push_back(rank);
   }
   std::string text;
-  for (const auto& [place, ranks] : alike) {
+  for (const auto& [first, ranks] : alike) {
     const std::string problem = problem_of(parallel, all, ranks);
     if (!problem.empty()) text += (text.empty() ? "" : "; ") + problem;
   }
@@ -96,7 +96,7 @@ std::string describe_bad_numbers(comm::World& world, const mesh::ParallelConfig&
     const int at = rank++;
     if (found.empty() || ++named_ranks > kMostNamed) continue;
     all += fmt::format("{}rank {} ({}) on host {}", all.empty() ? "" : "; ", at,
-                       mesh::describe(mesh::coordinates_of(parallel, at)), found);
+                       mesh::describe(mesh::Position(parallel, at)), found);
   }
   if (named_ranks == 0) {
     return "the numbers of every rank are finite, so their sum is too large, or a device erred";

@@ -81,14 +81,15 @@ void RunRecords::keep_deck(const std::string& start_folder) const {
 
 void RunRecords::open_timing(const std::string& folder) {
   const comm::World& world = start_.world;
-  const mesh::Coordinates& at = setting_.at;
+  using mesh::Axis;
+  const mesh::Position& at = setting_.position;
   const mesh::ParallelConfig& parallel = start_.config.parallel;
   timing_ = std::make_unique<io::TimingWriter>(
-      folder,
-      io::RankInfo{world.rank(), world.size(), world.host(), setting_.device, at.data, at.pipeline,
-                   at.context, at.tensor, commit(), utc_now(), trainer_.context().threads(),
-                   std::string(mesh::name_of(parallel.schedule)), parallel.zero, parallel.sequence,
-                   trainer_.groups()});
+      folder, io::RankInfo{world.rank(), world.size(), world.host(), setting_.device,
+                           at.at(mesh::kSamples), at.at(Axis::pipeline), at.at(Axis::context),
+                           at.at(Axis::tensor), commit(), utc_now(), trainer_.context().threads(),
+                           std::string(mesh::name_of(parallel.schedule)), parallel.zero,
+                           parallel.sequence, trainer_.groups()});
 }
 
 /// Collective: measures the rate that utilization is stated against.

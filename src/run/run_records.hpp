@@ -27,7 +27,7 @@ namespace hyperslab::run {
 /// The setting of a run on this rank, for the records of its steps.
 struct RunSetting {
   std::string device;                                ///< "cpu", or the name of the GPU
-  mesh::Coordinates at;                              ///< this rank's
+  mesh::Position position;                           ///< this rank's
   std::map<comm::GroupRole, comm::Traffic> traffic;  ///< planned, of one step, by group
 };
 

@@ -118,12 +118,12 @@ void TrainingRun::make_trainer() {
   options.activity = &world.activity();
   setting_.device = options.device == Device::cuda ? device_name() : "cpu";
   mesh_ = train::make_mesh(world, config, options.device);
-  setting_.at = mesh_->at();
+  setting_.position = mesh_->position();
   report_placement(start_, setting_.device);
   if (options.device == Device::cpu) report_emulation(start_);
   check_links(start_, *mesh_, options.device);
   loader_ = std::make_unique<io::Loader>(data_.train_samples(), config.train.global_batch,
-                                         mesh_->at().data, config.parallel.data,
+                                         mesh_->at(mesh::kSamples), config.parallel.data,
                                          config.train.overfit_one_batch);
   loader_->count_keys(config.model.scores.window);
   comm::agree(world, [&] {
@@ -226,7 +226,7 @@ ExitCode TrainingRun::run() {
   } catch (const Error& error) {
     // Ranks that fail alike leave in peace: nothing of theirs may still move data.
     if (error.is_on_all_ranks()) trainer_->wait_all();
-    throw error.in_run(mesh::describe(mesh_->at()), loop_ ? loop_->step() : 0);
+    throw error.in_run(mesh::describe(mesh_->position()), loop_ ? loop_->step() : 0);
   }
 }
 

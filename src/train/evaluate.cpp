@@ -101,13 +101,13 @@ Evaluation Trainer::evaluate(const io::Samples& samples, std::int64_t count, com
   int unread = 0;
   const bool has_loss = stage_.ends_model(stage_.chunks() - 1);
   std::optional<ToListeners> listeners;
-  if (has_loss && mesh_.at().tensor == 0) listeners.emplace(*ctx_, stage_, calls);
+  if (has_loss && mesh_.at(mesh::Axis::tensor) == 0) listeners.emplace(*ctx_, stage_, calls);
   for (std::int64_t first = 0; first < chunks; first += config_.parallel.data) {
     if (calls.is_asked_to_stop && !world.all(!calls.is_asked_to_stop())) {
       mine.is_whole = false;
       break;
     }
-    const std::int64_t chunk = first + mesh_.at().data;
+    const std::int64_t chunk = first + mesh_.at(mesh::kSamples);
     if (chunk >= chunks) break;  // in the last round, after which nothing is asked
     passes.tokens = SampledData{samples, chunk, count, config_.parallel.data};
     ops::begin_step(*ctx_, input_, records_->state(), records_->sums());

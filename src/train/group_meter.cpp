@@ -9,7 +9,7 @@
 namespace hyperslab::train {
 
 GroupMeter::GroupMeter(const mesh::Mesh& mesh) : mesh_(mesh), groups_(mesh.groups()) {
-  groups_.push_back(&mesh.world_group());
+  groups_.push_back(&mesh.group(mesh::kWorld));
   require(groups_.size() <= io::kMostGroups, "a rank is in more groups than its timing file takes");
 }
 
@@ -37,7 +37,7 @@ GroupMeter::Totals GroupMeter::totals() const {
 
 void GroupMeter::begin_step() {
   begin_ = totals();
-  synchronized_ = mesh_.world_group().traffic().newest_end;
+  synchronized_ = mesh_.group(mesh::kWorld).traffic().newest_end;
 }
 
 void GroupMeter::collect() {

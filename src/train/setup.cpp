@@ -25,7 +25,7 @@ double flops_of_frozen(const Config& config) {
 }  // namespace
 
 comm::Watchdog watch(comm::World& world, const Config& config) {
-  const mesh::Coordinates at = mesh::coordinates_of(config.parallel, world.rank());
+  const mesh::Position at(config.parallel, world.rank());
   return {world, {config.run.hang_timeout_seconds, mesh::describe(at)}};
 }
 

@@ -44,7 +44,7 @@ pipeline::Program program_of(const Config& config, bool training) {
 /// A forward-only run stores the rounded matrices that training only simulates.
 param::MatrixStorage storage_of_matrices(const Config& config, const mesh::Mesh& mesh,
                                          bool training) {
-  param::MatrixStorage storage = {.row_ranks = &mesh.tensor_group()};
+  param::MatrixStorage storage = {.row_ranks = &mesh.group(mesh::Axis::tensor)};
   switch (config.model.frozen_format) {
     case param::StorageFormat::compute:
     case param::StorageFormat::bf16: break;
@@ -64,7 +64,7 @@ model::StageOptions stage_options(const Config& config, const mesh::Mesh& mesh,
   model::StageOptions stage;
   stage.B = options.B > 0 ? options.B : config.train.microbatch;
   stage.T = options.T > 0 ? options.T : config.model.context;
-  stage.chunks = chunks_of(config, program, mesh.at().pipeline);
+  stage.chunks = chunks_of(config, program, mesh.at(mesh::Axis::pipeline));
   stage.training = options.training;
   stage.generation = options.generation;
   stage.cache_size = options.cache_size.resolved(stage.B, stage.T);
@@ -82,9 +82,8 @@ model::StageOptions stage_options(const Config& config, const mesh::Mesh& mesh,
   }
   stage.z_loss = static_cast<float>(config.train.z_loss);
   stage.seed = config.run.seed;
-  stage.tensor = nn::TensorGroup(&mesh.tensor_group(), config.parallel.sequence);
-  stage.ranks = {mesh.at().data, config.parallel.data, mesh.at().tensor == 0,
-                 mesh.is_first_stage()};
+  stage.tensor = nn::TensorGroup(&mesh.group(mesh::Axis::tensor), config.parallel.sequence);
+  stage.position = mesh.position();
   if (options.training) stage.trained_roles = config.train.trainable;
   stage.adapter = config.adapter;
   stage.fp8 = config.precision.fp8();
@@ -95,7 +94,7 @@ model::StageOptions stage_options(const Config& config, const mesh::Mesh& mesh,
 
 StepRecords::Counters reduction_counters(const mesh::Mesh& mesh) {
   const comm::Communicator* tied = mesh.tied_group();
-  return {mesh.data_group().device_nanoseconds(),
+  return {mesh.group(mesh::kGradients).device_nanoseconds(),
           tied == nullptr ? nullptr : tied->device_nanoseconds()};
 }
 
@@ -161,8 +160,8 @@ Trainer::Trainer(const Config& config, const mesh::Mesh& mesh, const TrainerOpti
   ctx_->set_tf32(config.precision.compute == Precision::tf32);
   ctx_->set_deterministic(config.run.deterministic);
   ctx_->set_machine(options.machine);
-  const bool host_moves_data = ctx_->device() == Device::cpu && mesh.world_group().size() > 1;
-  if (host_moves_data) ctx_->set_background(&mesh.world_group());
+  const bool host_moves_data = ctx_->device() == Device::cpu && mesh.group(mesh::kWorld).size() > 1;
+  if (host_moves_data) ctx_->set_background(&mesh.group(mesh::kWorld));
   if (real) ctx_->recorder().set_activity(options.activity);
   base_fingerprint_ = (config.run.seed + 1) * 0x9E3779B97F4A7C15ULL;  // for random weights
   if (options.training) set_up_training();
@@ -186,10 +185,10 @@ Trainer::Trainer(const Config& config, const mesh::Mesh& mesh, const TrainerOpti
 }
 
 void Trainer::share_memory() {
-  shared_memory_.push_back(mesh_.tensor_group().share(arenas_.scratch));
+  shared_memory_.push_back(mesh_.group(mesh::Axis::tensor).share(arenas_.scratch));
   if (!options_.training) return;
   for (const Arena* arena : {&arenas_.parameters, &arenas_.gradients}) {
-    shared_memory_.push_back(mesh_.data_group().share(*arena));
+    shared_memory_.push_back(mesh_.group(mesh::kGradients).share(*arena));
   }
 }
 
@@ -201,20 +200,19 @@ void Trainer::set_up_worker() {
                     {depth, program_.microbatches, stage_.reads(0, model::Mode::train).tokens});
   worker_ = std::make_unique<StageWorker>(
       StageWorker::Parts{*ctx_, stage_, *feed_, memory_, timeline_, *strategy_, options_.graphs});
-  comm::Communicator* group = &mesh_.pipeline_group();
-  executor_ = std::make_unique<pipeline::Executor>(program_, mesh_.at().pipeline, group);
+  comm::Communicator* group = &mesh_.group(mesh::Axis::pipeline);
+  executor_ = std::make_unique<pipeline::Executor>(program_, mesh_.at(mesh::Axis::pipeline), group);
   evaluation_ = std::make_unique<pipeline::Executor>(
       pipeline::make_program(pipeline::Schedule::forward_only, program_.stages,
                              program_.virtual_stages, 1),
-      mesh_.at().pipeline, group);
+      mesh_.at(mesh::Axis::pipeline), group);
 }
 
 void Trainer::set_up_training() {
   optimizer_ = optim::make_optimizer(
       config_.optimizer, stage_.params().trained(), strategy_->shards_state(), arenas_.optimizer,
-      {.data = &mesh_.data_group(), .tensor = &mesh_.tensor_group()});
-  strategy_->connect(
-      {&mesh_.data_group(), &mesh_.tensor_group(), mesh_.key_value_group(), mesh_.tied_group()});
+      {.data = &mesh_.group(mesh::kGradients), .tensor = &mesh_.group(mesh::Axis::tensor)});
+  strategy_->connect(mesh_);
 }
 
 Trainer::~Trainer() {
@@ -289,7 +287,7 @@ void Trainer::train(const StepArgs& args, const SlotData& tokens) {
   strategy_->finish(*ctx_);
   inject_gradient_fault(*ctx_, *strategy_);
   fault::reach("step.optimizer");
-  const bool alone = mesh_.world_group().size() == 1;
+  const bool alone = mesh_.group(mesh::kWorld).size() == 1;
   timeline_.begin_update(*ctx_);
   ctx_->stream().wait(std::exchange(snapshot_ready_, {}));
   const bool host_decides = judge_ || args.leave_out;
@@ -338,7 +336,7 @@ void Trainer::fill_slots(io::Loader& loader, std::int64_t step) {
   passes.tokens = LoadedData{loader};
   worker_->begin(passes);
   for (int chunk = 0; chunk < stage_.chunks(); ++chunk) {
-    const int slots = program_.slot_count(mesh_.at().pipeline, chunk);
+    const int slots = program_.slot_count(mesh_.at(mesh::Axis::pipeline), chunk);
     for (int slot = 0; slot < slots; ++slot) worker_->load({chunk, slot}, 0);
   }
   synchronize(*ctx_);
@@ -398,7 +396,7 @@ void Trainer::reduce_sums() {
       ops::add_norm_squared(*ctx_, gradient, records_->sums());
     }
   }
-  comm::Communicator& world = mesh_.world_group();
+  comm::Communicator& world = mesh_.group(mesh::kWorld);
   if (world.size() > 1) {
     const Scope waiting(ctx_->recorder(), Phase::wait);  // some scalars: only late ranks take long
     world.wait(*ctx_, world.all_reduce(*ctx_, records_->sums(), comm::ReduceOp::sum));

@@ -10,35 +10,67 @@ namespace hyperslab::test {
 namespace {
 
 using comm::GroupRole;
-using mesh::Coordinates;
+using mesh::Axis;
+using mesh::kAxes;
+using mesh::kGradients;
+using mesh::kSamples;
+using mesh::kShards;
+using mesh::kWorld;
 using mesh::Mesh;
 using mesh::ParallelConfig;
+using mesh::Position;
 
-TEST(Coordinates, AreThoseOfExactlyOneRank) {
-  const ParallelConfig config{.data = 2, .tensor = 5, .pipeline = 3, .context = 2};
-  std::set<std::tuple<int, int, int, int>> seen;
+TEST(Position, IsThatOfExactlyOneRank) {
+  const ParallelConfig config{.data = 2, .tensor = 5, .pipeline = 3};
+  std::set<std::tuple<int, int, int>> seen;
 
   for (int rank = 0; rank < config.ranks(); ++rank) {
-    const Coordinates at = coordinates_of(config, rank);
-    seen.insert({at.data, at.pipeline, at.context, at.tensor});
-    EXPECT_EQ(world_rank_of(config, at), rank);
-    EXPECT_LT(at.data, config.data);
-    EXPECT_LT(at.pipeline, config.pipeline);
-    EXPECT_LT(at.context, config.context);
-    EXPECT_LT(at.tensor, config.tensor);
+    const Position at(config, rank);
+    seen.insert({at.at(kSamples), at.at(Axis::pipeline), at.at(Axis::tensor)});
+    EXPECT_EQ(at.world_rank(), rank);
+    for (const Axis axis : kAxes) EXPECT_LT(at.at(axis), config.size(axis));
   }
 
-  EXPECT_EQ(config.ranks(), 60);
-  EXPECT_EQ(seen.size(), 60U);
+  EXPECT_EQ(config.ranks(), 30);
+  EXPECT_EQ(seen.size(), 30U);
 }
 
-TEST(Coordinates, TensorVariesFastestAndDataSlowest) {
-  const ParallelConfig config{.data = 2, .tensor = 2, .pipeline = 2, .context = 2};
+TEST(Position, TensorVariesFastestAndDataSlowest) {
+  const Position first({.data = 2, .tensor = 2, .pipeline = 2}, 0);
 
-  EXPECT_EQ(world_rank_of(config, {.tensor = 1}), 1);
-  EXPECT_EQ(world_rank_of(config, {.context = 1}), 2);
-  EXPECT_EQ(world_rank_of(config, {.pipeline = 1}), 4);
-  EXPECT_EQ(world_rank_of(config, {.data = 1}), 8);
+  EXPECT_EQ(first.moved(Axis::tensor, 1).world_rank(), 1);
+  EXPECT_EQ(first.moved(Axis::pipeline, 1).world_rank(), 2);
+  EXPECT_EQ(first.moved(kSamples, 1).world_rank(), 4);
+}
+
+TEST(Position, KnowsTheMembersOfItsGroups) {
+  const Position at({.data = 2, .tensor = 2, .pipeline = 3}, 9);
+
+  EXPECT_EQ(at.members(Axis::tensor), (std::vector{8, 9}));
+  EXPECT_EQ(at.members(Axis::pipeline), (std::vector{7, 9, 11}));
+  EXPECT_EQ(at.members(kGradients), (std::vector{3, 9}));
+  EXPECT_EQ(at.members({Axis::fold, Axis::tensor}), (std::vector{2, 3, 8, 9}));
+  EXPECT_EQ(at.members(kWorld).size(), 12U);
+  EXPECT_EQ(at.at({Axis::fold, Axis::tensor}), 3);
+  EXPECT_TRUE(at.is_last(Axis::tensor));
+  EXPECT_FALSE(at.is_first(Axis::pipeline) || at.is_last(Axis::pipeline));
+}
+
+TEST(Mesh, OneGroupServesSetsThatDifferInAxesOfOneRank) {
+  const Mesh mesh = Mesh::plan({.data = 2, .tensor = 2}, 3);
+
+  EXPECT_EQ(&mesh.group(kGradients), &mesh.group(kSamples));
+  EXPECT_EQ(&mesh.group(kShards), &mesh.group(kSamples));
+  EXPECT_EQ(&mesh.group({Axis::context, Axis::tensor}), &mesh.group(Axis::tensor));
+  EXPECT_EQ(mesh.group({Axis::fold, Axis::tensor}).role(), GroupRole::world);
+}
+
+TEST(Mesh, ASetOfGradientsIsServedByTheDataGroupWhateverElseHasOneRank) {
+  for (const ParallelConfig& config :
+       {ParallelConfig{}, ParallelConfig{.data = 2}, ParallelConfig{.tensor = 2},
+        ParallelConfig{.pipeline = 2}, ParallelConfig{.data = 2, .tensor = 2, .pipeline = 2}}) {
+    EXPECT_EQ(Mesh::plan(config, 0).group(kGradients).role(), GroupRole::data);
+  }
 }
 
 TEST(Mesh, GivesEveryGroupItsRole) {
@@ -46,10 +78,10 @@ TEST(Mesh, GivesEveryGroupItsRole) {
 
   const Mesh mesh = Mesh::plan(config, 13, {.tied_ends = true, .key_value_replicas = 2});
 
-  EXPECT_EQ(mesh.world_group().role(), GroupRole::world);
-  EXPECT_EQ(mesh.data_group().role(), GroupRole::data);
-  EXPECT_EQ(mesh.tensor_group().role(), GroupRole::tensor);
-  EXPECT_EQ(mesh.pipeline_group().role(), GroupRole::pipeline);
+  EXPECT_EQ(mesh.group(kWorld).role(), GroupRole::world);
+  EXPECT_EQ(mesh.group(kSamples).role(), GroupRole::data);
+  EXPECT_EQ(mesh.group(Axis::tensor).role(), GroupRole::tensor);
+  EXPECT_EQ(mesh.group(Axis::pipeline).role(), GroupRole::pipeline);
   ASSERT_NE(mesh.tied_group(), nullptr);
   EXPECT_EQ(mesh.tied_group()->role(), GroupRole::tied);
   ASSERT_NE(mesh.key_value_group(), nullptr);

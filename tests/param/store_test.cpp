@@ -39,7 +39,7 @@ TEST(ParamStore, FusedParametersLieOneAfterTheOther) {
 
 TEST(ParamStore, BucketsHoldWholeUnitsAndDivideByRanks) {
   for (const int ranks : {1, 2, 3, 8}) {
-    ParamStore store({.data_size = ranks});
+    ParamStore store(mesh::Position({.data = ranks}, 0));
     for (int unit = 0; unit < 6; ++unit) {
       store.begin_unit();
       ParamSpec spec = matrix("unit" + std::to_string(unit), 10, 37);

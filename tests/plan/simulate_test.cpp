@@ -158,7 +158,7 @@ TEST_P(SimulatedLayouts, WhatIsStartedIsWaitedForAndTheStepIsAccountedFor) {
   train::TrainerOptions options;
   std::vector<std::vector<OperationList>> steps;
   for (int stage = 0; stage < config.parallel.pipeline; ++stage) {
-    const int rank = mesh::world_rank_of(config.parallel, {.pipeline = stage});
+    const int rank = mesh::first_rank_of(config.parallel, stage);
     steps.push_back(make_plan(config, options, rank, 2).operations);
   }
   MachineFile machine = test::made_up_machine();

@@ -12,7 +12,7 @@ using test::world;
 
 class Fp8Gather : public testing::TestWithParam<std::size_t> {
  protected:
-  [[nodiscard]] comm::Communicator& data() { return mesh_.data_group(); }
+  [[nodiscard]] const mesh::Mesh& mesh() { return mesh_; }
   Context ctx_{Device::cpu};
 
  private:
@@ -25,22 +25,25 @@ class Fp8Gather : public testing::TestWithParam<std::size_t> {
 };
 
 TEST_P(Fp8Gather, GivesTheBitsOfRoundingGatheredValues) {
-  for (const int zero : {1, 2}) test::expect_bits_of_rounding(ctx_, data(), zero, GetParam());
+  for (const int zero : {1, 2}) test::expect_bits_of_rounding(ctx_, mesh(), zero, GetParam());
 }
 
 TEST_P(Fp8Gather, FollowsMastersFromOutside) {
-  test::expect_fp8_values_of_masters(ctx_, data(), GetParam());
+  test::expect_fp8_values_of_masters(ctx_, mesh(), GetParam());
 }
 
 TEST_P(Fp8Gather, MakesNanOfAllThatShareAScaleWithOne) {
-  test::expect_nan_in_one_matrix(ctx_, data(), GetParam());
+  test::expect_nan_in_one_matrix(ctx_, mesh(), GetParam());
 }
 
 TEST_P(Fp8Gather, SendsHalfTheBytesOfMatrices) {
   if (world().size() == 1) GTEST_SKIP() << "nothing is sent";
-  Fp8Rank rank(ctx_, data(), 1, GetParam());
+  Fp8Rank rank(ctx_, mesh(), 1, GetParam());
   const auto sent = [&] {
-    return data().traffic().bytes[static_cast<std::size_t>(comm::Call::all_gather)];
+    return mesh()
+        .group(mesh::kSamples)
+        .traffic()
+        .bytes[static_cast<std::size_t>(comm::Call::all_gather)];
   };
   const std::int64_t before = sent();
   rank.update(0);

@@ -58,16 +58,16 @@ struct Fp8Matrices {
 /// A rank on the context's device; all bits of its values are ones at first: NaN.
 class Fp8Rank {
  public:
-  Fp8Rank(Context& ctx, comm::Communicator& data, int zero, std::size_t bucket_bytes)
+  Fp8Rank(Context& ctx, const mesh::Mesh& mesh, int zero, std::size_t bucket_bytes)
       : ctx_(ctx),
-        store_({data.rank(), data.size()}),
+        store_(mesh.position()),
         strategy_(sharding::make_strategy(zero)),
         parameters_("parameters", ctx.device(), std::size_t{1} << 22),
         gradients_("gradients", ctx.device(), std::size_t{1} << 22),
         matrices_(store_) {
     store_.lay_out(bucket_bytes);
     strategy_->allocate(store_, parameters_, &gradients_, {DType::f32, DType::bf16, DType::f32});
-    strategy_->connect({&data, nullptr, nullptr, nullptr});
+    strategy_->connect(mesh);
     const View values = group().value().data;
     Tensor ones(Device::cpu, values.dtype(), values.shape());
     std::memset(ones.view().raw(), 0xff, ones.view().bytes());
@@ -163,9 +163,9 @@ class Fp8Rank {
 };
 
 /// Three updates, after the second of which no one asks for values.
-inline void expect_bits_of_rounding(Context& ctx, comm::Communicator& data, int zero,
+inline void expect_bits_of_rounding(Context& ctx, const mesh::Mesh& mesh, int zero,
                                     std::size_t bucket_bytes) {
-  Fp8Rank rank(ctx, data, zero, bucket_bytes);
+  Fp8Rank rank(ctx, mesh, zero, bucket_bytes);
   for (int round = 0; round < 3; ++round) {
     SCOPED_TRACE("zero " + std::to_string(zero) + " round " + std::to_string(round));
     rank.update(round);
@@ -184,9 +184,9 @@ inline void expect_bits_of_rounding(Context& ctx, comm::Communicator& data, int 
   }
 }
 
-inline void expect_fp8_values_of_masters(Context& ctx, comm::Communicator& data,
+inline void expect_fp8_values_of_masters(Context& ctx, const mesh::Mesh& mesh,
                                          std::size_t bucket_bytes) {
-  Fp8Rank rank(ctx, data, 1, bucket_bytes);
+  Fp8Rank rank(ctx, mesh, 1, bucket_bytes);
   rank.set_masters(5);
   rank.strategy().masters_changed(ctx);
   for (const param::GatheredFp8* gathered : rank.matrices()) rank.expect_fp8_values(*gathered, 5);
@@ -194,9 +194,9 @@ inline void expect_fp8_values_of_masters(Context& ctx, comm::Communicator& data,
   for (const param::Param* param : rank.group().params()) rank.expect_values(*param, 5);
 }
 
-inline void expect_nan_in_one_matrix(Context& ctx, comm::Communicator& data,
+inline void expect_nan_in_one_matrix(Context& ctx, const mesh::Mesh& mesh,
                                      std::size_t bucket_bytes) {
-  Fp8Rank rank(ctx, data, 1, bucket_bytes);
+  Fp8Rank rank(ctx, mesh, 1, bucket_bytes);
   const param::GatheredFp8& bad = *rank.matrices()[1];
   const Dim at = bad.matrix.members().front()->flat_begin + 7;
   rank.set_masters(0, at);

@@ -60,14 +60,14 @@ class Alone {
  public:
   explicit Alone(RankOfLayout& like, std::size_t bucket_bytes, DType compute)
       : like_(like),
-        bound_(like.layout().table(like.mesh().at(), bucket_bytes), compute, 0, 0),
+        bound_(like.layout().table(like.mesh().position(), bucket_bytes), compute, 0, 0),
         optimizer_(optim::make_optimizer({}, bound_.group(), false, arena_)) {
     optimizer_->initialize(ctx_);
     param::initialize(ctx_, bound_.group(), kSeed);
   }
   void step(int step) {
-    const std::vector<float> sums = test::brute_force_flat(like_.layout(), bound_.table(),
-                                                           like_.mesh().at(), step, kMicrobatches);
+    const std::vector<float> sums = test::brute_force_flat(
+        like_.layout(), bound_.table(), like_.mesh().position(), step, kMicrobatches);
     const param::StateView& gradients = bound_.strategy().gradients();
     std::ranges::copy(sums, gradients.data.data<float>());
     const ops::StepState state = state_of(step);

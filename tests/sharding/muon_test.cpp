@@ -133,8 +133,9 @@ class Part {
   Part(const Layout& layout, const mesh::Mesh& mesh, int zero, std::size_t bucket_bytes,
        Dim round_elements)
       : rank_(layout, mesh, zero, bucket_bytes), whole_(rank_.table()) {
-    optimizer_ = make_optimizer(muon(), rank_.group(), rank_.strategy.shards_state(), arena_,
-                                {&mesh.data_group(), &mesh.tensor_group(), round_elements});
+    optimizer_ = make_optimizer(
+        muon(), rank_.group(), rank_.strategy.shards_state(), arena_,
+        {&mesh.group(mesh::kSamples), &mesh.group(mesh::Axis::tensor), round_elements});
     optimizer_->initialize(rank_.ctx);
     ops::fill(rank_.ctx, 0, rank_.group().master().data);
     fill_first_values(rank_.group());
@@ -157,8 +158,8 @@ class Part {
 
  private:
   void update_whole(const ops::StepState& state, int step) {
-    mesh::Coordinates at = rank_.mesh().at();
-    for (at.tensor = 0; at.tensor < rank_.layout().tensor; ++at.tensor) {
+    for (int tensor = 0; tensor < rank_.layout().tensor; ++tensor) {
+      const mesh::Position at = rank_.mesh().position().moved(mesh::Axis::tensor, tensor);
       const param::ParamStore table = test::make_table(rank_.layout().table(at, 1));
       for (const param::Param& param : table.params()) {
         whole_.add_part(param, test::brute_force(rank_.layout(), param, at, step, kMicrobatches));

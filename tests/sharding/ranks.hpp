@@ -34,9 +34,10 @@ struct Layout {
     return config;
   }
   [[nodiscard]] mesh::GroupNeeds needs() const { return {tied && pipeline > 1, replicas}; }
-  [[nodiscard]] TableCase table(const mesh::Coordinates& at, std::size_t bucket_bytes) const {
-    return {data,        tensor, at.tensor,        replicas,
-            sequence,    tied,   at.pipeline == 0, at.pipeline == pipeline - 1,
+  [[nodiscard]] TableCase table(const mesh::Position& at, std::size_t bucket_bytes) const {
+    using mesh::Axis;
+    return {data,        tensor, at.at(Axis::tensor),         replicas,
+            sequence,    tied,   at.is_first(Axis::pipeline), at.is_last(Axis::pipeline),
             bucket_bytes};
   }
   [[nodiscard]] std::string str() const {
@@ -67,8 +68,9 @@ inline std::vector<Layout> layouts_of(int ranks) {
 }
 
 /// Mesh coordinates as one number.
-inline int writer(const mesh::Coordinates& at) {
-  return (at.data * 2 + at.pipeline) * 4 + at.tensor;
+inline int writer(const mesh::Position& at) {
+  using mesh::Axis;
+  return (at.at(mesh::kSamples) * 2 + at.at(Axis::pipeline)) * 4 + at.at(Axis::tensor);
 }
 
 /// What a rank adds to a local element of a parameter in a microbatch: a small integer, so that
@@ -97,14 +99,13 @@ class RankOfLayout {
                DType compute = DType::f32)
       : layout_(layout),
         mesh_(mesh),
-        case_(layout.table(mesh.at(), bucket_bytes)),
-        bound_(case_, compute, zero, mesh.at().data),
+        case_(layout.table(mesh.position(), bucket_bytes)),
+        bound_(case_, compute, zero, mesh.at(mesh::kSamples)),
         strategy(bound_.strategy()) {
     for (const param::Bucket& bucket : group().buckets()) {  // gaps are finite from the start
       ops::fill(ctx, 0, group().gradient(bucket));
     }
-    strategy.connect(
-        {&mesh.data_group(), &mesh.tensor_group(), mesh.key_value_group(), mesh.tied_group()});
+    strategy.connect(mesh);
   }
   [[nodiscard]] param::ParamStore& table() { return bound_.table(); }
   [[nodiscard]] const param::ParamGroup& group() const { return bound_.group(); }
@@ -142,9 +143,9 @@ class RankOfLayout {
  private:
   /// Equal copies have equal gradients on all tensor ranks.
   [[nodiscard]] int writer_of(const param::Param& param) {
-    mesh::Coordinates at = mesh_.at();
-    if (param.placement.tensor.kind == param::Placement::Kind::replicate) at.tensor = 0;
-    return writer(at);
+    const bool equal = param.placement.tensor.kind == param::Placement::Kind::replicate;
+    const mesh::Position& at = mesh_.position();
+    return writer(equal ? at.moved(mesh::Axis::tensor, 0) : at);
   }
   void write(int unit, const Term& when) {
     for (const param::Param& param : table().params()) {
@@ -170,20 +171,21 @@ class RankOfLayout {
   sharding::ShardStrategy& strategy;
 };
 
-/// Coordinates of the ranks whose terms make up a parameter's gradient on the rank `at`.
-inline std::vector<mesh::Coordinates> summed_over(const Layout& layout, const param::Param& param,
-                                                  const mesh::Coordinates& at) {
-  std::vector<mesh::Coordinates> out;
+/// The ranks whose terms make up a parameter's gradient on the rank `at`.
+inline std::vector<mesh::Position> summed_over(const Layout& layout, const param::Param& param,
+                                               const mesh::Position& at) {
+  std::vector<mesh::Position> out;
   for (int rank = 0; rank < layout.data * layout.pipeline * layout.tensor; ++rank) {
-    const mesh::Coordinates other = mesh::coordinates_of(layout.parallel(), rank);
+    const mesh::Position other(layout.parallel(), rank);
     const bool both_ends = param.placement.pipeline.is_partial();
-    if (other.pipeline != at.pipeline && !both_ends) continue;
-    bool counts = other.tensor == at.tensor;
-    if (param.placement.tensor.kind == param::Placement::Kind::replicate) {
-      counts = other.tensor == 0;
-    }
+    const auto stage = mesh::Axis::pipeline;
+    if (other.at(stage) != at.at(stage) && !both_ends) continue;
+    const int theirs = other.at(mesh::Axis::tensor);
+    const int mine = at.at(mesh::Axis::tensor);
+    bool counts = theirs == mine;
+    if (param.placement.tensor.kind == param::Placement::Kind::replicate) counts = theirs == 0;
     if (param.placement.tensor.is_partial()) counts = true;
-    if (param.replicas > 1) counts = other.tensor / param.replicas == at.tensor / param.replicas;
+    if (param.replicas > 1) counts = theirs / param.replicas == mine / param.replicas;
     if (counts) out.push_back(other);
   }
   return out;
@@ -191,10 +193,10 @@ inline std::vector<mesh::Coordinates> summed_over(const Layout& layout, const pa
 
 /// The whole gradient of a parameter on the rank `at`, by adding up all terms.
 inline std::vector<float> brute_force(const Layout& layout, const param::Param& param,
-                                      const mesh::Coordinates& at, int step, int microbatches) {
+                                      const mesh::Position& at, int step, int microbatches) {
   const bool twice = param.placement.pipeline.is_partial() && layout.pipeline == 1;
   std::vector<float> sum(static_cast<std::size_t>(param.numel()), 0);
-  for (const mesh::Coordinates& other : summed_over(layout, param, at)) {
+  for (const mesh::Position& other : summed_over(layout, param, at)) {
     for (int m = 0; m < microbatches; ++m) {
       for (Dim i = 0; i < param.numel(); ++i) {
         float& value = sum[static_cast<std::size_t>(i)];
@@ -208,8 +210,7 @@ inline std::vector<float> brute_force(const Layout& layout, const param::Param& 
 
 /// The flat space of the rank's table with every sum at its offset and zeros between.
 inline std::vector<float> brute_force_flat(const Layout& layout, const param::ParamStore& table,
-                                           const mesh::Coordinates& at, int step,
-                                           int microbatches) {
+                                           const mesh::Position& at, int step, int microbatches) {
   std::vector<float> flat(static_cast<std::size_t>(table.trained().flat_size()), 0);
   for (const param::Param& param : table.params()) {
     std::ranges::copy(brute_force(layout, param, at, step, microbatches),

@@ -14,8 +14,8 @@ constexpr int kSteps = 2;
 /// Sums in their positions, zeros in gaps and padding; with zero 0 everywhere, else in the shards.
 void expect_sums(RankOfLayout& rank, int step, int microbatches) {
   const param::ParamGroup& group = rank.group();
-  const std::vector<float> expected =
-      test::brute_force_flat(rank.layout(), rank.table(), rank.mesh().at(), step, microbatches);
+  const std::vector<float> expected = test::brute_force_flat(
+      rank.layout(), rank.table(), rank.mesh().position(), step, microbatches);
   for (const param::ElementRange& range : rank.strategy.updated_ranges()) {
     const View found = rank.strategy.gradients().at(range);
     const float* values = found.data<float>();
@@ -37,8 +37,8 @@ double squares_of_model(const Layout& layout, std::size_t bucket_bytes, int step
                         int microbatches) {
   std::map<std::pair<std::string, Dim>, float> model;
   for (int rank = 0; rank < world().size(); ++rank) {
-    const mesh::Coordinates at = mesh::coordinates_of(layout.parallel(), rank);
-    if (at.data > 0) continue;
+    const mesh::Position at(layout.parallel(), rank);
+    if (at.at(mesh::kSamples) > 0) continue;
     const param::ParamStore table = test::make_table(layout.table(at, bucket_bytes));
     for (const param::Param& param : table.params()) {
       const auto sums = test::brute_force(layout, param, at, step, microbatches);

@@ -146,7 +146,7 @@ TEST(Shards, GradientsOfZero2TakeTurnsInTwoBuffers) {
 class StageOfRank {
  public:
   StageOfRank(model::Family family, bool tied, DType compute, int zero,
-              const param::HolderRanks& ranks = {})
+              const mesh::Position& position = {})
       : strategy_(sharding::make_strategy(zero)) {
     model::ModelSpec spec = model::preset(family);
     spec.layers = 2;
@@ -161,7 +161,7 @@ class StageOfRank {
     options.T = 12;
     options.compute = compute;
     options.seed = 5;
-    options.ranks = ranks;
+    options.position = position;
     options.vocabulary_multiple = 8;
     options.bucket_bytes = 4096;
     model::Arenas measuring = model::Arenas::measuring();
@@ -208,12 +208,12 @@ TEST(ShardedStage, BeginsAsTheWholeOneDoes) {
     for (const bool gpt2 : {true, false}) {
       const auto family = gpt2 ? model::Family::gpt2 : model::Family::llama;
       for (const int ranks : {1, 2, 3, 4}) {
-        StageOfRank whole(family, gpt2, compute, 0, {0, ranks});
+        StageOfRank whole(family, gpt2, compute, 0, mesh::Position({.data = ranks}, 0));
         for (const int zero : {1, 2}) {
           for (int rank = 0; rank < ranks; ++rank) {
             SCOPED_TRACE(std::string(name_of(family)) + " zero " + std::to_string(zero) + " rank " +
                          std::to_string(rank) + " of " + std::to_string(ranks));
-            StageOfRank part(family, gpt2, compute, zero, {rank, ranks});
+            StageOfRank part(family, gpt2, compute, zero, mesh::Position({.data = ranks}, rank));
             expect_part_of(part.params().trained(), whole.params().trained());
           }
         }
@@ -225,7 +225,7 @@ TEST(ShardedStage, BeginsAsTheWholeOneDoes) {
 /// Where nothing is cut, every number of data ranks begins with the same values, by name.
 TEST(ShardedStage, ValuesDoNotDependOnTheRanks) {
   StageOfRank one(model::Family::llama, false, DType::bf16, 0);
-  StageOfRank three(model::Family::llama, false, DType::bf16, 1, {2, 3});
+  StageOfRank three(model::Family::llama, false, DType::bf16, 1, mesh::Position({.data = 3}, 2));
 
   std::map<std::string, CView> values;
   for (const param::Param& param : one.params().params()) values.emplace(param.name, param.value);

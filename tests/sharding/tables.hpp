@@ -97,8 +97,11 @@ inline void declare_block(param::ParamStore& table, const TableCase& c, const st
 
 /// Embedding, two blocks and head, as far as the stage has them, laid out. `data`, `tensor`: 1-4.
 inline param::ParamStore make_table(const TableCase& c, int data_rank = 0) {
-  param::ParamStore table({data_rank, c.data, c.tensor_rank == 0, c.first},
-                          [](param::Role) { return true; }, {}, {.width_ratio = c.width_ratio});
+  const mesh::ParallelConfig sizes = {.data = c.data, .tensor = c.tensor, .pipeline = 2};
+  const auto end = mesh::Position(sizes, 0).moved(mesh::Axis::pipeline, c.first ? 0 : 1);
+  param::ParamStore table(
+      end.moved(mesh::kSamples, data_rank).moved(mesh::Axis::tensor, c.tensor_rank),
+      [](param::Role) { return true; }, {}, {.width_ratio = c.width_ratio});
   param::FusedParam shared;
   if (c.first) {
     table.begin_unit();

@@ -130,7 +130,7 @@ TEST(DataParallel, TrafficEqualsTheClosedForm) {
   EXPECT_EQ(sums.calls[kind], alone ? 0 : kSteps);
   EXPECT_EQ(sums.bytes[kind], alone ? 0 : kSteps * 4L * ops::kSumCount);
   EXPECT_EQ(run.plan().traffic.at(comm::GroupRole::data).bytes[kind], alone ? 0 : 4 * elements);
-  EXPECT_EQ(mesh.data_group().traffic().bytes[kind], data.bytes[kind]);
+  EXPECT_EQ(mesh.group(mesh::kSamples).traffic().bytes[kind], data.bytes[kind]);
   for (int call = 0; call < comm::kCalls; ++call) {
     if (static_cast<comm::Call>(call) == comm::Call::all_reduce) continue;
     const bool reports = static_cast<comm::Call>(call) == comm::Call::barrier && !alone;

@@ -36,7 +36,7 @@ class SmallRun {
         tokens_(io::open_tokens({"synthetic"}, io::RawIds::uint16, config.model.vocabulary,
                                 config.run.seed)),
         samples_(*tokens_, io::Sampling::blocks, config.model.context, config.run.seed),
-        loader_(samples_, config.train.global_batch, mesh.at().data, config.parallel.data),
+        loader_(samples_, config.train.global_batch, mesh.at(mesh::kSamples), config.parallel.data),
         plan_(plan::make_plan(config, options, world_rank)),
         trainer_(train::Trainer::make(config, mesh, options, plan_.memory)) {
     trainer_->initialize();

@@ -119,7 +119,7 @@ void check_steps(const Numbers& numbers) {
   test::pmpi::clear();
   for (int step = 1; step <= kSteps; ++step) run.step(step);
 
-  const auto expected = test::flows(numbers, mesh.at().pipeline);
+  const auto expected = test::flows(numbers, mesh.at(mesh::Axis::pipeline));
   for (const auto& [group, flows] : expected) {
     comm::Traffic seen = test::pmpi::traffic(group);
     auto& arrivals = seen.calls[static_cast<std::size_t>(Call::barrier)];

@@ -73,7 +73,7 @@ TEST_P(OneSlowRank, IsTheOthersWaitingAndNotTheirReductions) {
   SmallRun run(config, mesh, world().rank());
   Context& ctx = run.trainer().context();
   const bool slow = world().rank() == 1;
-  Sleeper sleeper(ctx.recorder(), mesh.world_group());
+  Sleeper sleeper(ctx.recorder(), mesh.group(mesh::kWorld));
   if (slow) ctx.set_background(&sleeper);
 
   const auto [least, most] = steps_of(run);
@@ -98,7 +98,7 @@ TEST(Waiting, TheSlowRankComesLastToItsGroup) {
   const mesh::Mesh mesh(world(), Device::cpu, config.parallel, config.groups());
   SmallRun run(config, mesh, world().rank());
   Context& ctx = run.trainer().context();
-  Sleeper sleeper(ctx.recorder(), mesh.world_group());
+  Sleeper sleeper(ctx.recorder(), mesh.group(mesh::kWorld));
   if (world().rank() == 1) ctx.set_background(&sleeper);
   const std::vector<io::GroupInfo> groups = run.trainer().groups();
   const auto data = std::ranges::find(groups, comm::GroupRole::data, &io::GroupInfo::role);

@@ -6,27 +6,9 @@
 #include <vector>
 
 #include "hyperslab/comm/world.hpp"
-#include "hyperslab/mesh/parallel_config.hpp"
+#include "hyperslab/mesh/position.hpp"
 
 namespace hyperslab::mesh {
-
-/// The coordinates of a rank on the axes of the mesh.
-struct Coordinates {
-  int data = 0;
-  int pipeline = 0;
-  int context = 0;
-  int tensor = 0;
-  friend bool operator==(const Coordinates&, const Coordinates&) = default;
-};
-
-/// World rank r = ((data * pipelines + pipeline) * contexts + context) * tensors + tensor: tensor
-/// varies fastest, so that a tensor group lies on neighbouring ranks.
-[[nodiscard]] Coordinates coordinates_of(const ParallelConfig& config, int world_rank);
-[[nodiscard]] int world_rank_of(const ParallelConfig& config, const Coordinates& at);
-/// "data 0, pipeline 1, tensor 1"
-[[nodiscard]] std::string describe(const Coordinates& at);
-/// "data 2 x tensor 2 x pipeline 1"
-[[nodiscard]] std::string describe(const ParallelConfig& config);
 
 /// The groups that a model and a deck need beyond the axes' groups.
 struct GroupNeeds {
@@ -45,34 +27,32 @@ class Mesh {
   static Mesh plan(const ParallelConfig& config, int world_rank, const GroupNeeds& needs = {});
 
   [[nodiscard]] const ParallelConfig& config() const { return config_; }
-  [[nodiscard]] const Coordinates& at() const { return at_; }
-  [[nodiscard]] bool is_first_stage() const { return at_.pipeline == 0; }
-  [[nodiscard]] bool is_last_stage() const { return at_.pipeline == config_.pipeline - 1; }
-  [[nodiscard]] comm::Communicator& world_group() const { return *world_; }
-  /// Ranks that hold the same parameters and take other samples.
-  [[nodiscard]] comm::Communicator& data_group() const { return *data_; }
-  /// Ranks that share every layer.
-  [[nodiscard]] comm::Communicator& tensor_group() const { return *tensor_; }
-  /// Ranks that hold the layers one after the other.
-  [[nodiscard]] comm::Communicator& pipeline_group() const { return *pipeline_; }
+  [[nodiscard]] const Position& position() const { return position_; }
+  [[nodiscard]] int at(AxisSet axes) const { return position_.at(axes); }
+  [[nodiscard]] int size(AxisSet axes) const { return position_.size(axes); }
+  /// The group along `axes`, which is kSamples, kGradients, Axis::pipeline, Axis::tensor or kWorld.
+  [[nodiscard]] comm::Communicator& group(AxisSet axes) const;
   /// The two ends of a pipeline; null on other ranks, and if nothing is tied.
   [[nodiscard]] comm::Communicator* tied_group() const { return tied_.get(); }
   /// Ranks that hold the same key-value heads; null if every rank has its own.
   [[nodiscard]] comm::Communicator* key_value_group() const { return key_value_.get(); }
-  /// World ranks of the members of one of these groups in which this rank is, in their order.
+  /// World ranks of this rank's group with a role, in their order.
   [[nodiscard]] std::vector<int> members(comm::GroupRole role) const;
   /// All of these but the world's, for counting.
   [[nodiscard]] std::vector<comm::Communicator*> groups() const;
 
  private:
   Mesh(const ParallelConfig& config, int world_rank, const GroupNeeds& needs);
+  [[nodiscard]] bool is_end() const;  ///< true on both ends of the pipeline
   ParallelConfig config_;
   GroupNeeds needs_;
-  Coordinates at_;
-  std::unique_ptr<comm::Communicator> world_;
-  std::unique_ptr<comm::Communicator> data_;
-  std::unique_ptr<comm::Communicator> tensor_;
-  std::unique_ptr<comm::Communicator> pipeline_;
+  Position position_;
+  struct Group {
+    AxisSet axes;
+    std::unique_ptr<comm::Communicator> ranks;
+  };
+  std::vector<Group> groups_;  ///< the world's last: the others come first for a set that differs
+                               ///< in axes of one rank
   std::unique_ptr<comm::Communicator> tied_;
   std::unique_ptr<comm::Communicator> key_value_;
 };

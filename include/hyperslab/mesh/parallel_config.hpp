@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "hyperslab/mesh/axis.hpp"
 #include "hyperslab/mesh/schedule.hpp"
 
 namespace hyperslab::mesh {
@@ -16,7 +17,6 @@ struct ParallelConfig {
   int data = 1;
   int tensor = 1;
   int pipeline = 1;
-  int context = 1;        ///< no deck key yet: every rank has whole sequences
   bool sequence = false;  ///< sequence parallelism in the tensor group
   Schedule schedule = Schedule::one_forward_one_backward;
   int virtual_stages = 1;
@@ -26,7 +26,16 @@ struct ParallelConfig {
   double bucket_mib = 16;  ///< least size of a gradient bucket
   /// True if gradients are summed in every microbatch, as a rank keeps only its shard of them.
   [[nodiscard]] bool shards_gradients() const { return zero == 2; }
-  [[nodiscard]] int ranks() const { return data * pipeline * context * tensor; }
+  /// Ranks along an axis. All data ranks lie along `fold`, as each holds other shards of state.
+  [[nodiscard]] int size(Axis axis) const {
+    switch (axis) {
+      case Axis::fold: return data;
+      case Axis::pipeline: return pipeline;
+      case Axis::tensor: return tensor;
+      default: return 1;
+    }
+  }
+  [[nodiscard]] int ranks() const { return data * pipeline * tensor; }
   friend bool operator==(const ParallelConfig&, const ParallelConfig&) = default;
 };
 

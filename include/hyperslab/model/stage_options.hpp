@@ -39,7 +39,7 @@ struct StageOptions {
   float z_loss = 0;             ///< weight in a training pass, see ops::LossRows
   std::uint64_t seed = 0;       ///< seed of initial values and dropout
   nn::TensorGroup tensor;
-  param::HolderRanks ranks;                ///< this rank among those with the same parameters
+  mesh::Position position;                 ///< this rank's place on the mesh
   std::vector<param::Role> trained_roles;  ///< the others are frozen; empty: all are trained
   nn::AdapterConfig adapter;               ///< if there are adapters, they alone are trained
   nn::Fp8Config fp8;

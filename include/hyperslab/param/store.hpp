@@ -9,6 +9,7 @@
 
 #include "hyperslab/core/arena.hpp"
 #include "hyperslab/core/context.hpp"
+#include "hyperslab/mesh/position.hpp"
 #include "hyperslab/param/parametrization.hpp"
 #include "hyperslab/param/quantized_weight.hpp"
 #include "hyperslab/param/spec.hpp"
@@ -113,14 +114,6 @@ struct StateView {
   }
 };
 
-/// This rank among those that hold the same parameters.
-struct HolderRanks {
-  int data = 0;  ///< rank and size of the data group
-  int data_size = 1;
-  bool first_of_tensor = true;    ///< owns elements that all tensor ranks hold
-  bool first_of_pipeline = true;  ///< owns a tied table
-};
-
 /// Parameters that agree in whether they are trained and stored as values: one flat space that
 /// masters, values, gradients and optimizer state share.
 ///
@@ -131,11 +124,11 @@ class ParamGroup {
  public:
   explicit ParamGroup(bool trainable) : trainable_(trainable) {}
   [[nodiscard]] bool trainable() const { return trainable_; }
-  [[nodiscard]] const HolderRanks& ranks() const { return ranks_; }
+  [[nodiscard]] const mesh::Position& position() const { return position_; }
   [[nodiscard]] const std::vector<Param*>& params() const { return params_; }
   [[nodiscard]] const std::vector<Bucket>& buckets() const { return buckets_; }
   [[nodiscard]] Dim flat_size() const { return flat_size_; }
-  [[nodiscard]] Dim shard_size() const { return flat_size_ / ranks_.data_size; }
+  [[nodiscard]] Dim shard_size() const { return flat_size_ / position_.size(mesh::kShards); }
   [[nodiscard]] ElementRange all() const { return {0, 0, flat_size_}; }
   /// This rank's shard of a bucket.
   [[nodiscard]] ElementRange shard(const Bucket& bucket) const;
@@ -160,7 +153,7 @@ class ParamGroup {
  private:
   friend class ParamStore;
   bool trainable_;
-  HolderRanks ranks_;
+  mesh::Position position_;
   std::vector<Param*> params_;
   std::vector<Bucket> buckets_;
   Dim flat_size_ = 0;
@@ -175,7 +168,7 @@ class ParamStore {
   /// no master copy and no optimizer state. `parametrization`: changes the
   /// standard deviations that layers ask for.
   explicit ParamStore(
-      const HolderRanks& ranks = {},
+      const mesh::Position& position = {},
       const std::function<bool(Role)>& trains = [](Role) { return true; },
       const MatrixStorage& storage = {}, const Parametrization& parametrization = {});
   ParamStore(ParamStore&&) = default;  // parameters keep their addresses
@@ -246,7 +239,7 @@ class ParamStore {
   [[nodiscard]] std::vector<Bucket> unit_buckets(std::size_t group, std::size_t bucket_bytes) const;
   void form_buckets(std::size_t group, std::size_t bucket_bytes);
 
-  HolderRanks ranks_;
+  mesh::Position position_;
   std::function<bool(Role)> trains_;
   MatrixStorage storage_;
   Parametrization parametrization_;

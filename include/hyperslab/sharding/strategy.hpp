@@ -6,18 +6,11 @@
 #include <vector>
 
 #include "hyperslab/comm/communicator.hpp"
+#include "hyperslab/mesh/mesh.hpp"
 #include "hyperslab/param/store.hpp"
 #include "hyperslab/sharding/arrivals.hpp"
 
 namespace hyperslab::sharding {
-
-/// The groups over which gradients are summed.
-struct GradientGroups {
-  comm::Communicator* data = nullptr;
-  comm::Communicator* tensor = nullptr;
-  comm::Communicator* key_value = nullptr;  ///< null: every rank has key-value heads of its own
-  comm::Communicator* tied = nullptr;       ///< null: both ends of the tied table are here
-};
 
 /// Which part of masters, optimizer state and gradients each rank of a data group keeps, and how
 /// updated values reach the others: ZeRO (Rajbhandari et al. 2020). The step drives a strategy,
@@ -55,8 +48,9 @@ class ShardStrategy {
   /// the strategy.
   void allocate(param::ParamStore& store, Arena& parameters, Arena* gradients,
                 const DTypes& dtypes);
-  /// Setup, second, if gradients were taken: the groups to sum over.
-  void connect(const GradientGroups& groups);
+  /// Setup, second, if gradients were taken. The mesh, whose groups they are summed over, must
+  /// outlive the strategy.
+  void connect(const mesh::Mesh& mesh);
 
   /// Before the first pass of a step.
   virtual void begin_step();
@@ -138,7 +132,8 @@ class ShardStrategy {
 
   [[nodiscard]] const param::ParamGroup& group() const { return *group_; }
   [[nodiscard]] const Bucket& bucket(std::size_t index) const { return group_->buckets()[index]; }
-  [[nodiscard]] comm::Communicator& data() const { return *groups_.data; }
+  [[nodiscard]] comm::Communicator& data() const { return *data_; }
+  [[nodiscard]] comm::Communicator* tied() const { return mesh_->tied_group(); }
   /// The flat view by buckets.
   [[nodiscard]] std::vector<View> by_bucket(const View& flat) const;
   /// This rank's shard in the memory where backward writes.
@@ -177,7 +172,8 @@ class ShardStrategy {
   int next_bucket_ = -1;       ///< the next to close
   param::StateView gradients_;
   std::vector<param::ElementRange> ranges_;
-  GradientGroups groups_;
+  const mesh::Mesh* mesh_ = nullptr;
+  comm::Communicator* data_ = nullptr;  ///< the mesh's group along kGradients
   Arrivals arrivals_;
   Arrivals::Point data_point_ = 0;  ///< at which this rank waits for the data group
   std::vector<View> norm_views_;

@@ -111,7 +111,7 @@ TEST(Fields, DataAndLayout) {
       read(kEveryKey, {"data.validation=[]", "data.validation_fraction=0.25"}, kTwoRanks);
   EXPECT_EQ(split.data.validation_fraction, 0.25);
   EXPECT_EQ(config.parallel,
-            (mesh::ParallelConfig{2, 1, 1, 1, false, mesh::Schedule::gpipe, 1, {}, 0, 2.5}));
+            (mesh::ParallelConfig{2, 1, 1, false, mesh::Schedule::gpipe, 1, {}, 0, 2.5}));
   EXPECT_EQ(config.precision.compute, Precision::fp32);
   EXPECT_EQ(config.memory.recompute, nn::Recompute::none);
 }
@@ -145,7 +145,7 @@ TEST(Fields, Layouts) {
 
   EXPECT_EQ(
       config.parallel,
-      (mesh::ParallelConfig{1, 2, 2, 1, true, mesh::Schedule::interleaved, 2, {0, 1, 1, 0}, 1, 3}));
+      (mesh::ParallelConfig{1, 2, 2, true, mesh::Schedule::interleaved, 2, {0, 1, 1, 0}, 1, 3}));
   EXPECT_EQ(config.memory.recompute, nn::Recompute::selective);
 }
 

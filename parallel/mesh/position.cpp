@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hyperslab/mesh/position.hpp"
+
+#include <ranges>
+
+namespace hyperslab::mesh {
+
+Position::Position(const ParallelConfig& config, int world_rank) {
+  for (const Axis axis : kAxes) sizes_[index_of(axis)] = config.size(axis);
+  *this = moved(kWorld, world_rank);
+}
+
+int Position::size(AxisSet axes) const {
+  int ranks = 1;
+  for (const Axis axis : kAxes) ranks *= axes.contains(axis) ? size(axis) : 1;
+  return ranks;
+}
+
+int Position::at(AxisSet axes) const {
+  int rank = 0;
+  for (const Axis axis : kAxes) {
+    if (axes.contains(axis)) rank = rank * size(axis) + at(axis);
+  }
+  return rank;
+}
+
+Position Position::moved(AxisSet axes, int rank) const {
+  Position other = *this;
+  for (const Axis axis : std::views::reverse(kAxes)) {
+    if (!axes.contains(axis)) continue;
+    other.at_[index_of(axis)] = rank % size(axis);
+    rank /= size(axis);
+  }
+  return other;
+}
+
+std::vector<int> Position::members(AxisSet axes) const {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < size(axes); ++rank) ranks.push_back(moved(axes, rank).world_rank());
+  return ranks;
+}
+
+int first_rank_of(const ParallelConfig& config, int stage) {
+  return Position(config, 0).moved(Axis::pipeline, stage).world_rank();
+}
+
+std::string describe(const Position& at) {
+  return "data " + std::to_string(at.at(kSamples)) + ", pipeline " +
+         std::to_string(at.at(Axis::pipeline)) + ", tensor " + std::to_string(at.at(Axis::tensor));
+}
+
+std::string describe(const ParallelConfig& config) {
+  return "data " + std::to_string(config.data) + " x tensor " + std::to_string(config.tensor) +
+         " x pipeline " + std::to_string(config.pipeline);
+}
+
+}  // namespace hyperslab::mesh
