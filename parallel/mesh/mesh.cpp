@@ -80,6 +80,31 @@ Mesh Mesh::plan(const ParallelConfig& config, int world_rank, const GroupNeeds& 
   return mesh;
 }
 
+Mesh Mesh::over(comm::World& world, Device device, const Position& position,
+                std::span<const AxisSet> groups) {
+  require(position.size(kWorld) == world.size() && position.world_rank() == world.rank(),
+          "a position is not this rank of the world");
+  Mesh mesh(position);
+  auto whole = world.communicator(device, GroupRole::world);
+  for (const AxisSet axes : groups) {
+    const int color = position.moved(axes, 0).world_rank();
+    mesh.groups_.push_back({axes, whole->split(color, position.at(axes), GroupRole::other)});
+  }
+  mesh.groups_.push_back({kWorld, std::move(whole)});
+  return mesh;
+}
+
+Mesh Mesh::plan(const Position& position, std::span<const AxisSet> groups) {
+  Mesh mesh(position);
+  const auto add = [&](AxisSet axes, GroupRole role) {
+    const int size = position.size(axes);
+    mesh.groups_.push_back({axes, comm::make_meta_communicator(role, position.at(axes), size)});
+  };
+  for (const AxisSet axes : groups) add(axes, GroupRole::other);
+  add(kWorld, GroupRole::world);
+  return mesh;
+}
+
 bool Mesh::is_end() const {
   return position_.is_first(Axis::pipeline) || position_.is_last(Axis::pipeline);
 }
@@ -94,7 +119,9 @@ comm::Communicator& Mesh::group(AxisSet axes) const {
       });
     });
   }
-  require(found != groups_.end(), "a mesh has no such group");
+  if (found == groups_.end()) {
+    throw Error(ExitCode::internal, "the mesh has no group over " + describe(axes));
+  }
   return *found->ranks;
 }
 
@@ -108,7 +135,8 @@ std::vector<int> Mesh::members(GroupRole role) const {
   const std::vector<int> all = position_.members(is_tied ? Axis::pipeline : Axis::tensor);
   if (is_tied) return {all.front(), all.back()};
   const int replicas = needs_.key_value_replicas;
-  const auto first = all.begin() + at(Axis::tensor) / replicas * replicas;
+  const std::ptrdiff_t before = at(Axis::tensor) / replicas * replicas;
+  const auto first = all.begin() + before;
   return {first, first + replicas};
 }
 

@@ -5,6 +5,10 @@
 
 namespace hyperslab::mesh {
 
+Position::Position(const Sizes& sizes, int world_rank) : sizes_(sizes) {
+  *this = moved(kWorld, world_rank);
+}
+
 Position::Position(const ParallelConfig& config, int world_rank) {
   for (const Axis axis : kAxes) sizes_[index_of(axis)] = config.size(axis);
   *this = moved(kWorld, world_rank);
@@ -36,12 +40,21 @@ Position Position::moved(AxisSet axes, int rank) const {
 
 std::vector<int> Position::members(AxisSet axes) const {
   std::vector<int> ranks;
+  ranks.reserve(static_cast<std::size_t>(size(axes)));
   for (int rank = 0; rank < size(axes); ++rank) ranks.push_back(moved(axes, rank).world_rank());
   return ranks;
 }
 
 int first_rank_of(const ParallelConfig& config, int stage) {
   return Position(config, 0).moved(Axis::pipeline, stage).world_rank();
+}
+
+std::string describe(AxisSet axes) {
+  std::string names;
+  for (const Axis axis : kAxes) {
+    if (axes.contains(axis)) names += (names.empty() ? "" : " and ") + std::string(name_of(axis));
+  }
+  return names.empty() ? "no axis" : names;
 }
 
 std::string describe(const Position& at) {

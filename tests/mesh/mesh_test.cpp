@@ -3,8 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <set>
 #include <tuple>
+
+#include "support/refusal.hpp"
 
 namespace hyperslab::test {
 namespace {
@@ -54,6 +57,28 @@ TEST(Position, KnowsTheMembersOfItsGroups) {
   EXPECT_EQ(at.at({Axis::fold, Axis::tensor}), 3);
   EXPECT_TRUE(at.is_last(Axis::tensor));
   EXPECT_FALSE(at.is_first(Axis::pipeline) || at.is_last(Axis::pipeline));
+}
+
+TEST(Position, TakesAnySizesOfTheAxes) {
+  const Position at({2, 1, 3, 1, 2, 1}, 9);
+
+  EXPECT_EQ(at.size(kWorld), 12);
+  EXPECT_EQ(at.at(Axis::replica), 1);
+  EXPECT_EQ(at.at(Axis::expert), 1);
+  EXPECT_EQ(at.at(Axis::context), 1);
+  EXPECT_EQ(at.members(Axis::expert), (std::vector{7, 9, 11}));
+}
+
+TEST(Mesh, PlansTheGroupsThatAreAskedFor) {
+  const std::array groups = {mesh::AxisSet{Axis::replica, Axis::context}};
+  const Mesh mesh = Mesh::plan(Position({2, 1, 3, 1, 2, 1}, 9), groups);
+
+  EXPECT_EQ(mesh.group({Axis::replica, Axis::context}).size(), 4);
+  EXPECT_EQ(mesh.group({Axis::replica, Axis::context}).rank(), 3);
+  EXPECT_EQ(mesh.group(kWorld).size(), 12);
+  expect_error(ExitCode::internal, {"no group over replica and expert"}, [&] {
+    (void)mesh.group({Axis::replica, Axis::expert});
+  });
 }
 
 TEST(Mesh, OneGroupServesSetsThatDifferInAxesOfOneRank) {

@@ -13,7 +13,7 @@ import sys
 import tree
 
 # A module includes itself and those of a lower number; equal numbers do not know each other.
-ORDER = {"core": 1, "comm": 2, "ops": 3, "image": 4, "mesh": 4, "param": 5, "optim": 6, "sharding": 7,
+ORDER = {"core": 1, "comm": 2, "ops": 3, "image": 4, "mesh": 4, "layout": 4.5, "param": 5, "optim": 6, "sharding": 7,
          "nn": 8, "model": 9, "pipeline": 10, "io": 11, "train": 12, "tasks": 13, "plan": 13, "eval": 14, "generate": 14,
          "quantize": 14, "bench": 14, "parity": 14, "interop": 14, "run": 15, "serve": 15, "deck": 15, "cli": 16}
 

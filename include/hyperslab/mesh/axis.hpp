@@ -41,6 +41,12 @@ class AxisSet {
     for (const Axis axis : axes) bits_ = static_cast<std::uint8_t>(bits_ | bit(axis));
   }
   [[nodiscard]] constexpr bool contains(Axis axis) const { return (bits_ & bit(axis)) != 0; }
+  [[nodiscard]] constexpr bool empty() const { return bits_ == 0; }
+  friend constexpr AxisSet operator|(AxisSet a, AxisSet b) {
+    AxisSet both;
+    both.bits_ = static_cast<std::uint8_t>(a.bits_ | b.bits_);
+    return both;
+  }
   friend constexpr bool operator==(AxisSet, AxisSet) = default;
 
  private:

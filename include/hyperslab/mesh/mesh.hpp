@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -25,12 +26,19 @@ class Mesh {
        const GroupNeeds& needs = {});
   /// The mesh of one rank of a layout that is not started: communicators that only count.
   static Mesh plan(const ParallelConfig& config, int world_rank, const GroupNeeds& needs = {});
+  /// A mesh with any sizes of the axes, whose config() is the default one: `position` is this rank
+  /// of the world, and there are groups along each of `groups` and kWorld. Collective.
+  static Mesh over(comm::World& world, Device device, const Position& position,
+                   std::span<const AxisSet> groups);
+  /// Such a mesh of one rank that is not started.
+  static Mesh plan(const Position& position, std::span<const AxisSet> groups);
 
   [[nodiscard]] const ParallelConfig& config() const { return config_; }
   [[nodiscard]] const Position& position() const { return position_; }
   [[nodiscard]] int at(AxisSet axes) const { return position_.at(axes); }
   [[nodiscard]] int size(AxisSet axes) const { return position_.size(axes); }
-  /// The group along `axes`, which is kSamples, kGradients, Axis::pipeline, Axis::tensor or kWorld.
+  /// The group along `axes`, which is kSamples, kGradients, Axis::pipeline, Axis::tensor or kWorld,
+  /// or was asked for. Throws an internal Error that names the axes if there is none.
   [[nodiscard]] comm::Communicator& group(AxisSet axes) const;
   /// The two ends of a pipeline; null on other ranks, and if nothing is tied.
   [[nodiscard]] comm::Communicator* tied_group() const { return tied_.get(); }
@@ -42,6 +50,7 @@ class Mesh {
   [[nodiscard]] std::vector<comm::Communicator*> groups() const;
 
  private:
+  explicit Mesh(const Position& position) : position_(position) {}
   Mesh(const ParallelConfig& config, int world_rank, const GroupNeeds& needs);
   [[nodiscard]] bool is_end() const;  ///< true on both ends of the pipeline
   ParallelConfig config_;

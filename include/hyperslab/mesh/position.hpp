@@ -14,7 +14,11 @@ namespace hyperslab::mesh {
 /// fastest, so that a tensor group lies on neighbouring ranks.
 class Position {
  public:
+  /// Ranks along each axis, in the order of kAxes.
+  using Sizes = std::array<int, kAxes.size()>;
+
   Position() = default;  ///< the only rank
+  Position(const Sizes& sizes, int world_rank);
   Position(const ParallelConfig& config, int world_rank);
 
   [[nodiscard]] int size(Axis axis) const { return sizes_[index_of(axis)]; }
@@ -33,14 +37,15 @@ class Position {
   friend bool operator==(const Position&, const Position&) = default;
 
  private:
-  using Numbers = std::array<int, kAxes.size()>;
   static constexpr std::size_t index_of(Axis axis) { return static_cast<std::size_t>(axis); }
-  Numbers sizes_ = {1, 1, 1, 1, 1, 1};
-  Numbers at_ = {};
+  Sizes sizes_ = {1, 1, 1, 1, 1, 1};
+  Sizes at_ = {};
 };
 
 /// The first rank of a pipeline stage.
 [[nodiscard]] int first_rank_of(const ParallelConfig& config, int stage);
+/// "fold and tensor"; "no axis" of an empty set
+[[nodiscard]] std::string describe(AxisSet axes);
 /// "data 0, pipeline 1, tensor 1"
 [[nodiscard]] std::string describe(const Position& at);
 /// "data 2 x tensor 2 x pipeline 1"
