@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
-from analysis.errors import UserError
+from analysis.errors import UserError, one_line, visible
 from analysis.interpreter import missing_text, start_with_system_python, system_python_has_modules
 
 REPORT_OF_ONE = "default RUN/report, of one run"
@@ -19,7 +19,7 @@ class Parser(argparse.ArgumentParser):
     """What is wrong is one line."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"analysis: {message}; see {self.prog} --help\n")
+        self.exit(2, f"analysis: {one_line(message)}; see {self.prog} --help\n")
 
 
 def count(text: str) -> int:
@@ -295,7 +295,7 @@ def describe(arguments: argparse.Namespace) -> str:
 
 
 def fail(message: str) -> int:
-    print(f"analysis: {message}", file=sys.stderr)
+    print(f"analysis: {one_line(message)}", file=sys.stderr)
     return 2
 
 
@@ -305,7 +305,7 @@ def main(words: list[str] | None = None) -> int:
     arguments = parser.parse_args(words)
     try:
         text, code = execute(arguments)
-        print(text)
+        print(visible(text))
     except UserError as error:
         return fail(str(error))
     except ModuleNotFoundError as error:
@@ -315,7 +315,7 @@ def main(words: list[str] | None = None) -> int:
     except BrokenPipeError:  # as of `| head`: who reads has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
-        return fail(f"{error.filename}: {error.strerror}")
+        return fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
     return code
 
 

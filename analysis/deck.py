@@ -74,6 +74,8 @@ SAME_TRAINING_KEYS = ("model.attention", "model.bos_token", "model.eos_tokens", 
 # train, and on which data they train and are measured.
 CURVE_KEYS = ("train.steps", "train.epochs", "train.validate_batches", "data.train", "data.validation")
 
+MOST_DIGITS = 18
+
 _LINE = re.compile(r"(?P<indent> *)(?P<key>[A-Za-z_]\w*):(?: +(?P<value>.*\S))?\s*\Z")
 
 
@@ -110,9 +112,20 @@ def read_deck_file(path: Path) -> Deck:
     return deck
 
 
+def is_whole(text: str) -> bool:
+    """Whether a value is a whole number that is not negative; what has more digits is no size of anything."""
+    return text.isdecimal() and len(text) <= MOST_DIGITS
+
+
+def whole_in(deck: Deck, key: str, other: int) -> int:
+    """`other` if the deck has no whole number there."""
+    text = deck.get(key, "")
+    return int(text) if is_whole(text) else other
+
+
 def number_in(deck: Deck, key: str, run: Run) -> int:
     text = deck.get(key, "")
-    if not text.isdecimal():
+    if not is_whole(text):
         raise UserError(f"{run.path / 'deck.yaml'}: {key} is `{text}`, expected a number; give the "
                         "deck.yaml that `hyperslab train` wrote")
     return int(text)

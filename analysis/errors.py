@@ -1,6 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a user did wrong, reported in one line."""
+"""What a user did wrong, reported in one line; and texts of files as a terminal may have them."""
+from __future__ import annotations
+
+import re
+
+# What a terminal obeys, or what turns the letters around it: controls of C0 and C1, those of text in two
+# directions, and halves of characters, which no encoding has.
+OBEYED = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+MOST_LETTERS = 2500  # of an error
+
+
+def visible(text: str) -> str:
+    """The lines of a text, with ? for each character that a terminal would obey."""
+    return OBEYED.sub("?", text)
+
+
+def one_line(text: str) -> str:
+    """The same of a text that is to be one line, as names and notes are."""
+    return " ".join(visible(text).splitlines())
 
 
 class UserError(Exception):
-    """One line: what, where, what to do. The command line prints it and exits with 2."""
+    """One line: what, where, what to do. The command line prints it and exits with 2. Of a very long one, as if it
+    quotes a damaged file, the middle is left out."""
+
+    def __init__(self, message: str) -> None:
+        text = one_line(message)
+        super().__init__(text if len(text) <= MOST_LETTERS else f"{text[:MOST_LETTERS - 500]} ... {text[-500:]}")

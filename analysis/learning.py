@@ -18,7 +18,7 @@ from analysis.runs import (
 from analysis.starts import mixed_text
 from analysis.style import Axes, Figure, add_head, add_legend, look_of_run, plt, save
 from analysis.subject import subject_of_runs
-from analysis.tables import number, output_folder, text_table
+from analysis.tables import note_lines, number, output_folder, path_lines, text_table, write_report
 from analysis.ticks import round_log_axis, widened
 
 MAX_VALIDATION_ROWS = 25
@@ -285,7 +285,7 @@ def mixed_notes(all_metrics: Sequence[Metrics]) -> list[str]:
 def learning(names: Sequence[str], output: Path) -> list[str]:
     """Writes figures learning_steps and learning_wall, and learning.txt; returns paths and notes."""
     all_metrics = [read_metrics(run) for run in find_runs(names)]
-    notes = [f"note: {note}" for note in mixed_notes(all_metrics)]
+    notes = note_lines(mixed_notes(all_metrics))
     folder = output_folder(output)
     written = save(draw_steps(all_metrics), folder / "learning_steps")
     wall = [metrics.column("wall_seconds") for metrics in all_metrics]
@@ -294,9 +294,8 @@ def learning(names: Sequence[str], output: Path) -> list[str]:
     seconds, unit = time_unit(longest)
     figure = draw(all_metrics, [times / seconds for times in wall], f"wall time ({unit})")
     written += save(figure, folder / "learning_wall")
-    table = folder / "learning.txt"
-    table.write_text("\n".join([learning_table(all_metrics), *notes]), encoding="utf-8")
-    return [*notes, *map(str, written), str(table)]
+    written.append(write_report(folder / "learning.txt", "\n".join([learning_table(all_metrics), *notes])))
+    return [*notes, *path_lines(written)]
 
 
 def summary(name: str) -> str:

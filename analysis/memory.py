@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-import json
+import io
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +13,14 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.patches import Patch
 
+from analysis.deck import is_whole
 from analysis.errors import UserError
+from analysis.json_files import misfit, parse_json
 from analysis.runs import FloatArray, Run
 from analysis.starts import deck_of_start, has_own_deck
 from analysis.style import Axes, add_head, add_legend, plt, save
 from analysis.subject import model_text
-from analysis.tables import output_folder, text_table
+from analysis.tables import output_folder, path_lines, text_table, write_report
 from analysis.traces import read_trace
 
 # From the bottom of a plot.
@@ -27,11 +29,14 @@ CATEGORIES: dict[str, str] = {
     "workspace": "#999999", "activations": "#56B4E9",
 }
 SPAN_COLOURS = {"forward": "#EAF4FB", "backward": "#FBF1E6", "optimizer": "#EAF7F1"}
-FORMAT = "hyperslab memory timeline"
+NAME = "hyperslab memory timeline"
 LARGEST = 10
 MIB = float(1 << 20)
 FROM_SIZE = {"GiB": float(1 << 30), "MiB": MIB}
-LIFE_KEYS = ("category", "label", "layer", "slot", "bytes", "start_seconds", "end_seconds")
+LIFE = {"category": str, "label": str, "layer": int, "slot": int, "bytes": int, "start_seconds": float, "end_seconds": float}
+FORM = {"mode?": str, "model?": str, "context?": int, "microbatch?": int, "precision?": str, "timelines": [
+    {"rank": int, "lives": [LIFE], "spans": [{"name": str, "start_seconds": float, "end_seconds": float}],
+     "held_bytes": {str: int}, "residual_stream_bytes": int}]}
 
 
 @dataclass(frozen=True)
@@ -119,16 +124,16 @@ def timeline_of(path: Path, data: dict[str, Any], rank: dict[str, Any]) -> Timel
 
 def read_json(path: Path) -> list[Timeline]:
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        data = parse_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
         raise UserError(f"cannot read {path}: {error}") from error
-    if not isinstance(data, dict) or data.get("format") != FORMAT:
+    if not isinstance(data, dict) or data.get("format") != NAME:
         raise UserError(f"{path} is no timeline of memory; write one with hyperslab bench DECK "
                         "--memory-timeline FILE.json")
-    try:
-        return [timeline_of(path, data, rank) for rank in data["timelines"]]
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{path}: a timeline cannot be read ({error!r}); was the file written by this version?") from error
+    problem = misfit(data, FORM)
+    if problem:
+        raise UserError(f"{path}: a timeline cannot be read ({problem}); was the file written by this version?")
+    return [timeline_of(path, data, rank) for rank in data["timelines"]]
 
 
 def setup_of(path: Path, start: str) -> dict[str, Any]:
@@ -138,7 +143,7 @@ def setup_of(path: Path, start: str) -> dict[str, Any]:
         return {"mode": "step"}
     deck = deck_of_start(run, start)
     numbers = {name: int(deck[key]) for name, key in
-               (("context", "model.context"), ("microbatch", "train.microbatch")) if deck.get(key, "").isdecimal()}
+               (("context", "model.context"), ("microbatch", "train.microbatch")) if is_whole(deck.get(key, ""))}
     return {"mode": "step", "model": model_text(deck), **numbers, "precision": deck.get("precision.compute", "")}
 
 
@@ -149,8 +154,7 @@ def read_run(path: Path) -> list[Timeline]:
     timelines = []
     for rank in trace.ranks:
         table = rank.of_step("lives", step)
-        rows = [dict(zip(LIFE_KEYS, values)) for values in zip(*(table[key] for key in LIFE_KEYS))
-                ] if table else []
+        rows = [dict(zip(LIFE, values)) for values in zip(*(table[key] for key in LIFE))] if table else []
         if not rows:
             raise UserError(f"{trace.start}: step {step} holds no lives of memory; was it traced "
                             "by this version?")
@@ -284,6 +288,14 @@ def text_of(timelines: Sequence[Timeline], rows: Sequence[dict[str, Any]]) -> st
     return "\n\n".join(parts)
 
 
+def csv_text(rows: Sequence[dict[str, Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
 def memory(files: Sequence[str], output: Path) -> list[str]:
     """Writes figure memory, memory.txt and memory.csv; returns their paths."""
     timelines = [read(path if path.exists() else Path("runs") / path)
@@ -291,11 +303,5 @@ def memory(files: Sequence[str], output: Path) -> list[str]:
     folder = output_folder(output)
     pictures = draw(timelines, folder / "memory")
     rows = peak_rows(timelines)
-    table = folder / "memory.txt"
-    table.write_text(text_of(timelines, rows) + "\n", encoding="utf-8")
-    figures = folder / "memory.csv"
-    with figures.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    return [*map(str, pictures), str(table), str(figures)]
+    return path_lines([*pictures, write_report(folder / "memory.txt", text_of(timelines, rows) + "\n"),
+                       write_report(folder / "memory.csv", csv_text(rows))])

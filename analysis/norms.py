@@ -16,7 +16,7 @@ from analysis.runs import FloatArray, Run, find_runs, last_value, read_rows
 from analysis.starts import mixed_text
 from analysis.style import RUN_COLOURS, Axes, Figure, add_head, add_legend, plt, save
 from analysis.subject import subject_of_runs
-from analysis.tables import output_folder, text_table
+from analysis.tables import note_lines, output_folder, path_lines, text_table, write_report
 from analysis.ticks import round_log_axis, widened
 
 # Key of norms.jsonl -> title. Activations have a root mean square, the others Euclidean norms.
@@ -145,9 +145,8 @@ def norms(name: str, output: Path) -> str:
     run = find_runs([name])[0]
     steps, curves = read_norms(run)
     folder = output_folder(output)
-    pictures = save(draw(run, steps, curves), folder / "norms")
-    table = folder / "norms.csv"
-    table.write_text(csv_text(steps, curves), encoding="utf-8")
+    written = save(draw(run, steps, curves), folder / "norms")
+    written.append(write_report(folder / "norms.csv", csv_text(steps, curves)))
     mixed = mixed_text(run)
-    notes = [f"note: {run.label}: {mixed}"] if mixed else []
-    return "\n".join([last_table(steps, curves), "", *notes, *map(str, pictures), str(table)])
+    notes = note_lines([f"{run.label}: {mixed}"] if mixed else [])
+    return "\n".join([last_table(steps, curves), "", *notes, *path_lines(written)])

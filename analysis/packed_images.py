@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from analysis.errors import UserError
+from analysis.json_files import misfit, parse_json
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -21,12 +21,25 @@ SHARD, OFFSET, BYTES, LABEL = range(4)  # columns of index.npy
 def read_set(path: Path) -> dict[str, Any]:
     """set.json; its `classes` are names in the order of the labels."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise UserError(f"{path}: not JSON ({error}); give set.json of a packed set") from error
-    if not isinstance(content, dict) or not isinstance(content.get("classes"), list):
-        raise UserError(f"{path}: no list `classes`; give set.json of a packed set")
-    return content
+    problem = misfit(content, {"classes": [str]})
+    if problem:
+        raise UserError(f"{path}: no list `classes` of names ({problem}); give set.json of a packed set")
+    return dict(content)
+
+
+def read_index(path: Path) -> npt.NDArray[np.int64]:
+    """A row for each image."""
+    try:
+        index: npt.NDArray[np.int64] = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (EOFError, ValueError) as error:
+        raise UserError(f"{path}: no .npy file ({error}); pack the images again") from error
+    if index.ndim != 2 or index.shape[1] != 4 or index.dtype.kind not in "iu" or len(index) == 0:
+        raise UserError(f"{path}: holds {index.dtype} of shape {index.shape}, expected whole numbers of (images, 4); pack the "
+                        "images again")
+    return index
 
 
 class PackedImages:
@@ -39,10 +52,13 @@ class PackedImages:
         if (content.get("format"), content.get("version")) != (FORMAT, VERSION):
             raise UserError(f"{folder / 'set.json'}: format {content.get('format')}, version {content.get('version')}, "
                             f"expected {FORMAT}, {VERSION}; pack the images again")
+        problem = misfit(content, {"shards": [{"file": str}]})
+        if problem:
+            raise UserError(f"{folder / 'set.json'}: {problem}; pack the images again")
         self.folder = folder
-        self.classes: list[str] = [str(name) for name in content["classes"]]
-        self.shards = [str(shard["file"]) for shard in content["shards"]]
-        self.index: npt.NDArray[np.int64] = np.load(folder / "index.npy", mmap_mode="r", allow_pickle=False)
+        self.classes: list[str] = content["classes"]
+        self.shards: list[str] = [shard["file"] for shard in content["shards"]]
+        self.index = read_index(folder / "index.npy")
 
     def __len__(self) -> int:
         return len(self.index)
@@ -53,6 +69,8 @@ class PackedImages:
 
     def encoded(self, index: int) -> bytes:
         row = self.index[index]
+        if not (0 <= row[SHARD] < len(self.shards) and row[OFFSET] >= 0 and row[BYTES] >= 0):
+            raise UserError(f"{self.folder / 'index.npy'}: image {index} lies in no shard; pack the images again")
         with (self.folder / self.shards[row[SHARD]]).open("rb") as file:
             file.seek(int(row[OFFSET]))
             return file.read(int(row[BYTES]))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Sequence
 
 from analysis.errors import UserError
+from analysis.json_files import parse_json, read_json
 from analysis.published_rows import BYTES_GATHERED, ZERO, Row
 from analysis.tables import counted
 
@@ -62,7 +63,7 @@ class Prediction:
 def read_machine(path: Path, network: float) -> Machine:
     """`network` in GB/s, of each GPU to other nodes."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"cannot read the machine file {path}: {error.strerror}; name one with --machine, or write it "
                         "with hyperslab bench DECK --machine FILE") from error
@@ -107,7 +108,12 @@ def as_gpu(content: dict[str, Any], gpu: str) -> dict[str, Any]:
 
 def machine_text(machine: Machine, gpu: str, gpus_per_node: int) -> str:
     """The machine file for nodes of so many GPUs of a kind."""
-    return json.dumps({**as_gpu(machine.content, gpu), "ranks_per_node": gpus_per_node,
+    try:
+        content = as_gpu(machine.content, gpu)
+    except (AttributeError, IndexError, KeyError, TypeError, ZeroDivisionError) as error:
+        raise UserError(f"{machine.path} is no machine file: what it says of an op or a collective is damaged; write one with "
+                        "hyperslab bench DECK --machine FILE") from error
+    return json.dumps({**content, "ranks_per_node": gpus_per_node,
                        "network_bytes_per_second": machine.network_bytes_per_second})
 
 
@@ -134,11 +140,11 @@ def predict(binary: Path, machine: Machine, row: Row) -> Prediction:
             raise UserError(f"row {row.number} ({row.source}, {row.model} on {counted(row.gpus, 'GPU')}): hyperslab plan ended with "
                             f"code {ended.returncode} and said: {last_words(ended.stderr)}")
         try:
-            reported = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
-            return Prediction(row, float(reported["step_seconds"]), float(reported["memory_bytes"]))
-        except (OSError, ValueError, KeyError) as error:
+            reported = read_json(folder / "plan.json", {"step_seconds": float, "memory_bytes": float}, "")
+        except UserError as error:
             raise UserError(f"row {row.number}: {binary} predicts no step_seconds; it must be a hyperslab whose plan has "
                             "--machine and --json") from error
+        return Prediction(row, float(reported["step_seconds"]), float(reported["memory_bytes"]))
 
 
 def predict_all(binary: Path, machine: Machine, rows: Sequence[Row]) -> list[Prediction]:

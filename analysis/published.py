@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import math
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -10,10 +11,10 @@ from pathlib import Path
 from statistics import median
 from typing import Iterable, Sequence
 
-from analysis.errors import UserError
+from analysis.errors import UserError, one_line
 from analysis.plan_runs import Machine, Prediction, predict_all, read_machine, require_binary
 from analysis.published_rows import UNITS, CurvePoint, Row, read_curve, read_rows, seconds_of, value_of
-from analysis.tables import markdown_table, number, output_folder, text_table
+from analysis.tables import markdown_table, markdown_words, number, output_folder, text_table, write_report
 
 ROWS = (Path("tests/data/published.csv"), Path("tests/data/recorded_layouts.csv"))
 CURVE = Path("tests/data/published_strong_scaling.csv")
@@ -250,29 +251,30 @@ def left_out(rows: Iterable[Row]) -> list[list[str]]:
 
 def plain_text(found: Comparison) -> str:
     parts = [text_table(ROW_HEADER, [row_cells(each, fit.factor) for each in fit.predictions]) for fit in found.fits]
-    texts = [f"{fit.source}\n{part}" for fit, part in zip(found.fits, parts)]
+    texts = [f"{one_line(fit.source)}\n{part}" for fit, part in zip(found.fits, parts)]
     texts.append(text_table(SOURCE_HEADER, [source_cells(fit) for fit in found.fits]))
     if found.rankings:
         texts.append(text_table(RANKING_HEADER, [ranking_cells(each) for each in found.rankings]))
     if found.curve:
         cells = [curve_cells(*each) for each in zip(found.curve.points, found.curve.simulated)]
-        texts.append(f"{found.curve.model}, {found.curve.source}\n{text_table(CURVE_HEADER, cells)}")
+        texts.append(f"{one_line(f'{found.curve.model}, {found.curve.source}')}\n{text_table(CURVE_HEADER, cells)}")
     return "\n\n".join(texts)
 
 
 def markdown_text(found: Comparison) -> str:
     network = 1e-9 * found.machine.network_bytes_per_second
     texts = ["# Published measurements and predictions",
-             f"Machine file of {found.machine.content.get('name', found.machine.path)}, {network:g} GB/s a GPU between nodes.",
+             markdown_words(f"Machine file of {found.machine.content.get('name', found.machine.path)}, {network:g} GB/s a GPU "
+                            "between nodes."),
              "\n".join(f"- {note}" for note in NOTES),
              "## Sources", markdown_table(SOURCE_HEADER, [source_cells(fit) for fit in found.fits])]
     if found.rankings:
         texts += ["## Order of layouts", markdown_table(RANKING_HEADER, [ranking_cells(each) for each in found.rankings])]
     if found.curve:
         cells = [curve_cells(*each) for each in zip(found.curve.points, found.curve.simulated)]
-        texts += [f"## Strong scaling of {found.curve.model}", markdown_table(CURVE_HEADER, cells)]
+        texts += [f"## Strong scaling of {markdown_words(found.curve.model)}", markdown_table(CURVE_HEADER, cells)]
     for fit in found.fits:
-        texts += [f"## {fit.source}", markdown_table(ROW_HEADER, [row_cells(each, fit.factor) for each in fit.predictions])]
+        texts += [f"## {markdown_words(fit.source)}", markdown_table(ROW_HEADER, [row_cells(each, fit.factor) for each in fit.predictions])]
     far = [(each.row.number, error_of(each, fit.factor)) for fit in found.fits for each in fit.predictions]
     reasons = [[str(number), percent(error), UNEXPLAINED.get(number, "not known")]
                for number, error in far if abs(error) > AIM]
@@ -297,11 +299,12 @@ def csv_cells(prediction: Prediction, factor: float) -> list[object]:
 def write_files(found: Comparison, output: Path) -> None:
     """published.csv and .md; with a curve strong_scaling.png, .pdf and .svg."""
     output_folder(output)
-    with (output / "published.csv").open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(CSV_HEADER)
-        writer.writerows(csv_cells(each, fit.factor) for fit in found.fits for each in fit.predictions)
-    (output / "published.md").write_text(markdown_text(found), encoding="utf-8")
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(CSV_HEADER)
+    writer.writerows(csv_cells(each, fit.factor) for fit in found.fits for each in fit.predictions)
+    write_report(output / "published.csv", text.getvalue())
+    write_report(output / "published.md", markdown_text(found))
     if found.curve:
         from analysis.published_plot import draw_curve
         draw_curve(found.curve.points, found.curve.simulated,

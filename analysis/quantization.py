@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import csv
+import io
 import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Sequence
 
+from analysis.errors import one_line
 from analysis.quantization_rows import DECODING, EVALUATION, TRAINING, Row, grouped, read_rows
 from analysis.style import RUN_COLOURS, Axes, add_head, plt, save
-from analysis.tables import markdown_table, number, output_folder
+from analysis.tables import markdown_image, markdown_table, markdown_words, number, output_folder, path_lines, write_report
 
 MIB = float(1 << 20)
 NO_CHANGE = 5e-5  # that is called none
@@ -90,13 +92,13 @@ def write_csv(kind: str, base: Row, rows: Sequence[Row], path: Path) -> Path:
 
     keys = {each.name: each for each in FIGURES[kind]}
     related = {f"{name}_{each.against}": each for name, each in keys.items() if each.against}
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["variant", "weights", "base", *keys, *related])
-        for row in rows:
-            writer.writerow([row.name, row.weights, base.name, *(cell(row.value(name)) for name in keys),
-                             *(cell(each.relative(row, base)) for each in related.values())])
-    return path
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["variant", "weights", "base", *keys, *related])
+    for row in rows:
+        writer.writerow([row.name, row.weights, base.name, *(cell(row.value(name)) for name in keys),
+                         *(cell(each.relative(row, base)) for each in related.values())])
+    return write_report(path, text.getvalue())
 
 
 def reported(each: Measure, row: Row, base: Row, text: str) -> list[str]:
@@ -145,8 +147,11 @@ def draw_panel(axes: Axes, each: Measure, base: Row, rows: Sequence[Row], first:
 
 
 def draw(kind: str, base: Row, rows: Sequence[Row], path: Path) -> list[Path]:
+    """Nothing if nothing was measured that could be drawn."""
     shown = [each for name in DRAWN[kind] for each in FIGURES[kind]
              if each.name == name and not all(math.isnan(row.value(name)) for row in rows)]
+    if not shown:
+        return []
     picture, panels = plt.subplots(1, len(shown), figsize=(2.0 + 3.6 * len(shown), max(4.0, 1.7 + 0.5 * len(rows))),
                                    squeeze=False)
     for index, (axes, each) in enumerate(zip(panels[0], shown)):
@@ -165,8 +170,8 @@ def quantization(names: Sequence[str], output: Path, base_name: str = "") -> lis
         said = [text for row in rows if row is not base for text in [sentence(kind, base, row)] if text]
         pictures = draw(kind, base, rows, folder / kind)
         written += [*pictures, write_csv(kind, base, rows, folder / f"{kind}.csv")]
-        parts += [f"## {TITLES[kind]}", table_of(kind, base, rows), *said, f"![{TITLES[kind]}]({kind}.png)"]
+        parts += [f"## {TITLES[kind]}", table_of(kind, base, rows), *map(markdown_words, said),
+                  *([markdown_image(TITLES[kind], f"{kind}.png")] if pictures else [])]
         sentences += said
-    page = folder / "quantization.md"
-    page.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
-    return [*sentences, *map(str, [page, *written])]
+    page = write_report(folder / "quantization.md", "\n\n".join(parts) + "\n")
+    return [*map(one_line, sentences), *path_lines([page, *written])]

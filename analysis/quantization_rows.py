@@ -2,14 +2,14 @@
 """What `quantization` compares: figures of `eval --json`, of `bench --mode decode --json` and of runs."""
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Sequence
 
-from analysis.deck import Deck, read_deck
+from analysis.deck import Deck, read_deck, whole_in
 from analysis.errors import UserError
+from analysis.json_files import misfit, parse_json
 from analysis.runs import (
     Metrics, Run, best_value, last_value, read_metrics, typical_rate,
 )
@@ -26,6 +26,7 @@ SAME = {EVALUATION: ("files", "tokens", "stride"), DECODING: ("model", "device",
 VALUES = {EVALUATION: ("loss", "perplexity", "token_accuracy", "parameter_bytes", "matrix_bytes", "memory_peak_bytes",
                        "tokens_per_second"),
           DECODING: ("parameter_bytes", "matrix_bytes", "memory_peak_bytes", "tokens_per_second", "token_seconds")}
+STORAGE = {"precision": str, "quantization": str, "frozen_format": str, "adapter_rank": int}
 QUANTIZED = ("int8", "int4", "nf4")
 
 
@@ -70,19 +71,19 @@ def row_of(path: Path, name: str, content: Any) -> Row:
     missing = [key for key in KEYS[kind] if content.get(key) is None]
     if missing:
         raise UserError(f"{path}: {missing[0]} is missing or null; was the file written by this version?")
+    problem = misfit(content, {**STORAGE, **dict.fromkeys(VALUES[kind], float)})
+    if problem:
+        raise UserError(f"{path}: {problem}; was the file damaged?")
     weights, is_plain = storage_of(content)
-    try:
-        values = {key: float(content[key]) for key in VALUES[kind]}
-    except (TypeError, ValueError) as error:
-        raise UserError(f"{path}: {error}; was the file damaged?") from error
+    values = {key: float(content[key]) for key in VALUES[kind]}
     return Row(kind, name, weights, is_plain, {key: content[key] for key in SAME[kind]}, values)
 
 
 def read_file(path: Path, name: str) -> list[Row]:
     """A row, or one for each checkpoint that eval measured."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        content = parse_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
         raise UserError(f"cannot read {path}: {error}") from error
     if isinstance(content, list) and content:
         return [row_of(path, f"{name} {index}", each) for index, each in enumerate(content, 1)]
@@ -109,9 +110,9 @@ def method_of(deck: Deck) -> tuple[str, bool]:
 def adapter_parameters(deck: Deck) -> float:
     """A (r, in) and B (out, r) of every linear layer of a block that is adapted, over all blocks."""
     layers, width, heads, kv_heads, ffn, rank = (
-        int(deck.get(key, "-1")) for key in ("model.layers", "model.width", "model.heads", "model.kv_heads",
+        whole_in(deck, key, 0) for key in ("model.layers", "model.width", "model.heads", "model.kv_heads",
                                              "model.ffn_width", "adapter.rank"))
-    if min(layers, width, heads, kv_heads, ffn) < 1:
+    if min(layers, width, heads, kv_heads, ffn, rank) < 1:
         return math.nan
     kv_width = width // heads * kv_heads
     sizes = {"attention.query": 2 * width, "attention.key": width + kv_width, "attention.value": width + kv_width,

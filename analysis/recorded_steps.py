@@ -2,7 +2,6 @@
 """Recorded steps of runs beside what `hyperslab plan` predicts of them, without any factor."""
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import tempfile
@@ -12,7 +11,8 @@ from pathlib import Path
 from statistics import median
 from typing import Sequence
 
-from analysis.errors import UserError
+from analysis.errors import UserError, one_line
+from analysis.json_files import read_json
 from analysis.plan_runs import last_words, require_binary
 from analysis.published_rows import read_lines
 from analysis.tables import text_table
@@ -69,7 +69,8 @@ def predict(binary: Path, machine: Path, row: Recorded) -> Compared:
         ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False)
         if ended.returncode != 0:
             raise UserError(f"{row.run}: hyperslab plan ended with code {ended.returncode} and said: {last_words(ended.stderr)}")
-        reported = json.loads(file.read_text(encoding="utf-8"))
+        reported = read_json(file, {"step_seconds": float, "tokens_per_second": float}, "it must be of a hyperslab whose plan "
+                             "has --machine and --json")
     seconds = float(reported["step_seconds"])
     value = {"tokens_per_second": float(reported["tokens_per_second"]), "steps_per_second": 1.0 / seconds,
              "milliseconds": 1e3 * seconds}[row.unit]
@@ -89,7 +90,7 @@ def reported(found: Sequence[Compared]) -> str:
         errors = [abs(each.error) for each in members]
         cells = [[each.recorded.run, each.recorded.measured, f"{each.predicted:.2f}", each.recorded.unit.replace("_", " "),
                   f"{100 * each.error:+.1f} %"] for each in members]
-        parts.append(f"{source}: {len(members)} runs, median error {100 * median(errors):.1f} %, largest "
+        parts.append(f"{one_line(source)}: {len(members)} runs, median error {100 * median(errors):.1f} %, largest "
                      f"{100 * max(errors):.1f} %\n{text_table(HEADER, cells)}")
     return "\n\n".join(parts)
 

@@ -2,7 +2,6 @@
 """Reads metrics.jsonl of run directories."""
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,8 @@ from typing import Any, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from analysis.errors import UserError
+from analysis.errors import UserError, one_line
+from analysis.json_files import LARGEST, parse_json
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -25,6 +25,9 @@ class Run:
     path: Path
     label: str
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "label", one_line(self.label))
+
 
 @dataclass(frozen=True)
 class Metrics:
@@ -34,11 +37,12 @@ class Metrics:
     rows: list[dict[str, Any]]
 
     def column(self, key: str) -> FloatArray:
-        """One value per step, NaN if the key is absent or null."""
+        """One value per step, NaN if the key is absent, null or not below LARGEST."""
         values = [row.get(key) for row in self.rows]
         if any(isinstance(value, (str, list, dict)) for value in values):
             raise UserError(f"{self.run.path}/metrics.jsonl: `{key}` is not a number on every line")
-        return np.array([math.nan if value is None else float(value) for value in values])
+        found = np.array([math.nan if value is None else float(value) for value in values])
+        return np.where(np.abs(found) < LARGEST, found, math.nan)
 
     @property
     def steps(self) -> FloatArray:
@@ -84,10 +88,10 @@ def report_folder(names: Sequence[str]) -> Path:
 def parse_line(path: Path, index: int, line: str) -> dict[str, Any]:
     line_name = f"{path}:{index + 1}"
     try:
-        row = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise UserError(f"{line_name}: not JSON ({error.msg}); remove the line") from error
-    if not isinstance(row, dict) or not isinstance(row.get("step"), int):
+        row = parse_json(line)
+    except ValueError as error:
+        raise UserError(f"{line_name}: not JSON ({getattr(error, 'msg', error)}); remove the line") from error
+    if not isinstance(row, dict) or type(row.get("step")) is not int:
         raise UserError(f"{line_name}: a line needs an integer `step`; remove the line")
     return row
 
@@ -144,8 +148,7 @@ def mean_of_last(losses: FloatArray) -> float:
 
 def validation_losses(metrics: Metrics) -> list[float]:
     """Those that were measured, NaN if one was not finite."""
-    return [math.nan if row["validation_loss"] is None else float(row["validation_loss"])
-            for row in metrics.rows if "validation_loss" in row]
+    return [float(loss) for loss, row in zip(metrics.column("validation_loss"), metrics.rows) if "validation_loss" in row]
 
 
 def final_loss(metrics: Metrics) -> float:

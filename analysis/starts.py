@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from analysis.deck import Deck, is_bound, matters, read_deck, read_deck_file
+from analysis.deck import Deck, is_bound, matters, read_deck, read_deck_file, whole_in
 from analysis.runs import Run, read_metrics
 
 MOST_CHANGES = 4
@@ -125,7 +125,7 @@ def starts_that_count(run: Run) -> list[Start]:
         if span == NO_STEPS:
             later = [other[0] for _, other in found[index + 1:] if other and other != NO_STEPS]
             following = later[0] if later else end_of_metrics(run) + 1
-            if following <= ends[-1] + int(deck.get("timing.every", "1")):
+            if following <= ends[-1] + whole_in(deck, "timing.every", 1):
                 continue
         first = span[0] if span and span != NO_STEPS else None
         while kept and first is not None and (kept[-1].first_step or 0) >= first:

@@ -10,11 +10,12 @@ from typing import Sequence
 import numpy as np
 from matplotlib.patches import Patch
 
+from analysis.errors import one_line
 from analysis.runs import find_runs
 from analysis.starts import deck_of_start, mixed_text
 from analysis.style import LETTERS_PER_INCH, Axes, Figure, add_head, plt, save
 from analysis.subject import Machine, subject_text
-from analysis.tables import output_folder, text_table
+from analysis.tables import output_folder, path_lines, text_table, write_report
 from analysis.timings import BUSY, PARTS, WAITING, Layout, RankSteps, read_layouts, typical_steps
 
 COLOURS: dict[str, str] = {
@@ -189,9 +190,9 @@ def time_per_rank(names: Sequence[str], output: Path, skip: int) -> list[str]:
         mixed = mixed_text(run)
         notes += [f"{run.label}: {mixed}"] if mixed else []
     folder = output_folder(output)
-    pictures = save(draw(layouts), folder / "time_per_rank")
-    table = folder / "time_per_rank.txt"
+    written = save(draw(layouts), folder / "time_per_rank")
+    notes = [one_line(note) for note in notes]
     text = "\n\n".join([*(layout_table(layout) for layout in layouts),
                         f"{NOTES}\n{axes_note(layouts)}", *notes])
-    table.write_text(text + "\n", encoding="utf-8")
-    return [*map(str, pictures), str(table), *notes]
+    written.append(write_report(folder / "time_per_rank.txt", text + "\n"))
+    return [*path_lines(written), *notes]

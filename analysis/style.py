@@ -8,7 +8,7 @@ import re
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Sequence
+from typing import Any, Sequence
 
 import matplotlib
 
@@ -18,8 +18,9 @@ from matplotlib.axes import Axes  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 from matplotlib.lines import Line2D  # noqa: E402
 from matplotlib.patches import Patch  # noqa: E402
+from matplotlib.text import Text  # noqa: E402
 
-from analysis.errors import UserError  # noqa: E402
+from analysis.errors import UserError, visible  # noqa: E402
 
 RUN_COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
 RUN_LINES = ["-", "--", ":"]
@@ -51,6 +52,16 @@ plt.rcParams.update({
 __all__ = ["Axes", "Figure", "LOOK", "RUN_COLOURS", "add_head", "add_legend", "inline_svg", "look_of_run",
            "plt", "save"]
 MM_PER_INCH = 25.4
+
+set_text = Text.set_text
+
+
+def set_visible_text(self: Text, text: Any) -> None:
+    """Every text of every figure comes through here. A control character has no shape, and no SVG may hold one."""
+    set_text(self, "" if text is None else visible(str(text)))
+
+
+Text.set_text = set_visible_text
 
 
 @dataclass

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Iterable, Sequence
 
-from analysis.deck import Deck, read_deck
+from analysis.deck import Deck, is_whole, read_deck, whole_in
 from analysis.errors import UserError
 from analysis.runs import Run
 from analysis.starts import start_folders
@@ -21,6 +21,7 @@ COUNTED = {"family", "layers", "width", "heads", "kv_heads", "ffn_width", "vocab
            "rope_low_factor", "rope_high_factor", "rope_beta_fast", "rope_beta_slow", "rope_attention_factor", "rope_local_theta",
            "window", "window_full_every", "window_first_layer", "attention_scale", "attention_softcap", "attention_sinks", "logit_softcap",
            "parallel_block", "mup_base_width", "mup_base_head_width"}
+IMAGE_SIZES = ("channels", "patch", "classes")
 SIZES = ("layers", "width", "heads", "kv_heads", "ffn_width", "vocabulary", "context")
 
 
@@ -36,12 +37,13 @@ class Machine:
 def parameter_count(deck: Deck) -> int | None:
     """As model::parameter_count of the program; None if the deck lacks keys or has unknown ones."""
     model = {key.split(".")[1]: value for key, value in deck.items() if key.startswith("model.")}
-    if set(model) - COUNTED or not all(model.get(key, "").isdecimal() for key in SIZES):
+    sizes = (*SIZES, *(IMAGE_SIZES if model.get("family") == "vit" else ()))
+    if set(model) - COUNTED or not all(is_whole(model.get(key, "")) for key in sizes) or int(model["heads"]) == 0:
         return None
     if not {"position", "norm", "norm_place", "activation", "bias", "tie_embeddings"} <= set(model):
         return None
     layers, width, heads, kv_heads, ffn, _, context = (int(model[key]) for key in SIZES)
-    head_width = int(model.get("head_width", "0")) or width // heads
+    head_width = whole_in(model, "head_width", 0) or width // heads
     query_width, kv_width = head_width * heads, head_width * kv_heads
     gated = model["activation"] in ("swiglu", "geglu", "geglu_tanh")
     block = 2 * width * query_width + 2 * width * kv_width + (3 if gated else 2) * width * ffn
@@ -63,12 +65,12 @@ def parameter_count(deck: Deck) -> int | None:
 
 def ends(model: Deck, width: int) -> int:
     """Parameters before and after the blocks: tables of tokens, or patch embedding, class token and class head."""
-    if model["family"] != "vit":
+    if model.get("family") != "vit":
         return (1 if model["tie_embeddings"] == "true" else 2) * int(model["vocabulary"]) * width
     values = int(model["channels"]) * int(model["patch"]) ** 2
     classes = int(model["classes"])
     biases = width + classes if model["bias"] == "true" else 0
-    return (values + classes) * width + biases + (width if model["pooling"] == "token" else 0)
+    return (values + classes) * width + biases + (width if model.get("pooling") == "token" else 0)
 
 
 def model_text(deck: Deck) -> str:

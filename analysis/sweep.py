@@ -12,7 +12,7 @@ from typing import Sequence
 
 from matplotlib.lines import Line2D
 
-from analysis.deck import Deck, curve_keys
+from analysis.deck import Deck, curve_keys, whole_in
 from analysis.divergence import has_diverged
 from analysis.errors import UserError
 from analysis.report.document import Document, Drawing, Section, Sheet, html_text
@@ -22,7 +22,7 @@ from analysis.runs import (
 from analysis.starts import mixed_text, trained_deck
 from analysis.style import Axes, Figure, add_head, add_legend, look_of_run, plt, save
 from analysis.subject import subject_of_runs
-from analysis.tables import number, output_folder, text_table
+from analysis.tables import number, output_folder, path_lines, text_table, write_report
 from analysis.ticks import round_log_axis, widened
 
 FINISHED, SHORT, DIVERGED, MIXED = "finished", "unfinished", "diverged", "mixed"
@@ -90,7 +90,7 @@ def learning_rate_of(run: Run, deck: Deck) -> float:
 
 def read_point(run: Run, deck: Deck, series: str) -> Point:
     metrics = read_metrics(run)
-    step, steps = int(metrics.steps[-1]), int(deck.get("train.steps", "0"))
+    step, steps = int(metrics.steps[-1]), whole_in(deck, "train.steps", 0)
     mixed = mixed_text(run)
     return Point(series, run.label, learning_rate_of(run, deck), first_value(metrics.column("loss")[:1]),
                  final_loss(metrics), best_value(metrics.column("validation_loss")),
@@ -271,8 +271,6 @@ def sweep(names: Sequence[str], output: Path) -> str:
     figure = draw(points, subject_of_runs(runs))
     texts = {"sweep.html": html_text(document(points, figure)), "sweep.csv": csv_text(points)}
     pictures = save(figure, folder / "sweep")
-    for name, text in texts.items():
-        (folder / name).write_text(text, encoding="utf-8")
+    written = [write_report(folder / name, text) for name, text in texts.items()] + pictures
     tables = [text_table(*rows_of(members)) for members in by_series(points).values()]
-    written = [str(folder / name) for name in texts] + list(map(str, pictures))
-    return "\n".join(["\n\n".join(tables), "", *best_lines(points), *written])
+    return "\n".join(["\n\n".join(tables), "", *best_lines(points), *path_lines(written)])

@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 import re
 from pathlib import Path
-from typing import Any, Sequence
+from typing import Any, Iterable, Sequence
+from urllib.parse import quote
 
-from analysis.errors import UserError
+from analysis.errors import UserError, one_line, visible
 
 HUGE = 1e15
 
 
 def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Columns separated by two spaces, the first aligned left, the others right."""
-    lines = [list(header), *(list(row) for row in rows)]
+    lines = [[one_line(cell) for cell in line] for line in (header, *rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
 
     def join(line: Sequence[str]) -> str:
@@ -28,7 +29,12 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def markdown_words(text: str) -> str:
     """A text in Markdown as it is: no tag, no link and no line of its own comes out of it."""
-    return re.sub(r"([\\\[])", r"\\\1", " ".join(text.splitlines())).replace("<", "&lt;")
+    return re.sub(r"([\\\[\]])", r"\\\1", one_line(text)).replace("<", "&lt;")
+
+
+def markdown_image(label: str, path: str) -> str:
+    """A figure in Markdown; nothing in a name ends the link, or makes another one."""
+    return f"![{markdown_words(label)}]({quote(path, safe='/', errors='surrogateescape')})"
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], words: bool = False) -> str:
@@ -59,6 +65,21 @@ def sanitized(value: Any) -> Any:
     if isinstance(value, list):
         return [sanitized(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def note_lines(notes: Iterable[str]) -> list[str]:
+    return [f"note: {one_line(note)}" for note in notes]
+
+
+def path_lines(paths: Iterable[Path]) -> list[str]:
+    """A line for each file that was written."""
+    return [one_line(str(path)) for path in paths]
+
+
+def write_report(path: Path, text: str) -> Path:
+    """A file of a report, whatever letters are in the names and texts that it is made of."""
+    path.write_text(visible(text), encoding="utf-8")
+    return path
 
 
 def output_folder(path: Path) -> Path:

@@ -15,6 +15,7 @@ LARGEST, SMALLEST = 1e12, 1e-3  # beyond them powers of ten
 SUPERSCRIPTS = str.maketrans("-0123456789", "\u207b\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079")
 LEADING = ((1.0,), (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0))
 FEWEST, MOST = 3, 8
+ENDS = (1e-150, 1e150)
 WIDE, NARROW = 1000.0, 1.6  # ratios of the ends of an axis
 
 
@@ -80,6 +81,7 @@ def round_log_axis(axes: Axes, which: str, low: float, high: float, units: bool 
 
 
 def widened(low: float, high: float, share: float = 0.05) -> tuple[float, float]:
-    """Ends of a logarithmic axis with room on both sides; equal ends are drawn apart."""
+    """Ends of a logarithmic axis with room on both sides; equal ends are drawn apart, and none beyond ENDS."""
+    low, high = (min(max(each, ENDS[0]), ENDS[1]) for each in (low, high))
     room = (high / low) ** share if high > low * 1.001 else 1.5
     return low / room, high * room

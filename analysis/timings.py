@@ -10,7 +10,7 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
-from analysis.errors import UserError
+from analysis.errors import UserError, one_line
 from analysis.runs import FloatArray, Run
 from analysis.starts import same_work, start_folders
 
@@ -118,7 +118,7 @@ def attribute(file: h5py.File, name: str) -> str:
         raise UserError(f"{file.filename}: attribute {name} is missing; was the file written by "
                         "this version?")
     item = np.asarray(value).reshape(-1)[0]
-    return item.decode() if isinstance(item, bytes) else str(item)
+    return one_line(item.decode() if isinstance(item, bytes) else str(item))
 
 
 def check_values(path: str, columns: dict[str, FloatArray]) -> None:

@@ -11,7 +11,7 @@ from analysis.errors import UserError
 from analysis.runs import find_runs
 from analysis.step_time import COLOURS, HATCHES
 from analysis.style import Axes, add_head, add_legend, plt, save
-from analysis.tables import output_folder, text_table
+from analysis.tables import output_folder, path_lines, text_table, write_report
 from analysis.traces import RankTrace, Trace, read_trace
 
 # Phases of the recorder -> names of plots.
@@ -229,7 +229,7 @@ def trace_steps(name: str, output: Path, step: int | None) -> Sequence[str]:
                         f"{', '.join(map(str, trace.steps))}")
     folder = output_folder(output)
     label = f"{run.label} ({trace.start.name}, {len(trace.ranks)} ranks)"
-    pictures = draw(trace, chosen, label, folder / f"trace_{chosen}")
+    written = draw(trace, chosen, label, folder / f"trace_{chosen}")
     notes = []
     lost = sum(rank.lost for rank in trace.ranks)
     if lost:
@@ -238,7 +238,6 @@ def trace_steps(name: str, output: Path, step: int | None) -> Sequence[str]:
     if error > 0:
         notes.append(f"clocks of hosts agree within {1e6 * error:.1f} us")
     notes += note_on_gpus(trace, chosen)
-    table = folder / f"trace_{chosen}.txt"
     text = "\n\n".join([f"{label}: step {chosen}, ms", phase_table(trace, chosen), *notes])
-    table.write_text(text + "\n", encoding="utf-8")
-    return [*map(str, pictures), str(table), *notes]
+    written.append(write_report(folder / f"trace_{chosen}.txt", text + "\n"))
+    return [*path_lines(written), *notes]

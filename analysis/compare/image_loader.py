@@ -18,7 +18,8 @@ from pathlib import Path
 from analysis.compare.rates import bench, line_of, make_parser, run
 from analysis.errors import UserError
 from analysis.packed_images import PackedImages
-from analysis.study.settings import deck_value, load_yaml
+from analysis.study.settings import deck_value, whole
+from analysis.yaml_files import load_yaml
 
 PASSES = 3
 
@@ -78,7 +79,7 @@ def compare(arguments: argparse.Namespace) -> str:
     if not all(each.startswith(b"\xff\xd8") for each in encoded):
         raise UserError(f"{packed.folder}: not all images are JPEG, which is what torchvision decodes here")
     deck = load_yaml(arguments.deck)
-    size = int(deck_value(deck, "model.image"))
+    size = whole(deck_value(deck, "model.image"), "model.image", str(arguments.deck))
     ours = bench(arguments, "--mode", "data", "--steps", "50")
     batch = int(ours["rank_images"])
     seconds, version = torchvision_seconds(encoded, size, batch, arguments)

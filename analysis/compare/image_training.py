@@ -24,7 +24,7 @@ from analysis.compare.recipe import Recipe, read_recipe
 from analysis.compare.samples import Indices, permuted
 from analysis.compare.training import make_initial, write
 from analysis.compare.vit_weights import FILE, read_export
-from analysis.errors import UserError
+from analysis.errors import UserError, one_line
 from analysis.packed_images import PackedImages, Pixels
 from analysis.runs import Metrics, Run, read_metrics, typical_rate
 from analysis.tables import number, text_table
@@ -155,7 +155,7 @@ def main(words: list[str] | None = None) -> int:
     try:
         compare(arguments)
     except (UserError, OSError) as error:
-        print(f"compare.image_training: {error}", file=sys.stderr)
+        print(f"compare.image_training: {one_line(str(error))}", file=sys.stderr)
         return 2
     except ModuleNotFoundError as error:
         print(f"compare.image_training: Python module {error.name} is missing; install PyTorch", file=sys.stderr)

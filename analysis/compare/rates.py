@@ -10,7 +10,8 @@ import tempfile
 from pathlib import Path
 from typing import Any, Callable
 
-from analysis.errors import UserError
+from analysis.errors import UserError, one_line, visible
+from analysis.json_files import read_json
 
 
 def bench(arguments: argparse.Namespace, *options: str) -> dict[str, Any]:
@@ -22,7 +23,7 @@ def bench(arguments: argparse.Namespace, *options: str) -> dict[str, Any]:
         done = subprocess.run(words, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise UserError(f"`{' '.join(words)}` ended with {done.returncode}: {done.stderr.strip()[-400:]}")
-        return dict(json.loads(path.read_text(encoding="utf-8")))
+        return dict(read_json(path, dict, "was it written by this version?"))
 
 
 def line_of(ours: float, theirs: float, peer: str, more: dict[str, Any]) -> str:
@@ -43,9 +44,9 @@ def make_parser(name: str, description: str | None) -> argparse.ArgumentParser:
 
 def run(name: str, compare: Callable[[argparse.Namespace], str], arguments: argparse.Namespace) -> int:
     try:
-        print(compare(arguments))
+        print(visible(compare(arguments)))
     except (UserError, OSError) as error:
-        print(f"compare.{name}: {error}", file=sys.stderr)
+        print(f"compare.{name}: {one_line(str(error))}", file=sys.stderr)
         return 2
     except ModuleNotFoundError as error:
         print(f"compare.{name}: Python module {error.name} is missing", file=sys.stderr)

@@ -2,12 +2,11 @@
 """What a run of hyperslab trains, from its resolved deck, and the weights in its checkpoints; NumPy alone."""
 from __future__ import annotations
 
-import json
 import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Sequence
+from typing import Any, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +14,7 @@ import numpy.typing as npt
 from analysis.compare.samples import Order, Tokens
 from analysis.deck import EARLIER, Deck, read_deck
 from analysis.errors import UserError
+from analysis.json_files import read_json
 from analysis.runs import Run
 from analysis.starts import mixed_text
 
@@ -34,6 +34,10 @@ ONLY: Choices = {
     "model.window": ("0",), "model.attention_scale": ("0",), "model.attention_softcap": ("0",), "model.attention_sinks": ("false",), "model.logit_softcap": ("0",),
     "model.mup_base_width": ("0",),
 }
+
+
+_PIECE = {"file": str, "file_offset": int, "offset": [int], "count": [int]}
+MANIFEST = {"tensors": {str: {"dtype": str, "global_shape": [int], "pieces": [_PIECE]}}}
 
 
 def words(text: str) -> list[str]:
@@ -59,9 +63,12 @@ class Recipe:
 
     def real(self, key: str) -> float:
         try:
-            return float(self.text(key))
-        except ValueError as error:
-            raise UserError(f"{self.path}: {key} is `{self.text(key)}`, expected a number") from error
+            value = float(self.text(key))
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value):
+            raise UserError(f"{self.path}: {key} is `{self.text(key)}`, expected a number")
+        return value
 
     def flag(self, key: str) -> bool:
         return self.text(key) == "true"
@@ -155,22 +162,31 @@ def step_folder(path: Path) -> Path:
     raise UserError(f"no checkpoint in {path}; name the folder of one")
 
 
+def read_tensor(folder: Path, entry: dict[str, Any]) -> npt.NDArray[np.float32]:
+    """Of its pieces; NaN where there is none."""
+    whole = np.full(entry["global_shape"], np.nan, np.float32)
+    for piece in entry["pieces"]:
+        count = piece["count"]
+        data = np.fromfile(folder / piece["file"], "<f4", math.prod(count), offset=piece["file_offset"])
+        region = tuple(slice(first, first + size) for first, size in zip(piece["offset"], count))
+        whole[region] = data.reshape(count)
+    return whole
+
+
 def read_weights(path: Path) -> Weights:
     """The parameters of a checkpoint of any layout as whole tensors, by their names without `model/`."""
     folder = step_folder(path)
-    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    manifest = read_json(folder / "manifest.json", MANIFEST, "give another checkpoint")
     weights: Weights = {}
     for name, entry in manifest["tensors"].items():
         if not name.startswith("model/"):
             continue
         if entry["dtype"] != "f32":
             raise UserError(f"{folder}: {name} is {entry['dtype']}, expected f32; give a checkpoint of a training run")
-        whole = np.full(entry["global_shape"], np.nan, np.float32)
-        for piece in entry["pieces"]:
-            count = piece["count"]
-            data = np.fromfile(folder / piece["file"], "<f4", math.prod(count), offset=piece["file_offset"])
-            region = tuple(slice(first, first + size) for first, size in zip(piece["offset"], count))
-            whole[region] = data.reshape(count)
+        try:
+            whole = read_tensor(folder, entry)
+        except (IndexError, MemoryError, OverflowError, ValueError) as error:
+            raise UserError(f"{folder}: the pieces of {name} make no tensor ({error}); give another checkpoint") from error
         if not np.isfinite(whole).all():
             raise UserError(f"{folder}: {name} is not whole or not finite in float32; give another checkpoint")
         weights[name.removeprefix("model/")] = whole

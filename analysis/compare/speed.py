@@ -28,7 +28,8 @@ from pathlib import Path
 from typing import Any
 
 from analysis.compare.rates import bench
-from analysis.errors import UserError
+from analysis.errors import UserError, one_line
+from analysis.json_files import misfit, parse_json
 
 MOST_LOSS = 0.04  # of the best ratio on record
 # Variables by which OpenBLAS (ours), MKL, oneDNN and PyTorch take kernels for another processor than the one here.
@@ -173,6 +174,9 @@ def measured(arguments: argparse.Namespace, name: str) -> dict[str, Any]:
             "date": datetime.now(timezone.utc).strftime("%Y-%m-%d")}
 
 
+LINE = {"row": str, "hardware": str, "ratio": float, "peer_is?": str, "ours?": float, "versions?": {str: str}}
+
+
 @dataclass(frozen=True)
 class Line:
     """A recorded ratio; `ours` is 0 where a line does not say it."""
@@ -189,13 +193,16 @@ def read_lines(path: Path) -> list[Line]:
     if not path.exists():
         raise UserError(f"{path}: no such file; measure a row first")
     lines = []
-    for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    for number, text in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
         try:
-            line = json.loads(text)
-            lines.append(Line(str(line["row"]), str(line["hardware"]), str(line.get("peer_is", "PyTorch")),
-                              float(line["ratio"]), float(line.get("ours", 0)), dict(line.get("versions", {}))))
-        except (ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{path}:{number}: expected an object with row, ratio and hardware") from error
+            line = parse_json(text)
+            problem = misfit(line, LINE)
+        except ValueError as error:
+            problem = str(error)
+        if problem:
+            raise UserError(f"{path}:{number}: expected an object with row, ratio and hardware ({problem})")
+        lines.append(Line(line["row"], line["hardware"], line.get("peer_is", "PyTorch"), float(line["ratio"]),
+                          float(line.get("ours", 0)), line.get("versions", {})))
     return lines
 
 
@@ -232,7 +239,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.check:
         losses, others = falls(read_lines(arguments.output))
         for sentence in losses + others:
-            print(sentence)
+            print(one_line(sentence))
         return 1 if losses else 0
     if arguments.row not in ROWS:
         raise UserError(f"no row {arguments.row}; --list prints them")
@@ -261,7 +268,7 @@ def main(words: list[str] | None = None) -> int:
             raise UserError("name a row; --list prints them")
         return run(arguments)
     except (UserError, OSError) as error:
-        print(f"compare.speed: {error}", file=sys.stderr)
+        print(f"compare.speed: {one_line(str(error))}", file=sys.stderr)
         return 2
 
 

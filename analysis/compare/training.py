@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from analysis.compare.recipe import Recipe, Weights, read_recipe, read_weights
-from analysis.errors import UserError
+from analysis.errors import UserError, one_line, visible
 from analysis.runs import Metrics, Run, read_metrics, typical_rate
 from analysis.tables import number, sanitized, text_table
 
@@ -167,7 +167,7 @@ def compare(arguments: argparse.Namespace) -> None:
     options = Options(arguments.device, compiled, arguments.compile_mode, arguments.microbatch,
                       arguments.row_multiple or (128 if on_gpu else 1))
     group = Group(arguments.device)
-    say = (lambda text: print(text, flush=True)) if group.rank == 0 else (lambda text: None)
+    say = (lambda text: print(visible(text), flush=True)) if group.rank == 0 else (lambda text: None)
     training = Training(recipe, initial_weights(arguments, group.rank == 0, group.wait), options, group)
     start = time.perf_counter()
     training.warm_up()
@@ -224,7 +224,7 @@ def main(words: list[str] | None = None) -> int:
     try:
         compare(arguments)
     except (UserError, OSError) as error:
-        print(f"compare.training: {error}", file=sys.stderr)
+        print(f"compare.training: {one_line(str(error))}", file=sys.stderr)
         return 2
     except ModuleNotFoundError as error:
         print(f"compare.training: Python module {error.name} is missing; install PyTorch", file=sys.stderr)

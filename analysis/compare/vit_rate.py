@@ -60,7 +60,8 @@ def timm_seconds(found: dict[str, Any], arguments: argparse.Namespace, bf16: boo
 
 def deck_of(arguments: argparse.Namespace) -> dict[str, Any]:
     """The sizes of the model, and the images of a step."""
-    from analysis.study.settings import deck_value, load_yaml
+    from analysis.study.settings import deck_value
+    from analysis.yaml_files import load_yaml
     deck = load_yaml(arguments.deck)
     settings = dict(setting.partition("=")[::2] for setting in arguments.set)
 

@@ -2,14 +2,15 @@
 """Weights of vision transformers from exported folders, by timm's names; NumPy alone."""
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from analysis.compare.recipe import Weights
 from analysis.errors import UserError
+from analysis.json_files import misfit, parse_json
 
 FILE = "model.safetensors"
 MOST_HEADER_BYTES = 100 << 20
@@ -22,7 +23,22 @@ ENDS = {
     "vit.embeddings.cls_token": "cls_token", "vit.embeddings.position_embeddings": "pos_embed",
     "vit.embeddings.patch_embeddings.projection": "patch_embed.proj", "vit.layernorm": "norm", "classifier": "head",
 }
+TENSOR = {"dtype": str, "shape": [int], "data_offsets": [int, 2]}
 _LAYER = re.compile(r"vit\.encoder\.layer\.(\d+)\.(.+)\.(weight|bias)\Z")
+
+
+def read_header(path: Path, text: bytes) -> dict[str, dict[str, Any]]:
+    """By the names of tensors."""
+    try:
+        header = parse_json(text.decode("utf-8"))
+        problem = misfit(header, dict)
+    except ValueError as error:
+        header, problem = {}, str(error)
+    tensors = {} if problem else {name: entry for name, entry in header.items() if name != "__metadata__"}
+    problem = problem or misfit(tensors, {str: TENSOR})
+    if problem:
+        raise UserError(f"{path} cannot be read ({problem}); give a folder that `hyperslab checkpoint export` wrote")
+    return tensors
 
 
 def read_safetensors(path: Path) -> Weights:
@@ -31,14 +47,16 @@ def read_safetensors(path: Path) -> Weights:
     size = int.from_bytes(data[:8], "little")
     if len(data) < 8 or size > min(len(data) - 8, MOST_HEADER_BYTES):
         raise UserError(f"{path}: no safetensors file; give a folder that `hyperslab checkpoint export` wrote")
-    header = json.loads(data[8:8 + size])
-    header.pop("__metadata__", None)
+    header = read_header(path, data[8:8 + size])
     weights: Weights = {}
     for name, entry in header.items():
         if entry["dtype"] != "F32":
             raise UserError(f"{path}: {name} is {entry['dtype']}, expected F32; export with --dtype fp32")
-        first, last = entry["data_offsets"]
-        weights[name] = np.frombuffer(data[8 + size + first:8 + size + last], "<f4").reshape(entry["shape"])
+        first, last = entry["data_offsets"][:2]
+        try:
+            weights[name] = np.frombuffer(data[8 + size + first:8 + size + last], "<f4").reshape(entry["shape"])
+        except (TypeError, ValueError) as error:
+            raise UserError(f"{path}: {name} is not whole ({error}); export again") from error
     return weights
 
 

@@ -26,7 +26,7 @@ from analysis.scaling import (
 from analysis.step_time import rank_name
 from analysis.study.record import find_study, is_study_folder
 from analysis.style import save
-from analysis.tables import output_folder, sanitized, text_table
+from analysis.tables import note_lines, output_folder, path_lines, sanitized, text_table, write_report
 
 
 def record(number: int, group: Group, case: Case) -> dict[str, Any]:
@@ -179,8 +179,8 @@ def document_of_parts(parts: dict[str, Content]) -> Document:
 def write_document(document: Document, folder: Path) -> tuple[list[Path], list[str]]:
     """Paths, and what could not be written."""
     page, text, pdf = (folder / f"report.{suffix}" for suffix in ("html", "md", "pdf"))
-    page.write_text(html_text(document), encoding="utf-8")
-    text.write_text(markdown_text(document), encoding="utf-8")
+    write_report(page, html_text(document))
+    write_report(text, markdown_text(document))
     problem = write_pdf(document, pdf)
     written = [page, text, *([] if problem else [pdf])]
     for drawing in document.drawings:
@@ -197,9 +197,7 @@ def write_tables(content: Content, folder: Path) -> list[Path]:
         texts["scaling.csv"] = csv_text(records)
         texts["scaling.json"] = json_text(content.groups, records, content.runs, content.cases, content.notes,
                                           content.skip)
-    for name, text in texts.items():
-        (folder / name).write_text(text, encoding="utf-8")
-    return [folder / name for name in texts]
+    return [write_report(folder / name, text) for name, text in texts.items()]
 
 
 def read_parts(names: Sequence[str], base_ranks: int | None, skip: int | None) -> dict[str, Content]:
@@ -237,4 +235,4 @@ def report(names: Sequence[str], output: Path | None, base_ranks: int | None, sk
         tables += content.study.tables if content.study else []
         tables += [group_text(number, group) for number, group in enumerate(content.groups, 1)]
     notes = [note for content in parts.values() for note in content.notes]
-    return "\n".join(["\n\n".join(tables), "", *(f"note: {note}" for note in [*notes, *problems]), *map(str, written)])
+    return "\n".join(["\n\n".join(tables), "", *note_lines([*notes, *problems]), *path_lines(written)])

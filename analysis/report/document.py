@@ -11,8 +11,9 @@ from typing import Sequence
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from analysis.errors import visible
 from analysis.style import Figure, inline_svg
-from analysis.tables import markdown_table, markdown_words
+from analysis.tables import markdown_image, markdown_table, markdown_words
 
 PRINT_DOTS_PER_INCH = 200
 NO_PDF = ("there is no {path}: Python module {name} cannot be loaded; apt install weasyprint, or print the HTML page "
@@ -84,17 +85,18 @@ class Document:
 
 
 def environment() -> Environment:
-    """HTML is escaped as a whole, Markdown by the filter `words`; a name that a template misspells is an error."""
+    """HTML is escaped as a whole, Markdown by `words` and `image`; a name that a template misspells is an error."""
     found = Environment(loader=FileSystemLoader(Path(__file__).parent / "templates"), undefined=StrictUndefined,
                         autoescape=lambda name: bool(name and ".html" in name), trim_blocks=True, lstrip_blocks=True,
                         keep_trailing_newline=True)
     found.filters["words"] = markdown_words
+    found.globals["image"] = markdown_image
     return found
 
 
 def html_text(document: Document, drawn: str = "svg") -> str:
     """`drawn`: figures as svg, or as png."""
-    return environment().get_template("report.html.j2").render(document=document, drawn=drawn)
+    return visible(environment().get_template("report.html.j2").render(document=document, drawn=drawn))
 
 
 def markdown_text(document: Document) -> str:

@@ -8,7 +8,7 @@ from typing import Any, Sequence
 
 import yaml
 
-from analysis.deck import LAYOUT, NAMES, Deck
+from analysis.deck import LAYOUT, NAMES, Deck, is_whole, whole_in
 from analysis.report.document import Section
 from analysis.runs import final_loss, read_metrics
 from analysis.scaling import Case
@@ -47,15 +47,13 @@ class Optimization:
         value = self.value(case)
         if self.needs and case.layout.sizes[1] < 2:  # of a pipeline
             return False
-        return value in self.values if self.above is None else value.isdecimal() and int(value) > self.above
+        return value in self.values if self.above is None else is_whole(value) and int(value) > self.above
 
 
 def accumulation(case: Case) -> int:
     """Microbatches of a step on each data rank."""
-    batch, microbatch = (case.deck.get(f"train.{key}", "0") for key in ("global_batch", "microbatch"))
-    if not (batch.isdecimal() and microbatch.isdecimal()) or int(microbatch) == 0:
-        return 1
-    return max(1, int(batch) // (case.layout.sizes[0] * int(microbatch)))
+    batch, microbatch = (whole_in(case.deck, f"train.{key}", 0) for key in ("global_batch", "microbatch"))
+    return max(1, batch // (case.layout.sizes[0] * microbatch)) if microbatch else 1
 
 
 def resolved_attention(case: Case) -> str:

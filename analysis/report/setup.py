@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Callable, Iterable, Sequence
 
-from analysis.deck import Deck
+from analysis.deck import Deck, is_whole
 from analysis.errors import UserError
 from analysis.report.document import Section, Sheet
 from analysis.runs import Run, last_value, read_metrics
@@ -94,7 +94,7 @@ def trained_tokens(runs: Sequence[Run]) -> str:
 
 def batch(deck: Deck) -> str:
     samples, context = deck.get("train.global_batch", ""), deck.get("model.context", "")
-    if not (samples.isdecimal() and context.isdecimal()):
+    if not (is_whole(samples) and is_whole(context)):
         return ""
     return f"{samples} samples, {int(samples) * int(context):,} tokens"
 

@@ -22,7 +22,6 @@ from analysis.study.record import (
 )
 from analysis.study.rows import Result, Row, read_result
 from analysis.study.tabulate import Tabulated, axis_title, columns_of, csv_text, tabulate
-from analysis.tables import text_table
 
 MOST_SENTENCES = 24
 # Columns whose change beside the base is reported, if the study measures them.
@@ -159,7 +158,7 @@ def read_study_part(folder: Path, skip: int | None) -> StudyPart:
     reported = dict.fromkeys([*result.notes, *notes])
     return StudyPart(
         study.title, study.about, [study_section(folder, result, tables)],
-        [f"{table.title}\n\n{text_table(table.header, table.rows)}" for table in tables], csv_text(result), runs, cases,
+        [table.text for table in tables], csv_text(result), runs, cases,
         list(reported), steps, source_of(folder, result.records, cases, runs),
         any(plot.kind == "learning" for plot in study.plots),
         predictions_of_rows({axis.name: axis_title(axis.name) for axis in result.axes}, result.rows))

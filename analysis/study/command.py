@@ -22,7 +22,9 @@ from analysis.style import Figure, save
 from analysis.subject import device_text, either, subject_of_runs
 from analysis.sweep import draw as draw_sweep
 from analysis.sweep import read_points
-from analysis.tables import markdown_table, markdown_words, output_folder, text_table
+from analysis.tables import (
+    markdown_image, markdown_table, markdown_words, note_lines, output_folder, path_lines, write_report,
+)
 from analysis.timings import read_layouts
 
 
@@ -87,22 +89,22 @@ def bench_subject(folder: Path, result: Result) -> str:
 
 
 def pictures_of(folder: Path, result: Result) -> list[Picture]:
-    """In the order of the study; without what needs runs if there are none."""
+    """In the order of the study; without those that have nothing to draw."""
     runs = training_runs(folder, result)
     found: list[Picture] = []
     subject = subject_of_runs(runs) or bench_subject(folder, result)
     for plot in result.study.plots:
-        if plot.kind not in RUN_KINDS:
+        if plot.kind in RUN_KINDS:
+            found += of_runs(plot, runs, result.study.skip) if runs else []
+        elif result.can_draw(plot):
             found.append(Picture(plot.name, plot.title, draw_plot(result, plot, subject)))
-        elif runs:
-            found += of_runs(plot, runs, result.study.skip)
     return found
 
 
 def markdown(result: Result, tables: Sequence[Tabulated], pictures: Sequence[Picture]) -> str:
     parts = [f"# {markdown_words(result.study.title)}", markdown_words(result.study.about)]
     parts += [f"## {markdown_words(table.title)}\n\n{markdown_table(table.header, table.rows)}" for table in tables]
-    parts += [f"![{markdown_words(picture.title)}]({picture.name}.png)" for picture in pictures]
+    parts += [markdown_image(picture.title, f"{picture.name}.png") for picture in pictures]
     parts += ["\n".join(f"- {markdown_words(note)}" for note in result.notes)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -114,10 +116,9 @@ def study(name: str, output: Path | None) -> str:
     folder = output_folder(output or place / "report")
     tables = [tabulate(result, table) for table in result.study.tables]
     pictures = pictures_of(place, result)
-    written = [folder / "study.md", folder / "study.csv"]
-    written[0].write_text(markdown(result, tables, pictures), encoding="utf-8")
-    written[1].write_text(csv_text(result), encoding="utf-8")
+    written = [write_report(folder / "study.md", markdown(result, tables, pictures)),
+               write_report(folder / "study.csv", csv_text(result))]
     for picture in pictures:
         written += save(picture.figure, folder / picture.name)
-    reported = [f"{table.title}\n\n{text_table(table.header, table.rows)}" for table in tables]
-    return "\n".join(["\n\n".join(reported), "", *(f"note: {note}" for note in result.notes), *map(str, written)])
+    reported = [table.text for table in tables]
+    return "\n".join(["\n\n".join(reported), "", *note_lines(result.notes), *path_lines(written)])

@@ -10,6 +10,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
 
+from analysis.json_files import LARGEST
 from analysis.study.columns import CHANGE, Column, change_words
 from analysis.study.record import DONE
 from analysis.study.rows import Result, Row
@@ -34,7 +35,7 @@ def numbers_of(labels: Sequence[str]) -> list[float] | None:
         numbers = [float(label) for label in labels]
     except ValueError:
         return None
-    return numbers if all(0 < each < math.inf for each in numbers) else None
+    return numbers if all(0 < each < LARGEST for each in numbers) else None
 
 
 def series_of(result: Result, plot: Plot, rows: Sequence[Row]) -> dict[str, list[Row]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.deck import Deck, read_deck_file
-from analysis.errors import UserError
+from analysis.errors import UserError, visible
 from analysis.runs import Run, final_loss, read_metrics, typical_rate
 from analysis.starts import start_folders
 from analysis.study.record import POINT, RUNNING, Record, read_record, write_text
@@ -81,5 +81,5 @@ def write_index(runs: Path) -> Path:
     writer.writeheader()
     writer.writerows(experiments(runs))
     path = runs / "index.csv"
-    write_text(path, text.getvalue())
+    write_text(path, visible(text.getvalue()))
     return path

@@ -2,29 +2,33 @@
 """What a study shows while it runs: a table that is drawn again on a terminal, else a line per event."""
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 import time
 from pathlib import Path
 from typing import Any, TextIO
 
-from analysis.study.record import BENCH, DONE, RUNNING, WAITING, Record, bench_modes, point_folder
+from analysis.errors import UserError, one_line, visible
+from analysis.json_files import NUMBER, misfit, number_of, parse_json, read_json
+from analysis.study.bench_files import DECODE, EVALUATED, SUMMED, bench_modes, read_bench
+from analysis.study.record import AGAIN, BENCH, DONE, RUNNING, WAITING, Record, point_folder
 from analysis.tables import number, text_table
 
 MOST_ROWS = 30
 MOST_LETTERS = 60  # of a result on a terminal; elsewhere a line has all of it
+LINE = {"step": int, "loss?": NUMBER, "tokens_per_second?": NUMBER, "images_per_second?": NUMBER}
 
 
 def last_line(path: Path) -> dict[str, Any]:
-    """The newest whole line of metrics.jsonl."""
+    """The newest whole line of metrics.jsonl; nothing if it cannot be read."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - 4096))
             lines = [line for line in file.read().split(b"\n") if line.endswith(b"}")]
-        return dict(json.loads(lines[-1])) if lines else {}
+        row = parse_json(lines[-1].decode("utf-8")) if lines else {}
     except (OSError, ValueError):
         return {}
+    return {} if misfit(row, LINE) else dict(row)
 
 
 def rate_text(found: dict[str, Any]) -> str:
@@ -35,25 +39,44 @@ def rate_text(found: dict[str, Any]) -> str:
     return ""
 
 
-def result_text(folder: Path, record: Record) -> str:
-    """One figure of a point: how far it is, what it measured, or why it ended."""
-    place = point_folder(folder, record.name)
-    if record.state not in (RUNNING, DONE):
-        return record.message if record.state != WAITING else ""
-    if record.settings["command"] == "train":
+def bench_text(path: Path) -> str:
+    content = read_bench(path)
+    if content["mode"] == DECODE:
+        return f"{DECODE} {milliseconds(content.get('token_seconds'))} a token"
+    return ", ".join(f"{mode} {milliseconds(each['median_seconds'])}" for mode, each in bench_modes(content).items())
+
+
+def milliseconds(seconds: float | None) -> str:
+    return f"{number(1e3 * number_of(seconds), 2)} ms"
+
+
+def measured_text(place: Path, record: Record) -> str:
+    """One figure of a point that runs or ended well; UserError if a file of it cannot be read."""
+    command = record.settings["command"]
+    if command == "train":
         row = last_line(place / "metrics.jsonl")
         rate, loss = rate_text(row), row.get("loss")
         return f"step {row['step']}, {rate}, loss {number(loss or 0.0)}" if rate and loss is not None else ""
-    if record.settings["command"] == "bench" and record.state == DONE:
-        modes = bench_modes(json.loads((place / BENCH).read_text(encoding="utf-8")))
-        return ", ".join(f"{mode} {1e3 * each['median_seconds']:.2f} ms" if "median_seconds" in each else
-                         f"{mode} {1e3 * each['token_seconds']:.2f} ms a token" for mode, each in modes.items())
-    if record.settings["command"] == "eval" and record.state == DONE:
-        found = json.loads((place / BENCH).read_text(encoding="utf-8"))
-        return f"loss {number(found['loss'])}, {rate_text(found)}"
-    if record.settings["command"] == "accumulation" and record.state == DONE:
-        return f"sum {number(json.loads((place / BENCH).read_text(encoding='utf-8'))['sum'], 5)}"
+    if record.state != DONE:
+        return ""
+    if command == "bench":
+        return bench_text(place / BENCH)
+    if command == "eval":
+        found = read_json(place / BENCH, EVALUATED, AGAIN)
+        return f"loss {number(number_of(found['loss']))}, {rate_text(found)}"
+    if command == "accumulation":
+        return f"sum {number(number_of(read_json(place / BENCH, SUMMED, AGAIN)['sum']), 5)}"
     return ""
+
+
+def result_text(folder: Path, record: Record) -> str:
+    """One figure of a point: how far it is, what it measured, or why it ended."""
+    if record.state not in (RUNNING, DONE):
+        return record.message if record.state != WAITING else ""
+    try:
+        return measured_text(point_folder(folder, record.name), record)
+    except UserError as error:
+        return str(error)
 
 
 class Live:
@@ -72,7 +95,7 @@ class Live:
         if self._terminal:
             self._draw()
         elif event:
-            print(self._event(record), file=self._stream, flush=True)
+            print(one_line(self._event(record)), file=self._stream, flush=True)
 
     def _event(self, record: Record) -> str:
         done = sum(each.state not in (WAITING, RUNNING) for each in self._records.values())
@@ -98,5 +121,5 @@ class Live:
         lines = [*text_table(["point", "state", "s", "result"], rows).split("\n"),
                  f"{done} of {len(self._records)} points, {time.monotonic() - self._begun:.0f} s"]
         up = f"\x1b[{self._lines}F\x1b[J" if self._lines else ""
-        print(up + "\n".join(line[:width] for line in lines), file=self._stream, flush=True)
+        print(up + "\n".join(visible(line)[:width] for line in lines), file=self._stream, flush=True)
         self._lines = len(lines)

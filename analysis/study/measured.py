@@ -2,7 +2,6 @@
 """What a point measured, by the names of COLUMNS; what it did not measure is absent."""
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any, Iterator, Sequence
@@ -12,10 +11,12 @@ import numpy as np
 from analysis.deck import read_deck
 from analysis.divergence import has_diverged
 from analysis.errors import UserError
+from analysis.json_files import number_of, read_json
 from analysis.runs import Metrics, Run, best_value, final_loss, last_value, mean_of_last, read_metrics
 from analysis.scaling import COMPUTE, EXPOSED, Case, read_cases
+from analysis.study.bench_files import DECODE, EVALUATED, STORED, SUMMED, bench_modes, read_bench
 from analysis.study.prediction import Prediction, printed_bytes, read_prediction
-from analysis.study.record import BENCH, OUTPUT, Record, bench_modes, point_folder
+from analysis.study.record import AGAIN, BENCH, OUTPUT, Record, point_folder
 from analysis.study.settings import BENCH_MODES, MODE
 from analysis.subject import parameter_count
 from analysis.timings import BUSY, RankSteps, read_layouts
@@ -101,65 +102,64 @@ def component_values(components: dict[str, Any]) -> Values:
     if not {"attention", "ffn"} <= set(components):
         return {}
     attention, ffn = components["attention"], components["ffn"]
-    values = {"attention_seconds": attention["seconds"], "ffn_seconds": ffn["seconds"]}
+    values = {"attention_seconds": number_of(attention["seconds"]), "ffn_seconds": number_of(ffn["seconds"])}
     for name, key in (("attention_by_ffn_seconds", "seconds"), ("attention_by_ffn_flops", "flops")):
-        if ffn[key] > 0:
-            values[name] = attention[key] / ffn[key]
+        values[name] = ratio(number_of(attention[key]), number_of(ffn[key]))
     return values
 
 
 def read_benches(folder: Path, records: Sequence[Record]) -> list[dict[str, Any]]:
     """What bench wrote, of all points that are of it and ended."""
     paths = [point_folder(folder, record.name) / BENCH for record in records if record.settings["command"] == "bench"]
-    return [dict(json.loads(path.read_text(encoding="utf-8"))) for path in paths if path.is_file()]
+    return [read_bench(path) for path in paths if path.is_file()]
 
 
 def storage_values(content: dict[str, Any]) -> Values:
     """Of `eval` and of `bench --mode decode`: rate, quality, and what the model takes."""
-    return {name: float(content[name]) for name in
-            ("tokens_per_second", "images_per_second", "top1", "top5", "perplexity", "token_accuracy", "tokens",
-             "token_seconds", "parameter_bytes", "matrix_bytes", "memory_peak_bytes") if name in content}
+    return {name: number_of(content[name]) for name in STORED if name in content}
 
 
 def eval_values(path: Path) -> Values:
     """Of one checkpoint; nothing if it was not measured."""
     if not path.is_file():
         return {}
-    content = json.loads(path.read_text(encoding="utf-8"))
-    return storage_values(content) | {
-        "final_loss": content["loss"], "validation_loss": content["loss"]}
+    content = read_json(path, EVALUATED, AGAIN)
+    loss = number_of(content["loss"])
+    return storage_values(content) | {"final_loss": loss, "validation_loss": loss}
 
 
 def images_per_second(content: dict[str, Any], each: dict[str, Any]) -> float:
     """Of a mode of `bench` with a vision transformer; NaN for text."""
-    if not str(content.get("model", "")).startswith("vit:"):
+    if not content["model"].startswith("vit:"):
         return math.nan
-    return float(content["global_batch"]) / float(each["median_seconds"])
+    return ratio(float(content["global_batch"]), number_of(each["median_seconds"]))
 
 
-def bench_values(folder: Path) -> Iterator[tuple[str, Values]]:
-    content = json.loads((folder / BENCH).read_text(encoding="utf-8"))
-    if content["mode"] == "decode":
-        yield "decode", storage_values(content) | {"parameters": float(content["parameters"])}
+def bench_values(path: Path) -> Iterator[tuple[str, Values]]:
+    content = read_bench(path)
+    parameters = float(content["parameters"])
+    if content["mode"] == DECODE:
+        yield DECODE, storage_values(content) | {"parameters": parameters}
         return
     for mode, each in bench_modes(content).items():
+        rate = number_of(each["tokens_per_second"])
         yield mode, {
-            "step_seconds": each["median_seconds"], "step_mean_seconds": each["mean_seconds"],
-            "step_deviation_seconds": each["standard_deviation_seconds"],
-            "first_step_seconds": each["step_seconds"][0], "steps": float(len(each["step_seconds"])),
-            "tokens_per_second": each["tokens_per_second"],
-            "tokens_per_second_per_rank": each["tokens_per_second"] / content["ranks"],
+            "step_seconds": number_of(each["median_seconds"]), "step_mean_seconds": number_of(each["mean_seconds"]),
+            "step_deviation_seconds": number_of(each["standard_deviation_seconds"]),
+            "first_step_seconds": number_of(each["step_seconds"][0]), "steps": float(len(each["step_seconds"])),
+            "tokens_per_second": rate, "tokens_per_second_per_rank": ratio(rate, float(content["ranks"])),
             "images_per_second": images_per_second(content, each),
-            "mfu": math.nan if each["mfu"] is None else each["mfu"], "model_flops": each["model_flops"],
-            "memory_peak_bytes": float(each["memory_peak_bytes"]), "parameters": float(content["parameters"]),
+            "mfu": number_of(each["mfu"]), "model_flops": number_of(each["model_flops"]),
+            "memory_peak_bytes": number_of(each["memory_peak_bytes"]), "parameters": parameters,
         } | component_values(each.get("components") or {})
 
 
 def accumulated(path: Path) -> Values:
     if not path.is_file():
         return {}
-    content = json.loads(path.read_text(encoding="utf-8"))
-    return {"accumulated_sum": content["sum"], "accumulated_error": content["sum"] / content["exact"] - 1.0}
+    content = read_json(path, SUMMED, AGAIN)
+    total, exact = number_of(content["sum"]), number_of(content["exact"])
+    return {"accumulated_sum": total, "accumulated_error": total / exact - 1.0 if exact else math.nan}
 
 
 def error_of(predicted: float, measured: float) -> float:
@@ -192,6 +192,6 @@ def measured_values(folder: Path, record: Record, skip: int) -> tuple[dict[str, 
             return {mode: ranks | with_prediction({}, predicted, command) for mode in modes}, []
         # A plan is of a whole step.
         return {mode: ranks | (with_prediction(values, predicted, command) if mode == "step" else values)
-                for mode, values in bench_values(place)}, []
+                for mode, values in bench_values(place / BENCH)}, []
     values, notes = train_values(place, skip) if (place / "metrics.jsonl").is_file() else ({}, [])
     return {"": ranks | with_prediction(values, predicted, command)}, notes

@@ -68,7 +68,7 @@ def name_of(study: Study, labels: dict[str, str], settings: Settings, where: str
 def check_options(settings: Settings, where: str) -> None:
     """Options are of the point's own command."""
     command = settings["command"]
-    if command not in COMMANDS:
+    if value_text(command) not in COMMANDS:
         raise UserError(f"{where}: command is `{value_text(command)}`, expected one of {', '.join(COMMANDS)}")
     for key in settings:
         check_setting(key, where)

@@ -2,18 +2,18 @@
 """What `plan` said of a point before it ran."""
 from __future__ import annotations
 
-import json
 import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from analysis.errors import UserError
+from analysis.json_files import NUMBER, number_of, read_json
 
 PLAN, PLAN_JSON = "plan.txt", "plan.json"
+FORM = {"memory_bytes": float, "step_seconds": float, "memory_in_use_bytes?": NUMBER}
 UNITS = {"bytes": 1.0, "KiB": 2.0 ** 10, "MiB": 2.0 ** 20, "GiB": 2.0 ** 30, "TiB": 2.0 ** 40}
-_IN_USE = re.compile(r"^in use\s+([0-9.]+) (bytes|KiB|MiB|GiB|TiB) at ", re.MULTILINE)
-_LARGEST = re.compile(r"^largest\s+.*?: ([0-9.]+) (bytes|KiB|MiB|GiB|TiB) on ", re.MULTILINE)
+_IN_USE = re.compile(r"^in use\s+(\d+(?:\.\d+)?) (bytes|KiB|MiB|GiB|TiB) at ", re.MULTILINE)
+_LARGEST = re.compile(r"^largest\s+.*?: (\d+(?:\.\d+)?) (bytes|KiB|MiB|GiB|TiB) on ", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,6 @@ def read_prediction(place: Path) -> Prediction:
     path = place / PLAN_JSON
     if not path.is_file():
         return Prediction(printed_bytes(place / PLAN), in_use_bytes=printed_bytes(place / PLAN, _IN_USE))
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        return Prediction(float(content["memory_bytes"]), float(content["step_seconds"]),
-                          float(content.get("memory_in_use_bytes", math.nan)))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path} cannot be read ({error}); remove it") from error
+    content = read_json(path, FORM, "remove it")
+    return Prediction(float(content["memory_bytes"]), float(content["step_seconds"]),
+                      number_of(content.get("memory_in_use_bytes")))

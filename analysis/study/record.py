@@ -11,8 +11,11 @@ from typing import Any
 import yaml
 
 from analysis.errors import UserError
+from analysis.json_files import read_json
 from analysis.study.points import Point
+from analysis.study.settings import Settings
 from analysis.study.spec import Study, make_study
+from analysis.yaml_files import load_yaml
 
 STUDY, POINT, OUTPUT, BENCH = "study.yaml", "point.json", "output.txt", "bench.json"
 FORMAT = 1
@@ -20,6 +23,16 @@ FORMAT = 1
 DONE, OUT_OF_MEMORY, DIVERGED = "done", "out of memory", "diverged"
 STOPPED, FAILED, RUNNING, WAITING = "stopped", "failed", "running", "waiting"
 RESULTS = (DONE, OUT_OF_MEMORY, DIVERGED)  # what is not run again
+STATES = (*RESULTS, STOPPED, FAILED, RUNNING, WAITING)
+
+_PLAIN = (str, bool, int, float, None)
+_SETTING = (*_PLAIN, [(*_PLAIN, [_PLAIN])])
+FORM = {"format": int, "name": str, "identity": str, "labels": {str: str}, "repetition": int,
+        "settings": {"command": str, "deck": str, "ranks": int, str: _SETTING}, "state?": str, "code?": int, "started?": str,
+        "seconds?": float, "message?": str, "launch?": [str],
+        "machine?": {"host?": str, "system?": str, "processor?": str, "cores?": int, "gpus?": [str], "program?": str,
+                     "libraries?": {str: str}}}
+AGAIN = "remove the folder of this point, it is run again"
 
 
 @dataclass
@@ -30,7 +43,7 @@ class Record:
     identity: str
     labels: dict[str, str]
     repetition: int
-    settings: dict[str, Any]
+    settings: Settings
     state: str = WAITING
     code: int = 0
     started: str = ""
@@ -55,31 +68,32 @@ def point_folder(folder: Path, name: str) -> Path:
     return folder / "points" / name
 
 
-def bench_modes(content: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Of what bench wrote, by mode: `--mode all` measures three, any other mode itself."""
-    return content["modes"] if "modes" in content else {content["mode"]: content}
-
-
 def write_record(folder: Path, record: Record) -> None:
     path = point_folder(folder, record.name) / POINT
     write_text(path, json.dumps({"format": FORMAT, **asdict(record)}, indent=2) + "\n")
 
 
 def read_record(path: Path) -> Record:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if content.pop("format") != FORMAT:
-            raise ValueError("another format")
-        return Record(**content)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{path} cannot be read ({error}); remove the folder of this point, it is run again"
-                        ) from error
+    content = read_json(path, FORM, AGAIN)
+    unknown = [key for key in content if key not in FORM and f"{key}?" not in FORM]
+    wrong = ["another format"] if content.pop("format") != FORMAT else []
+    wrong += [f"unknown key {key}" for key in unknown]
+    wrong += [f"unknown state {content['state']}"] if content.get("state", WAITING) not in STATES else []
+    wrong += [f"{content['settings']['ranks']} ranks"] if content["settings"]["ranks"] < 1 else []
+    if wrong:
+        raise UserError(f"{path} cannot be read ({wrong[0]}); {AGAIN}")
+    return Record(**content)
 
 
 def read_records(folder: Path) -> dict[str, Record]:
     """By name; points that never started have none."""
-    paths = sorted((folder / "points").glob(f"*/{POINT}"))
-    return {record.name: record for record in map(read_record, paths)}
+    records: dict[str, Record] = {}
+    for path in sorted((folder / "points").glob(f"*/{POINT}")):
+        record = read_record(path)
+        if record.name != path.parent.name:
+            raise UserError(f"{path} cannot be read (it is of point {record.name}); {AGAIN}")
+        records[record.name] = record
+    return records
 
 
 def is_study_folder(folder: Path) -> bool:
@@ -97,13 +111,7 @@ def find_study(name: str) -> Path:
 
 def read_study_folder(folder: Path) -> Study:
     path = folder / STUDY
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from error
-    if not isinstance(content, dict):
-        raise UserError(f"{path} holds no study; run jobs/study.py STUDY.yaml again")
-    return make_study(content, str(path))
+    return make_study(load_yaml(path), str(path))
 
 
 def check_folder(folder: Path, study: Study, points: list[Point]) -> dict[str, Record]:
@@ -114,7 +122,7 @@ def check_folder(folder: Path, study: Study, points: list[Point]) -> dict[str, R
         if any(folder.iterdir()):
             raise UserError(f"{folder} holds something else than a study; name another folder with --output")
         return {}
-    name = yaml.safe_load((folder / STUDY).read_text(encoding="utf-8")).get("name")
+    name = load_yaml(folder / STUDY).get("name")
     if name != study.name:
         raise UserError(f"{folder} holds the study `{name}`, not `{study.name}`; name another folder with --output")
     records = read_records(folder)

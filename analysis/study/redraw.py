@@ -8,12 +8,12 @@ SUBJECT is the line below the title, which only the runs know.
 """
 from __future__ import annotations
 
-import csv
 import sys
 from pathlib import Path
 from typing import Sequence
 
-from analysis.errors import UserError
+from analysis.csv_files import read_csv
+from analysis.errors import UserError, one_line
 from analysis.study.draw import draw_plot
 from analysis.study.points import expand
 from analysis.study.rows import Result, Row, data_of
@@ -26,29 +26,41 @@ def read_recorded(study_path: Path, table: Path) -> Result:
     study = read_study(study_path)
     points = {tuple(point.labels.items()): point for point in expand(study, str(study_path))}
     names = [axis.name for axis in study.axes]
+    columns, lines = read_csv(table)
+    missing = [name for name in (*names, "state") if name not in columns]
+    if missing:
+        raise UserError(f"{table}: there is no column {missing[0]}; give the .csv of a report on {study_path}")
     rows = []
-    with table.open(encoding="utf-8", newline="") as file:
-        for line in csv.DictReader(file):
-            labels = {name: line[name] for name in names}
-            point = points.get(tuple(labels.items()))
-            if point is None:
-                raise UserError(f"{table}: {', '.join(labels.values())} is no point of {study_path}")
+    for number, line in lines:
+        labels = {name: line[name] for name in names}
+        point = points.get(tuple(labels.items()))
+        if point is None:
+            raise UserError(f"{table}:{number}: {', '.join(labels.values())} is no point of {study_path}")
+        try:
             values = {key: float(text) for key, text in line.items() if key not in (*names, "state", "points") and text}
-            rows.append(Row(labels, [point.name], line["state"], values, {}, point.command, data_of(point.settings)))
+        except (TypeError, ValueError) as error:
+            raise UserError(f"{table}:{number}: {error}") from error
+        rows.append(Row(labels, [point.name], line["state"], values, {}, point.command, data_of(point.settings)))
     return Result(study, study.axes, rows, [], [])
+
+
+def redraw(study: str, table: str, name: str, subject: str, figure: str) -> Path:
+    result = read_recorded(Path(study), Path(table))
+    plots = [plot for plot in result.study.plots if plot.name == name and plot.kind == "bars" and result.can_draw(plot)]
+    if not plots:
+        raise UserError(f"{study} has no plot of bars called {name}, or {table} no row of it")
+    return write_figure(draw_plot(result, plots[0], subject), Path(figure))
 
 
 def main(words: Sequence[str]) -> int:
     if len(words) != 5:
         print(__doc__, file=sys.stderr)
         return 2
-    study, table, name, subject, figure = words
-    result = read_recorded(Path(study), Path(table))
-    plots = [plot for plot in result.study.plots if plot.name == name and plot.kind == "bars"]
-    if not plots:
-        print(f"redraw: {study} has no plot of bars called {name}", file=sys.stderr)
+    try:
+        print(one_line(str(redraw(*words))))
+    except UserError as error:
+        print(f"redraw: {error}", file=sys.stderr)
         return 2
-    print(write_figure(draw_plot(result, plots[0], subject), Path(figure)))
     return 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Sequence
+from typing import Sequence
 
 import numpy as np
 
@@ -15,8 +15,9 @@ from analysis.study.columns import CHANGE, LOSSES, QUALITY, RELATIVE, is_relativ
 from analysis.study.measured import Values, measured_values
 from analysis.study.points import combinations
 from analysis.study.record import DIVERGED, DONE, OUT_OF_MEMORY, RESULTS, Record, point_folder, read_records
-from analysis.study.settings import MODE, Settings, load_yaml, value_text
-from analysis.study.spec import Axis, Choice, Study
+from analysis.study.settings import MODE, Settings, deck_value, value_text
+from analysis.study.spec import RUN_KINDS, Axis, Choice, Plot, Study
+from analysis.yaml_files import load_yaml
 
 MOST_NAMED = 8  # points that a note names
 
@@ -88,6 +89,10 @@ class Result:
     def value(self, row: Row, name: str) -> float:
         return self.relative(row, name) if is_relative(name) else row.value(name)
 
+    def can_draw(self, plot: Plot) -> bool:
+        """Whether a plot of lines or bars has a row, and the result its axis."""
+        return any(plot.x in row.labels for row in self.selected(plot.where)) and plot.x in [axis.name for axis in self.axes]
+
     def selected(self, where: dict[str, str]) -> list[Row]:
         return [row for row in self.rows if all(row.labels.get(key) == label for key, label in where.items())]
 
@@ -116,11 +121,16 @@ def joined(labels: dict[str, str], records: Sequence[Record], values: Sequence[V
 
 def data_of(settings: Settings) -> tuple[str, str]:
     """Files of training and validation, of the settings or else of the deck, if it can still be read."""
-    deck: dict[str, Any] = {}
-    if settings.get("deck") and Path(str(settings["deck"])).is_file():
-        deck = load_yaml(Path(str(settings["deck"]))).get("data") or {}
-    train, validation = (value_text(settings.get(f"data.{part}", deck.get(part, ""))) for part in ("train", "validation"))
-    return train, validation
+    try:
+        deck = load_yaml(Path(str(settings["deck"]))) if settings.get("deck") else {}
+    except UserError:
+        deck = {}
+
+    def files(key: str) -> str:
+        value = settings.get(key, deck_value(deck, key))
+        return "" if value is None else value_text(value)
+
+    return files("data.train"), files("data.validation")
 
 
 def read_result(folder: Path, study: Study) -> Result:
@@ -151,7 +161,8 @@ def read_result(folder: Path, study: Study) -> Result:
     order = {axis.name: {label: index for index, label in enumerate(axis.labels)} for axis in axes}
     rows = with_equal_time(folder, rows)
     rows.sort(key=lambda row: [order[axis.name].get(row.labels.get(axis.name, ""), -1) for axis in axes])
-    return Result(study, axes, rows, records, notes + state_notes(records) + waiting_notes(study, records))
+    result = Result(study, axes, rows, records, notes + state_notes(records) + waiting_notes(study, records))
+    return replace(result, notes=result.notes + undrawn_notes(result))
 
 
 def with_equal_time(folder: Path, rows: list[Row]) -> list[Row]:
@@ -170,6 +181,11 @@ def loss_until(folder: Path, row: Row, seconds: float) -> float:
         metrics = read_metrics(Run(place, name))
         losses.append(mean_of_last(metrics.column("loss")[metrics.column("wall_seconds") <= seconds * (1 + 1e-9)]))
     return float(np.mean(losses))
+
+
+def undrawn_notes(result: Result) -> list[str]:
+    return [f"plot {plot.name} is left out: no point of it has run" for plot in result.study.plots
+            if plot.kind not in RUN_KINDS and not result.can_draw(plot)]
 
 
 def state_notes(records: Sequence[Record]) -> list[str]:

@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Iterator, Sequence
 
-from analysis.errors import UserError
+from analysis.errors import UserError, one_line
 from analysis.study.launch import Launcher, message_of, state_of
 from analysis.study.live import Live
 from analysis.study.machine import describe_machine
@@ -77,7 +77,7 @@ def predict(point: Point, launcher: Launcher, place: Path) -> None:
     if done.returncode == 0:
         (place / PLAN).write_text(done.stdout, encoding="utf-8")
     else:
-        print(f"{point.name}: no prediction: {message_of(done.stderr)}", file=sys.stderr)
+        print(one_line(f"{point.name}: no prediction: {message_of(done.stderr)}"), file=sys.stderr)
 
 
 def clear(place: Path) -> None:

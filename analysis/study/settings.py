@@ -8,9 +8,8 @@ import math
 from pathlib import Path
 from typing import Any, Mapping
 
-import yaml
-
 from analysis.errors import UserError
+from analysis.yaml_files import load_yaml
 
 Settings = dict[str, Any]
 
@@ -27,40 +26,6 @@ BENCH_MODES = ("forward", "forward-backward", "step")  # `--mode all` measures t
 OWN = ("command", "deck", "ranks")
 LAYOUT = ("parallel.data", "parallel.tensor", "parallel.pipeline")
 BATCH = "train.global_batch"
-
-
-class UniqueKeyLoader(yaml.SafeLoader):
-    """YAML that refuses a key that is given twice."""
-
-
-def unique_mapping(loader: UniqueKeyLoader, node: yaml.MappingNode) -> dict[Any, Any]:
-    found: dict[Any, Any] = {}
-    for key_node, value_node in node.value:
-        key = loader.construct_object(key_node, deep=True)
-        if key in found:
-            raise yaml.constructor.ConstructorError(None, None, f"`{key}` is given twice", key_node.start_mark)
-        found[key] = loader.construct_object(value_node, deep=True)
-    return found
-
-
-UniqueKeyLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, unique_mapping)
-
-
-def load_yaml(path: Path) -> dict[str, Any]:
-    """A file that holds one mapping."""
-    try:
-        content = yaml.load(path.read_text(encoding="utf-8"), Loader=UniqueKeyLoader)
-    except FileNotFoundError as error:
-        raise UserError(f"{path} does not exist") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from error
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
-        raise UserError(f"{where}: {getattr(error, 'problem', None) or 'not YAML'}") from error
-    if not isinstance(content, dict):
-        raise UserError(f"{path}: expected keys with values, found {type(content).__name__}")
-    return content
 
 
 def is_deck_key(name: str) -> bool:
@@ -88,7 +53,8 @@ def value_text(value: Any) -> str:
 
 def deck_value(deck: Mapping[str, Any], key: str) -> Any:
     section, name = key.split(".", 1)
-    return (deck.get(section) or {}).get(name)
+    found = deck.get(section)
+    return found.get(name) if isinstance(found, dict) else None
 
 
 def whole(value: Any, name: str, where: str) -> int:

@@ -2,6 +2,7 @@
 """Reads STUDY.yaml: a base deck, axes, and the tables and plots that report the result."""
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,11 +13,13 @@ import yaml
 from analysis.errors import UserError
 from analysis.study.columns import check_column
 from analysis.study.settings import (
-    BENCH_MODES, COMMANDS, MODE, WITHOUT_DECK, Settings, check_setting, load_yaml, value_text, whole,
+    BENCH_MODES, COMMANDS, MODE, WITHOUT_DECK, Settings, check_setting, value_text, whole,
 )
+from analysis.yaml_files import load_yaml, parse_yaml
 
 KEYS = ("name", "title", "about", "deck", "command", "set", "scaling", "environment", "axes", "leave_out",
         "repeat", "point", "base", "skip", "tables", "plots", "small")
+MOST_POINTS = 100_000
 REQUIRED = ("name", "title", "tables")
 SCALINGS = ("none", "strong", "weak")
 MERGED = ("set", "axes", "environment")  # of `small`: key by key, null removes
@@ -130,14 +133,17 @@ def merged(content: dict[str, Any], where: str) -> dict[str, Any]:
     return done
 
 
-def layouts_of(path: Path) -> dict[str, Settings]:
+def layouts_of(path: Path, where: str) -> dict[str, Settings]:
     """Presets of a file with overrides a line, as `parity --matrix` takes them."""
     if not path.is_file():
-        raise UserError(f"{path} does not exist")
+        raise UserError(f"{where}: {path} does not exist")
     found: dict[str, Settings] = {}
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").split("\n"), 1):
         if line.strip() and not line.startswith("#"):
-            pairs = dict(word.split("=", 1) for word in line.split())
+            words = [word.partition("=") for word in line.split()]
+            if not all(equals and "." in key for key, equals, _ in words):
+                raise UserError(f"{path}:{number}: expected SECTION.KEY=VALUE, separated by blanks")
+            pairs = {key: value for key, _, value in words}
             found[layout_label(pairs)] = {key: plain_value(value) for key, value in pairs.items()}
     return found
 
@@ -163,10 +169,10 @@ def layout_label(pairs: dict[str, str]) -> str:
 def read_axis(name: str, content: Any, where: str) -> Axis:
     """A list of values of the setting `name`, presets by name, or a file of layouts."""
     if isinstance(content, str):
-        content = layouts_of(Path(content))
+        content = layouts_of(Path(content), where)
     if isinstance(content, list):
         check_setting(name, where)
-        choices = [Choice(Path(value).stem if name == "deck" else value_text(value), {name: value})
+        choices = [Choice(Path(value_text(value)).stem if name == "deck" else value_text(value), {name: value})
                    for value in content]
     else:
         presets = {label: mapping(settings, f"{where}: {label}") for label, settings in
@@ -214,6 +220,8 @@ def read_columns(content: Any, where: str) -> list[str]:
         raise UserError(f"{where}: names no column")
     for name in names:
         check_column(name, where)
+    if len(set(names)) < len(names):
+        raise UserError(f"{where}: a column stands twice")
     return names
 
 
@@ -246,7 +254,7 @@ def read_plot(content: Any, axes: Sequence[Axis], where: str) -> Plot:
 
 def read_settings(content: dict[str, Any], where: str) -> Settings:
     """What all points have in common."""
-    settings = {"command": content.get("command", "train"), "deck": str(content.get("deck") or "")}
+    settings = {"command": value_text(content.get("command", "train")), "deck": str(content.get("deck") or "")}
     more = mapping(content.get("set"), f"{where}: set")
     for key in more:
         check_setting(key, f"{where}: set")
@@ -269,7 +277,7 @@ def read_study(path: Path, small: bool = False, overrides: Sequence[str] = (), v
     if overrides:
         content["set"] = mapping(content.get("set"), f"{where}: set") | dict(map(read_override, overrides))
     if "axes" in content:  # with the presets of files, so that the study's folder needs no other
-        content["axes"] = {axis: layouts_of(Path(value)) if isinstance(value, str) else value
+        content["axes"] = {axis: layouts_of(Path(value), f"{where}: axes: {axis}") if isinstance(value, str) else value
                            for axis, value in mapping(content["axes"], f"{where}: axes").items()}
     for text in values:
         content["axes"] = with_values(mapping(content.get("axes"), f"{where}: axes"), text)
@@ -295,8 +303,8 @@ def with_values(axes: dict[str, Any], text: str) -> dict[str, Any]:
 
 def yaml_value(text: str, where: str) -> Any:
     try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
+        return parse_yaml(text)
+    except (ValueError, yaml.YAMLError) as error:
         raise UserError(f"{where}: `{text}` is no value of YAML") from error
 
 
@@ -319,6 +327,9 @@ def make_study(content: dict[str, Any], where: str) -> Study:
         raise UserError(f"{where}: scaling is `{scaling}`, expected one of {', '.join(SCALINGS)}")
     axes = [read_axis(axis, values, f"{where}: axes: {axis}")
             for axis, values in mapping(content.get("axes"), f"{where}: axes").items()]
+    repeat = whole(content.get("repeat", 1), "repeat", where)
+    if repeat * math.prod(len(axis.choices) for axis in axes) > MOST_POINTS:
+        raise UserError(f"{where}: its axes and repetitions make more than {MOST_POINTS:,} points")
     settings = read_settings(content, where)
     reported = [*axes, *modes_axis(settings, axes)]
     plots = [read_plot(plot, reported, f"{where}: plots[{index}]")
@@ -332,7 +343,7 @@ def make_study(content: dict[str, Any], where: str) -> Study:
          mapping(content.get("environment"), f"{where}: environment").items()},
         axes, [read_where(each, axes, f"{where}: leave_out[{index}]") for index, each in
                enumerate(sequence(content.get("leave_out"), f"{where}: leave_out"))],
-        whole(content.get("repeat", 1), "repeat", where), str(content.get("point", "")),
+        repeat, str(content.get("point", "")),
         read_where(content.get("base"), reported, f"{where}: base"), skip_of(content, where),
         [read_table(table, reported, f"{where}: tables[{index}]")
          for index, table in enumerate(sequence(content["tables"], f"{where}: tables"))], plots,

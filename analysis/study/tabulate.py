@@ -8,11 +8,13 @@ import math
 from dataclasses import dataclass
 from typing import Sequence
 
+from analysis.errors import one_line
 from analysis.study.columns import Column, fitted, of_mode
 from analysis.study.record import DONE
 from analysis.study.rows import Result, Row
 from analysis.study.settings import MODE
 from analysis.study.spec import Axis, Table
+from analysis.tables import text_table
 
 
 TITLES = {"precision.compute": "precision", "optimizer.lr": "learning rate", "optimizer.name": "optimizer",
@@ -26,6 +28,11 @@ class Tabulated:
     title: str
     header: list[str]
     rows: list[list[str]]
+
+    @property
+    def text(self) -> str:
+        """As it is printed."""
+        return f"{one_line(self.title)}\n\n{text_table(self.header, self.rows)}"
 
 
 def axis_title(name: str) -> str:

@@ -7,9 +7,11 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from analysis.deck import SAME_TRAINING_KEYS, SAME_TRAINING_SECTIONS, bound, matters, read_deck_file
+from analysis.deck import RENAMED, RENAMED_VALUES, SAME_TRAINING_KEYS, SAME_TRAINING_SECTIONS, bound, matters, read_deck_file
 
-SOURCE = Path(__file__).parents[2] / "src/run/deck_changes.cpp"
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src/run/deck_changes.cpp"
+HEADER = ROOT / "include/hyperslab/train/renamed_keys.hpp"
 
 
 class SameTraining(unittest.TestCase):
@@ -24,6 +26,23 @@ class SameTraining(unittest.TestCase):
 
 
 class Renamed(unittest.TestCase):
+    def rows(self, name: str) -> list[tuple[str, ...]]:
+        """The texts of each row of an array of the program's header."""
+        text = re.sub(r"//[^\n]*", "", HEADER.read_text(encoding="utf-8"))
+        array = re.search(rf"constexpr std::array {name}\b(.*?);\n", text, re.DOTALL)
+        assert array is not None, f"{HEADER} has no {name}"
+        rows = [re.findall(r'"([^"]*)"', row) for row in re.findall(r"\{([^{}]*)\}", array[1])]
+        self.assertEqual(sum(map(len, rows)), array[1].count('"') // 2, array[1])  # no text stands outside of a row
+        return [tuple(row) for row in rows]
+
+    def test_the_program_has_the_same_former_names(self) -> None:
+        keys, values = self.rows("kRenamedKeys"), self.rows("kRenamedValues")
+
+        self.assertEqual({was: current for was, current in keys}, RENAMED)
+        self.assertEqual({(key, was): current for key, was, current in values}, RENAMED_VALUES)
+        self.assertEqual((len(keys), len(values)), (len(RENAMED), len(RENAMED_VALUES)))
+        self.assertGreater(min(len(keys), len(values)), 0)
+
     def test_decks_of_earlier_programs_are_equal_to_those_of_today(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             earlier, today = Path(folder, "earlier.yaml"), Path(folder, "today.yaml")

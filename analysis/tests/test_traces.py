@@ -300,7 +300,7 @@ class Memory(CommandTest):
                             (self.folder / "nowhere.json", "cannot read"),
                             (self.write("odd", lives=[life("heap", "x", 1, 0.0, 1.0)]), "heap"),
                             (self.write("back", lives=[life("gradients", "x", 1, 1.0, 0.0)]), "damaged"),
-                            (self.write("other", timelines=[{"rank": 0}]), "KeyError('spans')"),
+                            (self.write("other", timelines=[{"rank": 0}]), "timelines[0].lives is missing"),
                             (self.write("number", timelines=3), "written by this version"),
                             (self.write("none", lives=[]), "no lives")]:
             with self.subTest(path=path.name):
