@@ -16,9 +16,9 @@ namespace hyperslab::io {
 /// the entry there instead.
 void make_private_folder(const std::string& path);
 
-/// Throws Error(storage) if others may rename or replace files in `directory`: it belongs to neither
-/// root nor this user, or others may write there and it is not sticky. A link to a directory counts
-/// as that directory.
+/// Throws Error(storage) if others may rename or replace files in `directory`: it belongs to
+/// neither root nor this user, or others may write there and it is not sticky. A link to a
+/// directory counts as that directory.
 void require_safe_directory(const std::string& directory);
 
 /// Gives a file that was just made in a private folder the mode 0600. Throws Error(storage).

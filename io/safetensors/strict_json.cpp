@@ -27,9 +27,9 @@ json strict_json(const std::string& text, const std::string& file) {
     throw Error(ExitCode::checkpoint, file + ": its JSON is nested too deep");
   }
   if (const auto key = repeated_key(text)) {
-    throw Error(ExitCode::checkpoint,
-                fmt::format("{}: {} stands twice in its JSON; the file is damaged", file,
-                            shown(*key)));
+    throw Error(
+        ExitCode::checkpoint,
+        fmt::format("{}: {} stands twice in its JSON; the file is damaged", file, shown(*key)));
   }
   json value;
   try {

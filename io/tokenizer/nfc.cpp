@@ -71,8 +71,7 @@ bool is_newer(std::uint32_t code) {
 
 /// The canonical decomposition of `text`, not in order yet.
 std::vector<utf8proc_int32_t> decomposed(std::string_view text) {
-  constexpr auto kOptions =
-      static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_DECOMPOSE);
+  constexpr auto kOptions = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_DECOMPOSE);
   constexpr std::size_t kLongest = 8;  // code points of one character; utf8proc documents 4
   std::vector<utf8proc_int32_t> codes;
   codes.reserve(text.size());
@@ -109,8 +108,8 @@ void append_composed(std::string_view text, std::string& out) {
   std::vector<utf8proc_int32_t> codes = decomposed(text);
   order_marks(codes);
   constexpr auto kOptions = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE);
-  const auto count = utf8proc_normalize_utf32(
-      codes.data(), static_cast<utf8proc_ssize_t>(codes.size()), kOptions);
+  const auto count =
+      utf8proc_normalize_utf32(codes.data(), static_cast<utf8proc_ssize_t>(codes.size()), kOptions);
   for (utf8proc_ssize_t i = 0; i < count; ++i) {
     std::array<utf8proc_uint8_t, 4> bytes{};
     const auto length = utf8proc_encode_char(codes[static_cast<std::size_t>(i)], bytes.data());

@@ -80,7 +80,8 @@ void add_json_prompt(const std::string& line, NamedPrompts& prompts) {
   const auto refuse = [](const std::string& text) { throw Error(ExitCode::data, text); };
   if (io::is_too_deep(line)) refuse("its JSON is nested too deeply");
   if (const auto key = io::repeated_key(line)) {
-    refuse(fmt::format("the key '{}' stands twice", printable(std::string_view(*key).substr(0, 64))));
+    refuse(
+        fmt::format("the key '{}' stands twice", printable(std::string_view(*key).substr(0, 64))));
   }
   const auto object = nlohmann::json::parse(line, nullptr, false);
   if (!object.is_object()) refuse("expected an object of JSON in UTF-8");

@@ -19,9 +19,9 @@ std::size_t control_bytes(std::string_view text, bool lines) {
   if (first == 0xC2) return byte(1) >= 0x80 && byte(1) < 0xA0 ? 2 : 0;  // C1 in UTF-8
   if (first != 0xE2) return 0;
   const unsigned low = byte(2);
-  const bool is_mark = byte(1) == 0x80 && (low == 0x8E || low == 0x8F);     // U+200E, U+200F
-  const bool is_line = byte(1) == 0x80 && low >= 0xA8 && low <= 0xAE;       // U+2028 to U+202E
-  const bool is_isolate = byte(1) == 0x81 && low >= 0xA6 && low <= 0xA9;    // U+2066 to U+2069
+  const bool is_mark = byte(1) == 0x80 && (low == 0x8E || low == 0x8F);   // U+200E, U+200F
+  const bool is_line = byte(1) == 0x80 && low >= 0xA8 && low <= 0xAE;     // U+2028 to U+202E
+  const bool is_isolate = byte(1) == 0x81 && low >= 0xA6 && low <= 0xA9;  // U+2066 to U+2069
   return is_mark || is_line || is_isolate ? 3 : 0;
 }
 

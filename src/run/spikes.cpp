@@ -40,8 +40,8 @@ std::int64_t whole(const json& record, const char* key, std::int64_t least,
 RunningMoments moments_of(const json& record, const char* key) {
   const json& value = record.at(key);
   const RunningMoments moments = {value.at(0).get<double>(), value.at(1).get<double>()};
-  const bool fits = std::isfinite(moments.mean) && std::isfinite(moments.variance) &&
-                    moments.variance >= 0;
+  const bool fits =
+      std::isfinite(moments.mean) && std::isfinite(moments.variance) && moments.variance >= 0;
   if (!fits) throw std::out_of_range(std::string("'") + key + "' is out of range");
   return moments;
 }
@@ -138,10 +138,9 @@ void Spikes::restore(const std::string& text) {
   if (text.empty()) return;
   try {
     const json value = json::parse(text);
-    detector_.set_state(
-        {whole(value, "seen", 0, kMostSteps),
-         static_cast<int>(whole(value, "in_a_row", 0, SpikeDetector::kMostInARow)),
-         moments_of(value, "loss"), moments_of(value, "norm")});
+    detector_.set_state({whole(value, "seen", 0, kMostSteps),
+                         static_cast<int>(whole(value, "in_a_row", 0, SpikeDetector::kMostInARow)),
+                         moments_of(value, "loss"), moments_of(value, "norm")});
     spikes_ = whole(value, "spikes", 0, kMostSteps);
     skipped_ = whole(value, "skipped", 0, kMostSteps);
   } catch (const json::exception& error) {

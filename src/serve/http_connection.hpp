@@ -22,8 +22,9 @@ struct HttpConnections {
   std::function<void()> on_close = {};  ///< after each connection; does not throw
 
   std::size_t open = 0;
-  std::set<boost::beast::tcp_stream*> idle = {};  ///< those that wait for a request, or for the rest of one
-  bool is_stopping = false;                       ///< no further request is read
+  std::set<boost::beast::tcp_stream*> idle =
+      {};                    ///< those that wait for a request, or for the rest of one
+  bool is_stopping = false;  ///< no further request is read
 
   /// Wakes those that wait for a request: they end if is_stopping.
   void wake_idle();

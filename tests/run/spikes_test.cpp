@@ -230,8 +230,9 @@ std::string refusal_of_left_out(const std::string& text) {
 }
 
 TEST(Spikes, AFileOfStepsThatCannotBeReadIsNamed) {
-  for (const char* const text : {"{", "[1]", R"({"left_out":[8]})", R"({"left_out":[0],"roll_backs":1})",
-                                 R"({"left_out":[8],"roll_backs":-1})", R"({"left_out":[8],"roll_backs":1e300})"}) {
+  for (const char* const text :
+       {"{", "[1]", R"({"left_out":[8]})", R"({"left_out":[0],"roll_backs":1})",
+        R"({"left_out":[8],"roll_backs":-1})", R"({"left_out":[8],"roll_backs":1e300})"}) {
     EXPECT_TRUE(refusal_of_left_out(text).starts_with("dir/left_out_steps.json cannot be read: "))
         << text;
   }
@@ -249,7 +250,8 @@ TEST(Spikes, ARecordWithNumbersThatCannotBeIsRefused) {
   };
   spikes.restore(good);
   for (const std::string& text :
-       {changed(R"("seen":1)", R"("seen":-5)"), changed(R"("seen":1)", R"("seen":9223372036854775807)"),
+       {changed(R"("seen":1)", R"("seen":-5)"),
+        changed(R"("seen":1)", R"("seen":9223372036854775807)"),
         changed(R"("in_a_row":0)", R"("in_a_row":99999999999)"),
         changed(R"("in_a_row":0)", R"("in_a_row":18446744073709551615)"),
         changed(R"("spikes":0)", R"("spikes":0.5)"), changed(R"("skipped":0)", R"("skipped":-1)"),
