@@ -111,6 +111,8 @@ def run(arguments: argparse.Namespace, study: Study, folder: Path) -> int:
         return 0
     check_keys(points, arguments.binary, where)
     write_study(folder, study)
+    for name in sorted(set(records) - {point.name for point in points}):
+        print(f"{name} is no point of the study any more: it stays in {folder} and is left out of tables and reports")
     if arguments.slurm is not None:
         options = [f"--{each.lstrip('-')}" for each in arguments.slurm]
         for path in write_scripts(study.name, selected, folder, arguments_of(arguments, folder), options):

@@ -70,8 +70,8 @@ def points_of(group: Group) -> list[tuple[float, float]]:
 
 
 def fit_of(group: Group) -> Fit | None:
-    """Amdahl's law for strong scaling, Gustafson's for weak; none without a rank count above the base's."""
+    """Amdahl's law for strong scaling, Gustafson's for weak; none without a rank count that is faster than the base."""
     points = points_of(group)
-    if not points or group.kind not in ("strong", "weak"):
+    if group.kind not in ("strong", "weak") or all(speed_up <= 1.0 for _, speed_up in points):
         return None
     return fit_amdahl(points) if group.kind == "strong" else fit_gustafson(points)

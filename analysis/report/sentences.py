@@ -113,6 +113,8 @@ def scaling_sentences(group: Group) -> list[str]:
         if group.kind == "strong":
             reported.append(trend_sentence(serial_fractions(group)))
         reported.append(fit_sentence(group, fit))
+    elif group.kind in ("strong", "weak") and points_of(group):
+        reported.append("No number of ranks is faster than the base, so no law of speed-ups is fitted.")
     return [sentence for sentence in reported if sentence]
 
 

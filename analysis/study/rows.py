@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Sequence
@@ -14,12 +15,15 @@ from analysis.runs import Run, mean_of_last, read_metrics
 from analysis.study.columns import CHANGE, LOSSES, QUALITY, RELATIVE, is_relative
 from analysis.study.measured import Values, measured_values
 from analysis.study.points import combinations
-from analysis.study.record import DIVERGED, DONE, OUT_OF_MEMORY, RESULTS, Record, point_folder, read_records
+from analysis.study.record import DIVERGED, DONE, OUT_OF_MEMORY, OUTPUT, RESULTS, Record, point_folder, read_records
 from analysis.study.settings import MODE, Settings, deck_value, value_text
 from analysis.study.spec import RUN_KINDS, Axis, Choice, Plot, Study
 from analysis.yaml_files import load_yaml
 
 MOST_NAMED = 8  # points that a note names
+# Lines of the program about the machine.
+_CROWDED = re.compile(r"(\d+) ranks on (\d+) cores; more ranks than cores")
+_BUSY = re.compile(r"^busy machine: its load of the last minute is ([\d.]+) on", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -161,7 +165,8 @@ def read_result(folder: Path, study: Study) -> Result:
     order = {axis.name: {label: index for index, label in enumerate(axis.labels)} for axis in axes}
     rows = with_equal_time(folder, rows)
     rows.sort(key=lambda row: [order[axis.name].get(row.labels.get(axis.name, ""), -1) for axis in axes])
-    result = Result(study, axes, rows, records, notes + state_notes(records) + waiting_notes(study, records))
+    notes += state_notes(records) + load_notes(folder, records) + waiting_notes(study, records)
+    result = Result(study, axes, rows, records, notes)
     return replace(result, notes=result.notes + undrawn_notes(result))
 
 
@@ -192,6 +197,30 @@ def state_notes(records: Sequence[Record]) -> list[str]:
     """Points that ended without a result, and those whose memory did not suffice."""
     return [f"{record.name}: {record.state}{f' ({record.message})' if record.message else ''}"
             for record in records if record.state != DONE]
+
+
+def load_notes(folder: Path, records: Sequence[Record]) -> list[str]:
+    """Points whose times were not those of free cores, as the program said when it began."""
+    crowded: list[str] = []
+    busy: dict[str, float] = {}
+    for record in records:
+        path = point_folder(folder, record.name) / OUTPUT
+        text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+        crowded += [f"{record.name} ({found[1]} ranks on {found[2]} cores)" for found in _CROWDED.finditer(text)][:1]
+        loads = [float(load) for load in _BUSY.findall(text)]
+        busy |= {record.name: max(loads)} if loads else {}
+    notes = []
+    if crowded:
+        notes.append(f"more ranks than cores: {named(crowded)}; the times of their phases include waiting for a core, and their "
+                     "speed-ups say nothing of more cores")
+    if busy:
+        notes.append(f"other programs used the machine during {named(list(busy))} (load up to {max(busy.values()):g}): times vary")
+    return notes
+
+
+def named(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return ", ".join(names[:MOST_NAMED]) + more
 
 
 def waiting_notes(study: Study, records: Sequence[Record]) -> list[str]:
