@@ -135,8 +135,7 @@ std::vector<int> Mesh::members(GroupRole role) const {
   const std::vector<int> all = position_.members(is_tied ? Axis::pipeline : Axis::tensor);
   if (is_tied) return {all.front(), all.back()};
   const int replicas = needs_.key_value_replicas;
-  const std::ptrdiff_t before = at(Axis::tensor) / replicas * replicas;
-  const auto first = all.begin() + before;
+  const auto first = all.begin() + (at(Axis::tensor) - at(Axis::tensor) % replicas);
   return {first, first + replicas};
 }
 

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import unittest
+from pathlib import Path
+
+from analysis.tests.commands import run_command
+from analysis.tests.study_case import StudyTest
+
+
+class Notes(StudyTest):
+    def test_points_that_an_axis_loses_are_named(self) -> None:
+        self.write()
+        self.run_study("--axis", "ranks=[1,2]")
+
+        code, out, _ = self.run_study("--axis", "ranks=[1]")
+
+        self.assertEqual(code, 0)
+        self.assertEqual(out.count("is no point of the study any more: it stays in runs/tiny"), 2)
+        self.assertIn("ranks_2-context_8 is no point", out)
+        self.assertNotIn("ranks_1-context_8 is no point", out)
+
+    def test_reports_say_that_a_machine_was_crowded_or_busy(self) -> None:
+        self.write()
+        self.run_study()
+        for name, lines in (("ranks_1-context_8", "busy machine: its load of the last minute is 8.8 on 2 cores; other\n"),
+                            ("ranks_2-context_8", "threads: 1 a rank; 4 ranks on 2 cores; more ranks than cores: they\n"
+                                                  "busy machine: its load of the last minute is 9.25 on 2 cores; other\n")):
+            (Path("runs/tiny/points") / name / "output.txt").write_text(lines, encoding="utf-8")
+
+        code, out, err = run_command("study", "runs/tiny")
+
+        self.assertEqual((code, err), (0, ""))
+        self.assertIn("note: more ranks than cores: ranks_2-context_8 (4 ranks on 2 cores); the times", out)
+        self.assertIn("note: other programs used the machine during ranks_1-context_8, ranks_2-context_8 (load up to 9.25)", out)
+
+
+if __name__ == "__main__":
+    unittest.main()
