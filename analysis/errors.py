@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-# What a terminal obeys, or what turns the letters around it: controls of C0 and C1, those of text in two
+# These characters steer a terminal or turn the letters around them: controls of C0 and C1, those of text in two
 # directions, and halves of characters, which no encoding has.
 OBEYED = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 

@@ -158,7 +158,7 @@ struct OneAxis {
   Dim size = world().size();
 };
 
-/// As the buckets of zero 1: nothing is copied beside the collectives.
+/// Buckets of zero 1 lie so that nothing is copied beside the collectives.
 TEST(Movement, WorksInPlace) {
   Context ctx(Device::cpu);
   const OneAxis axis;
