@@ -1,13 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads CSV files that a user names."""
+"""Reads CSV files that a user names, and writes tables as such."""
 from __future__ import annotations
 
 import csv
+import io
 from pathlib import Path
+from typing import Any, Sequence
 
 from analysis.errors import UserError
 
 Lines = list[tuple[int, dict[str, str]]]
+
+
+def csv_text(records: Sequence[dict[str, Any]]) -> str:
+    """A row a record; the first one's keys are the columns."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(records[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
+    return text.getvalue()
 
 
 def read_csv(path: Path) -> tuple[list[str], Lines]:

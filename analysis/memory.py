@@ -2,8 +2,6 @@
 """`memory`: memory in use through a step, by category, and what takes most of it."""
 from __future__ import annotations
 
-import csv
-import io
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.patches import Patch
 
+from analysis.csv_files import csv_text
 from analysis.deck import is_whole
 from analysis.errors import UserError
 from analysis.json_files import misfit, parse_json
@@ -286,14 +285,6 @@ def text_of(timelines: Sequence[Timeline], rows: Sequence[dict[str, Any]]) -> st
             parts.append(f"Residual stream: {timeline.residual_stream_bytes / MIB:,.2f} MiB at each "
                          "place between two layers, for one microbatch.")
     return "\n\n".join(parts)
-
-
-def csv_text(rows: Sequence[dict[str, Any]]) -> str:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
 
 
 def memory(files: Sequence[str], output: Path) -> list[str]:

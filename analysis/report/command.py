@@ -2,14 +2,13 @@
 """`report`: a study or runs, as one page (HTML, PDF, Markdown) with its figures, CSV and JSON."""
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Sequence
 
+from analysis.csv_files import csv_text
 from analysis.deck import differences
 from analysis.errors import UserError
 from analysis.report.document import Document, Section, html_text, markdown_text, write_pdf
@@ -58,14 +57,6 @@ def record(number: int, group: Group, case: Case) -> dict[str, Any]:
         "slowest_above_median": slowest.excess, "memory_peak_bytes": case.peak_bytes,
         "mfu": None if math.isnan(case.mfu) else case.mfu,
     }
-
-
-def csv_text(records: Sequence[dict[str, Any]]) -> str:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(records[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(records)
-    return text.getvalue()
 
 
 def json_text(groups: Sequence[Group], records: Sequence[dict[str, Any]], runs: Sequence[Run],

@@ -218,9 +218,9 @@ def load_notes(folder: Path, records: Sequence[Record]) -> list[str]:
     return notes
 
 
-def named(names: Sequence[str]) -> str:
+def named(names: Sequence[str], between: str = ", ") -> str:
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return ", ".join(names[:MOST_NAMED]) + more
+    return between.join(names[:MOST_NAMED]) + more
 
 
 def waiting_notes(study: Study, records: Sequence[Record]) -> list[str]:
@@ -230,5 +230,4 @@ def waiting_notes(study: Study, records: Sequence[Record]) -> list[str]:
     waiting = [", ".join(labels.values()) for repetition, labels in every if (repetition, labels) not in begun]
     if not waiting:
         return []
-    more = f" and {len(waiting) - MOST_NAMED} more" if len(waiting) > MOST_NAMED else ""
-    return [f"{len(waiting)} of {len(every)} points did not run: {'; '.join(waiting[:MOST_NAMED])}{more}"]
+    return [f"{len(waiting)} of {len(every)} points did not run: {named(waiting, '; ')}"]
