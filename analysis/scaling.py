@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Hashable, Iterable, Sequence
 
 import numpy as np
 
+from analysis.crowding import crowd_of
 from analysis.deck import Deck, bound, number_in
 from analysis.errors import UserError
 from analysis.runs import FloatArray, Run, read_metrics
 from analysis.starts import deck_of_start, has_own_deck, lasting_steps, mixed_text
-from analysis.timings import (BUSY, PARTS, TRAFFIC, WAITING, Layout, RankSteps, read_layouts, some,
-                              sum_of, typical_steps)
+from analysis.tables import counted, some
+from analysis.timings import BUSY, PARTS, TRAFFIC, WAITING, Layout, RankSteps, read_layouts, sum_of, typical_steps
 
 # Parts of the bar of a job's step, from the bottom. `skew`: from the mean rank's end to the last's.
 STACK = (*PARTS.values(), "other", "skew")
@@ -51,6 +53,7 @@ class Case:
     mfu: float
     busy_seconds: float = math.nan  # with a reduction in progress
     traffic: dict[str, dict[str, float]] = field(default_factory=dict)  # by group and TRAFFIC
+    crowd: str = ""  # such as "4 ranks on 2 cores", if there were more CPU ranks than cores
 
     @property
     def ranks(self) -> int:
@@ -222,6 +225,15 @@ def case_notes(case: Case, newest: bool) -> list[str]:
     return notes
 
 
+def crowd_text(layout: Layout) -> str:
+    """Of CPU ranks; from the timing files if they hold the cores of a host, else from what the program printed."""
+    if any(rank.device != "cpu" for rank in layout.ranks):
+        return ""
+    on_host = Counter(rank.host for rank in layout.ranks)
+    found = [f"{on_host[rank.host]} ranks on {counted(rank.cores, 'core')}" for rank in layout.ranks if 0 < rank.cores < on_host[rank.host]]
+    return found[0] if found else crowd_of(layout.run.path)
+
+
 def read_cases(run: Run, skip: int) -> tuple[list[Case], list[str]]:
     layouts, notes = read_layouts(run, skip)
     mixed = mixed_text(run)
@@ -231,7 +243,8 @@ def read_cases(run: Run, skip: int) -> tuple[list[Case], list[str]]:
         newest = layout is layouts[-1]
         known = (run.path / "metrics.jsonl").is_file()
         rate, mfu = metrics_of(run, layout) if known else (math.nan, math.nan)
-        cases.append(measure(layout, deck_of_start(run, layout.starts[-1]), mfu))
+        crowd = crowd_text(layout)
+        cases.append(replace(measure(layout, deck_of_start(run, layout.starts[-1]), math.nan if crowd else mfu), crowd=crowd))
         # The few steps that are left of an earlier start can be faster or slower than all it did.
         notes += (metrics_notes(cases[-1], rate) if newest else []) + case_notes(cases[-1], newest)
     if not (run.path / "metrics.jsonl").is_file():

@@ -45,6 +45,11 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], words: 
     return "\n".join([line(header), line(["---", *(["---" if words else "---:"] * (len(header) - 1))]), *map(line, rows)])
 
 
+def some(names: Sequence[str], between: str = ", ", most: int = 8) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return between.join(names[:most]) + more
+
+
 def counted(count: int, name: str) -> str:
     return f"{count} {name}" if count == 1 else f"{count} {name}s"
 

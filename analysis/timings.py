@@ -13,6 +13,7 @@ import numpy.typing as npt
 from analysis.errors import UserError, one_line
 from analysis.runs import FloatArray, Run
 from analysis.starts import same_work, start_folders
+from analysis.tables import some
 
 # Parts of a step: they do not overlap, so they stack. Column of /steps -> name in plots and tables.
 PARTS: dict[str, str] = {
@@ -64,6 +65,7 @@ class RankSteps:
     threads: int = 0  # 0: not in the file
     has_wait: bool = True  # whether the file reports waiting for slower ranks
     tied: int = 1  # ranks in the group that shares a tied table with this one
+    cores: int = 0  # that all ranks of its host may use; 0: not in the file
 
     def skip(self, count: int) -> RankSteps:
         kept = {name: values[count:] for name, values in self.columns.items()}
@@ -202,7 +204,7 @@ def read_rank(path: Path) -> RankSteps:
                              attribute(file, "start_time"), int(attribute(file, "world_size")),
                              (data, pipeline, context, tensor), read_columns(file),
                              int(file.attrs.get("threads", 0)), f"steps/{WAIT}" in file,
-                             tied_size(file))
+                             tied_size(file), int(file.attrs.get("cores", 0)))
     except (OSError, KeyError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"cannot read {path} ({reason}); was the job killed while it wrote?"
@@ -229,11 +231,6 @@ def identities_of(ranks: list[RankSteps]) -> list[RankIdentity]:
     step."""
     return [(rank.rank, rank.coordinates, rank.device, rank.commit, rank.threads,
              tuple(np.unique(rank.columns["tokens"]))) for rank in ranks]
-
-
-def some(names: list[str], most: int = 8) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
 
 
 def check_ranks(start: Path, ranks: list[RankSteps]) -> None:

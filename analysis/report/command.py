@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Sequence
 
+from analysis.crowding import crowd_notes
 from analysis.csv_files import csv_text
 from analysis.deck import differences
 from analysis.errors import UserError
@@ -17,7 +18,7 @@ from analysis.report.page import METHOD, group_sections, lead_text, learning_sec
 from analysis.report.predictions import predictions_of_runs
 from analysis.report.setup import Source, setup_section
 from analysis.report.studies import StudyPart, read_study_part
-from analysis.report.tables import base_text, mfu_note, numbered_title, scaling_rows
+from analysis.report.tables import base_text, group_note, numbered_title, scaling_rows
 from analysis.runs import Run, find_runs, report_folder
 from analysis.scaling import (
     COMPUTE, EXPOSED, STACK, Case, Group, group_notes, make_groups, named_decks, read_cases,
@@ -80,8 +81,7 @@ def json_text(groups: Sequence[Group], records: Sequence[dict[str, Any]], runs: 
 
 def group_text(number: int, group: Group) -> str:
     header, rows = scaling_rows(group)
-    note = f"\n{mfu_note(group)}" if mfu_note(group) else ""
-    return f"{numbered_title(number, group)}\n{base_text(group)}\n\n{text_table(header, rows)}{note}"
+    return f"{numbered_title(number, group)}\n{base_text(group)}\n\n{text_table(header, rows)}\n{group_note(group)}".rstrip()
 
 
 DEFAULT_SKIP = 5
@@ -109,7 +109,8 @@ def read_runs(names: Sequence[str], base_ranks: int | None, skip: int) -> Conten
         cases += more_cases
         notes += more_notes
     groups = make_groups(cases, base_ranks)
-    return Content(runs, cases, groups, notes + group_notes(groups, base_ranks), skip, None, Source(cases, runs))
+    notes += group_notes(groups, base_ranks) + crowd_notes({case.name: case.crowd for case in cases})
+    return Content(runs, cases, groups, notes, skip, None, Source(cases, runs))
 
 
 def read_study(folder: Path, base_ranks: int | None, skip: int | None) -> Content:

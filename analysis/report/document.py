@@ -11,6 +11,7 @@ from typing import Sequence
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from analysis.dashes import dash_note
 from analysis.errors import visible
 from analysis.style import Figure, inline_svg
 from analysis.tables import markdown_image, markdown_table, markdown_words
@@ -66,6 +67,12 @@ class Section:
     sheets: list[Sheet] = field(default_factory=list)
     after: list[str] = field(default_factory=list)  # paragraphs below the tables
     level: int = 2  # of its heading; 3: within a part of a report on several studies
+
+    @property
+    def remarks(self) -> list[str]:
+        """What stands below the tables, and why some of their cells are dashes."""
+        note = dash_note((sheet.header, sheet.rows) for sheet in self.sheets)
+        return [*self.after, *([note] if note else [])]
 
     def in_part(self, folder: str) -> Section:
         """The same below a part's heading, its figures in the part's folder."""

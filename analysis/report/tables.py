@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Sequence
 
+from analysis.dashes import dash_note
 from analysis.deck import differences
 from analysis.scaling import COMPUTE, EXPOSED, Case, Group, named_decks
 from analysis.step_time import MIB, rank_name
@@ -80,6 +81,11 @@ def scaling_rows(group: Group) -> Table:
              percent(case.mfu), number(case.peak_bytes / MIB, 1),
              milliseconds(case.checkpoint_mean_seconds)] for case in group.cases]
     return header, rows
+
+
+def group_note(group: Group) -> str:
+    """What a printed table needs: its dashes, and MFU on CPUs."""
+    return " ".join(text for text in (dash_note([scaling_rows(group)]), mfu_note(group)) if text)
 
 
 def mfu_note(group: Group) -> str:

@@ -103,7 +103,8 @@ def pictures_of(folder: Path, result: Result) -> list[Picture]:
 
 def markdown(result: Result, tables: Sequence[Tabulated], pictures: Sequence[Picture]) -> str:
     parts = [f"# {markdown_words(result.study.title)}", markdown_words(result.study.about)]
-    parts += [f"## {markdown_words(table.title)}\n\n{markdown_table(table.header, table.rows)}" for table in tables]
+    for table in tables:
+        parts += [f"## {markdown_words(table.title)}\n\n{markdown_table(table.header, table.rows)}", table.note]
     parts += [markdown_image(picture.title, f"{picture.name}.png") for picture in pictures]
     parts += ["\n".join(f"- {markdown_words(note)}" for note in result.notes)]
     return "\n\n".join(part for part in parts if part) + "\n"

@@ -8,6 +8,7 @@ from typing import Any, Iterator, Sequence
 
 import numpy as np
 
+from analysis.crowding import OUTPUT, crowd_of
 from analysis.deck import read_deck
 from analysis.divergence import has_diverged
 from analysis.errors import UserError
@@ -16,7 +17,7 @@ from analysis.runs import Metrics, Run, best_value, final_loss, last_value, mean
 from analysis.scaling import COMPUTE, EXPOSED, Case, read_cases
 from analysis.study.bench_files import DECODE, EVALUATED, STORED, SUMMED, bench_modes, read_bench
 from analysis.study.prediction import Prediction, printed_bytes, read_prediction
-from analysis.study.record import AGAIN, BENCH, OUTPUT, Record, point_folder
+from analysis.study.record import AGAIN, BENCH, Record, point_folder
 from analysis.study.settings import BENCH_MODES, MODE
 from analysis.subject import parameter_count
 from analysis.timings import BUSY, RankSteps, read_layouts
@@ -149,8 +150,9 @@ def bench_values(path: Path) -> Iterator[tuple[str, Values]]:
             "first_step_seconds": number_of(each["step_seconds"][0]), "steps": float(len(each["step_seconds"])),
             "tokens_per_second": rate, "tokens_per_second_per_rank": ratio(rate, float(content["ranks"])),
             "images_per_second": images_per_second(content, each),
-            "mfu": number_of(each["mfu"]), "model_flops": number_of(each["model_flops"]),
-            "memory_peak_bytes": number_of(each["memory_peak_bytes"]), "parameters": parameters,
+            "mfu": math.nan if crowd_of(path.parent) and content["device"] == "cpu" else number_of(each["mfu"]),
+            "model_flops": number_of(each["model_flops"]), "memory_peak_bytes": number_of(each["memory_peak_bytes"]),
+            "parameters": parameters,
         } | component_values(each.get("components") or {})
 
 

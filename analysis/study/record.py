@@ -17,7 +17,7 @@ from analysis.study.settings import Settings
 from analysis.study.spec import Study, make_study
 from analysis.yaml_files import load_yaml
 
-STUDY, POINT, OUTPUT, BENCH = "study.yaml", "point.json", "output.txt", "bench.json"
+STUDY, POINT, BENCH = "study.yaml", "point.json", "bench.json"
 FORMAT = 1
 
 DONE, OUT_OF_MEMORY, DIVERGED = "done", "out of memory", "diverged"

@@ -10,19 +10,19 @@ from typing import Sequence
 
 import numpy as np
 
+from analysis.crowding import OUTPUT, crowd_notes, crowd_of
 from analysis.errors import UserError
 from analysis.runs import Run, mean_of_last, read_metrics
 from analysis.study.columns import CHANGE, LOSSES, QUALITY, RELATIVE, is_relative
 from analysis.study.measured import Values, measured_values
 from analysis.study.points import combinations
-from analysis.study.record import DIVERGED, DONE, OUT_OF_MEMORY, OUTPUT, RESULTS, Record, point_folder, read_records
+from analysis.study.record import DIVERGED, DONE, OUT_OF_MEMORY, RESULTS, Record, point_folder, read_records
 from analysis.study.settings import MODE, Settings, deck_value, value_text
 from analysis.study.spec import RUN_KINDS, Axis, Choice, Plot, Study
+from analysis.tables import some
 from analysis.yaml_files import load_yaml
 
-MOST_NAMED = 8  # points that a note names
-# Lines of the program about the machine.
-_CROWDED = re.compile(r"(\d+) ranks on (\d+) cores; more ranks than cores")
+# A line of the program about the machine.
 _BUSY = re.compile(r"^busy machine: its load of the last minute is ([\d.]+) on", re.MULTILINE)
 
 
@@ -201,26 +201,18 @@ def state_notes(records: Sequence[Record]) -> list[str]:
 
 def load_notes(folder: Path, records: Sequence[Record]) -> list[str]:
     """Points whose times were not those of free cores, as the program said when it began."""
-    crowded: list[str] = []
+    crowds: dict[str, str] = {}
     busy: dict[str, float] = {}
     for record in records:
         path = point_folder(folder, record.name) / OUTPUT
         text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-        crowded += [f"{record.name} ({found[1]} ranks on {found[2]} cores)" for found in _CROWDED.finditer(text)][:1]
+        crowds[record.name] = crowd_of(path.parent)
         loads = [float(load) for load in _BUSY.findall(text)]
         busy |= {record.name: max(loads)} if loads else {}
-    notes = []
-    if crowded:
-        notes.append(f"more ranks than cores: {named(crowded)}; the times of their phases include waiting for a core, and their "
-                     "speed-ups say nothing of more cores")
+    notes = crowd_notes(crowds)
     if busy:
-        notes.append(f"other programs used the machine during {named(list(busy))} (load up to {max(busy.values()):g}): times vary")
+        notes.append(f"other programs used the machine during {some(list(busy))} (load up to {max(busy.values()):g}): times vary")
     return notes
-
-
-def named(names: Sequence[str], between: str = ", ") -> str:
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return between.join(names[:MOST_NAMED]) + more
 
 
 def waiting_notes(study: Study, records: Sequence[Record]) -> list[str]:
@@ -230,4 +222,4 @@ def waiting_notes(study: Study, records: Sequence[Record]) -> list[str]:
     waiting = [", ".join(labels.values()) for repetition, labels in every if (repetition, labels) not in begun]
     if not waiting:
         return []
-    return [f"{len(waiting)} of {len(every)} points did not run: {named(waiting, '; ')}"]
+    return [f"{len(waiting)} of {len(every)} points did not run: {some(waiting, '; ')}"]

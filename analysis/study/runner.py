@@ -13,6 +13,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Iterator, Sequence
 
+from analysis.crowding import OUTPUT
 from analysis.errors import UserError, one_line
 from analysis.study.launch import Launcher, message_of, state_of
 from analysis.study.live import Live
@@ -20,7 +21,7 @@ from analysis.study.machine import describe_machine
 from analysis.study.points import Point
 from analysis.study.prediction import PLAN
 from analysis.study.record import (
-    FAILED, OUTPUT, POINT, RESULTS, RUNNING, STOPPED, Record, point_folder, read_record, write_record,
+    FAILED, POINT, RESULTS, RUNNING, STOPPED, Record, point_folder, read_record, write_record,
 )
 
 POLL_SECONDS = 0.25

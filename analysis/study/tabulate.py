@@ -8,6 +8,7 @@ import math
 from dataclasses import dataclass
 from typing import Sequence
 
+from analysis.dashes import dash_note
 from analysis.errors import one_line
 from analysis.study.columns import Column, fitted, of_mode
 from analysis.study.record import DONE
@@ -30,9 +31,14 @@ class Tabulated:
     rows: list[list[str]]
 
     @property
+    def note(self) -> str:
+        """Why some of its cells are dashes; empty if none is."""
+        return dash_note([(self.header, self.rows)])
+
+    @property
     def text(self) -> str:
         """As it is printed."""
-        return f"{one_line(self.title)}\n\n{text_table(self.header, self.rows)}"
+        return f"{one_line(self.title)}\n\n{text_table(self.header, self.rows)}\n{self.note}".rstrip()
 
 
 def axis_title(name: str) -> str:

@@ -31,7 +31,7 @@ class Notes(StudyTest):
         code, out, err = run_command("study", "runs/tiny")
 
         self.assertEqual((code, err), (0, ""))
-        self.assertIn("note: more ranks than cores: ranks_2-context_8 (4 ranks on 2 cores); the times", out)
+        self.assertIn("note: more ranks than cores: ranks_2-context_8 (4 ranks on 2 cores); the parts", out)
         self.assertIn("note: other programs used the machine during ranks_1-context_8, ranks_2-context_8 (load up to 9.25)", out)
 
 
