@@ -101,6 +101,21 @@ class Case:
     def seconds(self, names: Iterable[str]) -> float:
         return sum(self.parts[name] for name in names)
 
+    @property
+    def reducing_seconds(self) -> float:
+        """With a reduction of gradients in progress; in files without that column the sum of all reductions."""
+        return self.reduce_seconds if math.isnan(self.busy_seconds) else self.busy_seconds
+
+    @property
+    def communication_seconds(self) -> float:
+        """With a reduction in progress, and of tensor and pipeline communication that a rank waits for."""
+        return self.reducing_seconds + self.parts["tensor"] + self.parts["pipeline"]
+
+    @property
+    def exposed_seconds(self) -> float:
+        """Communication that the step waits for, without waiting for slower ranks."""
+        return self.seconds(EXPOSED)
+
 
 @dataclass(frozen=True)
 class Group:

@@ -97,7 +97,7 @@ NOTES = """* Time with at least one gradient reduction in progress; they run bes
 ** Mean over steps, since most steps write no checkpoint.
 Parts are means over the steps between the quartiles, scaled so that they add up to the median step.
 tensor, pipeline: communication of tensor ranks and of stages that a rank waits for.
-reduce exposed: what of the gradient reductions lasts longer than backward, without waiting for slower ranks.
+reduce exposed: gradient reductions that the step waits for, without waiting for slower ranks.
 wait: for slower ranks. idle: a stage of the pipeline has no microbatch to compute."""
 SMALLEST_PART = 1e-3  # of a step, to be drawn
 

@@ -21,7 +21,7 @@ from analysis.report.studies import StudyPart, read_study_part
 from analysis.report.tables import base_text, group_note, numbered_title, scaling_rows
 from analysis.runs import Run, find_runs, report_folder
 from analysis.scaling import (
-    COMPUTE, EXPOSED, STACK, Case, Group, group_notes, make_groups, named_decks, read_cases,
+    COMPUTE, STACK, Case, Group, group_notes, make_groups, named_decks, read_cases,
 )
 from analysis.step_time import rank_name
 from analysis.study.record import find_study, is_study_folder
@@ -33,8 +33,6 @@ def record(number: int, group: Group, case: Case) -> dict[str, Any]:
     """One row of scaling.csv; seconds and shares, nothing rounded."""
     data, pipeline, context, tensor = case.layout.sizes
     slowest = case.slowest
-    exposed = case.seconds(EXPOSED)
-    in_flight = case.reduce_seconds + case.parts["tensor"] + case.parts["pipeline"]
     return {
         "group": number, "scaling": group.kind, "run": case.layout.run.label,
         "starts": " ".join(case.layout.starts), "ranks": case.ranks, "data": data,
@@ -50,8 +48,8 @@ def record(number: int, group: Group, case: Case) -> dict[str, Any]:
         "threads_per_rank": " ".join(map(str, case.threads)),
         "reduce_seconds": case.reduce_seconds,
         "reduce_busy_seconds": None if math.isnan(case.busy_seconds) else case.busy_seconds,
-        "communication_seconds": in_flight,
-        "communication_exposed_seconds": exposed,
+        "communication_seconds": case.communication_seconds,
+        "communication_exposed_seconds": case.exposed_seconds,
         "checkpoint_mean_seconds": case.checkpoint_mean_seconds,
         "slowest_rank": slowest.steps.rank, "slowest_place": rank_name(slowest.steps),
         "slowest_host": slowest.steps.host, "slowest_own_seconds": slowest.own_seconds,

@@ -22,6 +22,7 @@ CURVE_ROWS = ("last step", "diverged", TRAINING_LOSS, "validation loss, last",
 
 NOTHING = ("0.00 (0.0)", "0.00", "-")
 
+TRAFFIC_SUM = "Transfers overlap each other and the computation, so their sum may exceed the step."
 METHOD = (
     "Seconds come from the timing files of every rank. A step lasts until its slowest rank ends "
     "it; the time per step is the median over steps, its spread the first and third quartile. The "
@@ -35,13 +36,12 @@ METHOD = (
     "Runs of equal tokens per step are strong scaling. Runs of equal tokens per step and rank are weak "
     "scaling if two rank counts have runs that are in no strong scaling, or one has and the runs begin at "
     "the fewest ranks: between strong runs of several batches equal tokens per rank are chance.",
-    "Reductions are counted from start to end, each by itself: if several are in progress at "
-    "once their sum can exceed the step, the time with one or more in progress cannot. What of it is "
-    "waited for is exposed, and part of the step; waiting for slower ranks is no part of it, but "
-    "stands by itself (wait). Tensor and pipeline communication is counted while a rank waits for "
-    "it. "
-    "Traffic is the mean over steps and over the ranks of a group: bytes of the buffers handed in, "
-    "time in flight from each call to its end, and the time that the host waits.",
+    "Communication is the time with at least one reduction of gradients in progress, and the time that a rank waits "
+    "for tensor and pipeline communication. Exposed communication is what of it the step waits for. Waiting for slower "
+    "ranks (wait) is no communication, and a part of the step by itself.",
+    "Traffic is the mean over steps and over the ranks of a group: bytes of the buffers handed in, the time in flight "
+    "from each call to its end, and the time that the host waits for the group, be it for the transfer, for a slower rank "
+    "or for another stage. " + TRAFFIC_SUM,
     "The slowest rank is the one with the most work of its own: its step without the time that it "
     "waits for other ranks, which ranks share.",
 )
@@ -70,7 +70,7 @@ def group_section(number: int, group: Group) -> Section:
     laws = law_sheet(group)
     traffic = traffic_rows(group)
     sheets += [laws] if laws else []
-    sheets += [sheet("Traffic of a step and rank, by group", traffic)] if traffic[1] else []
+    sheets += [sheet(f"Traffic of a step and rank, by group. {TRAFFIC_SUM}", traffic)] if traffic[1] else []
     note = mfu_note(group)
     return Section(numbered_title(number, group), [base_text(group)], scaling_sentences(group), [drawing], sheets,
                    [note] if note else [])

@@ -7,7 +7,7 @@ from typing import Sequence
 
 from analysis.report.document import Sheet
 from analysis.report.fits import Fit, amdahl, fit_of, gustafson, karp_flatt, points_of
-from analysis.scaling import COMPUTE, EXPOSED, Case, Group
+from analysis.scaling import COMPUTE, Case, Group
 from analysis.tables import number
 
 SUPERLINEAR = 1.0 + 1e-3
@@ -46,7 +46,7 @@ def share(case: Case, names: Sequence[str]) -> float:
 def part_sentence(group: Group) -> str:
     """What the largest run loses beside computing."""
     case = group.best[-1]
-    parts = {"communication that no computation hides": share(case, EXPOSED), "waiting for slower ranks (wait and skew)":
+    parts = {"exposed communication": case.exposed_seconds / case.step_seconds, "waiting for slower ranks (wait and skew)":
              share(case, ("wait", "skew")), "idle pipeline stages": share(case, ("idle",)),
              "waiting for data": share(case, ("data",)), "checkpoints": share(case, ("checkpoint",)),
              "the optimizer": share(case, ("optimizer",))}

@@ -7,7 +7,7 @@ from typing import Sequence
 
 from analysis.dashes import dash_note
 from analysis.deck import differences
-from analysis.scaling import COMPUTE, EXPOSED, Case, Group, named_decks
+from analysis.scaling import COMPUTE, Case, Group, named_decks
 from analysis.step_time import MIB, rank_name
 from analysis.tables import number
 
@@ -105,24 +105,20 @@ def part_rows(group: Group) -> Table:
 
 
 def communication_rows(group: Group) -> Table:
-    header = [*FIRST_HEADER, "reductions (ms)", "one or more in progress (ms)",
-              "of that exposed (ms)", "exposed (% of it)", "tensor (ms)", "pipeline (ms)",
-              "total (ms)", "exposed (ms)", "exposed (% of step)"]
+    header = [*FIRST_HEADER, "reductions in progress (ms)", "of these exposed (ms)", "exposed (% of these)", "tensor (ms)",
+              "pipeline (ms)", "communication (ms)", "exposed communication (ms)", "exposed communication (% of step)"]
     rows = []
     for case in group.cases:
-        reduce, exposed = case.reduce_seconds, case.parts["reduce exposed"]
-        others = case.parts["tensor"] + case.parts["pipeline"]
-        busy = reduce if math.isnan(case.busy_seconds) else case.busy_seconds
-        rows.append([*first_cells(case), milliseconds(reduce), milliseconds(case.busy_seconds),
-                     milliseconds(exposed), percent(exposed / busy) if busy > 0 else "-",
-                     milliseconds(case.parts["tensor"]), milliseconds(case.parts["pipeline"]),
-                     milliseconds(reduce + others), milliseconds(case.seconds(EXPOSED)),
-                     percent(case.seconds(EXPOSED) / case.step_seconds)])
+        reducing, exposed = case.reducing_seconds, case.parts["reduce exposed"]
+        rows.append([*first_cells(case), milliseconds(reducing), milliseconds(exposed),
+                     percent(exposed / reducing) if reducing > 0 else "-", milliseconds(case.parts["tensor"]),
+                     milliseconds(case.parts["pipeline"]), milliseconds(case.communication_seconds),
+                     milliseconds(case.exposed_seconds), percent(case.exposed_seconds / case.step_seconds)])
     return header, rows
 
 
 def traffic_rows(group: Group) -> Table:
-    header = [*FIRST_HEADER, "group", "calls", "MiB", "in flight (ms)", "exposed (ms)"]
+    header = [*FIRST_HEADER, "group", "calls", "MiB", "in flight (ms)", "waited for (ms)"]
     rows = [[*first_cells(case), name, number(each["calls"], 1), number(each["bytes"] / MIB, 2),
              milliseconds(each["seconds"]), milliseconds(each["exposed_seconds"])]
             for case in group.cases for name, each in case.traffic.items() if each["calls"] > 0]

@@ -34,11 +34,11 @@ class Column:
 def described() -> dict[str, tuple[str, float, int]]:
     """Title, scale and decimals by name."""
     per_step = {"step": "step", "compute": "forward and backward", "optimizer": "optimizer",
-                "communication": "communication", "exposed": "communication exposed",
+                "communication": "communication", "exposed": "exposed communication",
                 "wait": "wait for slower ranks", "idle": "pipeline idle", "data": "data", "checkpoint": "checkpoints", "first_step": "first step",
                 "step_mean": "mean step", "step_deviation": "deviation of a step"}
     whole_run = {"run": "time", "run_compute": "compute", "run_communication": "communication",
-                 "run_exposed": "communication exposed"}
+                 "run_exposed": "exposed communication"}
     losses = {"training_loss": "training loss", "validation_loss": "validation loss", "final_loss": "final loss",
               "best_validation_loss": "best validation loss"}
     return {

@@ -14,7 +14,7 @@ from analysis.divergence import has_diverged
 from analysis.errors import UserError
 from analysis.json_files import number_of, read_json
 from analysis.runs import Metrics, Run, best_value, final_loss, last_value, mean_of_last, read_metrics
-from analysis.scaling import COMPUTE, EXPOSED, Case, read_cases
+from analysis.scaling import COMPUTE, Case, read_cases
 from analysis.study.bench_files import DECODE, EVALUATED, STORED, SUMMED, bench_modes, read_bench
 from analysis.study.prediction import Prediction, printed_bytes, read_prediction
 from analysis.study.record import AGAIN, BENCH, Record, point_folder
@@ -31,14 +31,13 @@ def ratio(one: float, other: float) -> float:
 
 def of_step(case: Case) -> Values:
     """Of a median step."""
-    busy = case.reduce_seconds if math.isnan(case.busy_seconds) else case.busy_seconds
-    communication, compute = busy + case.parts["tensor"] + case.parts["pipeline"], case.seconds(COMPUTE)
+    communication, compute = case.communication_seconds, case.seconds(COMPUTE)
     return {
         "step_seconds": case.step_seconds, "tokens_per_second": case.tokens_per_second,
         "tokens_per_second_per_rank": case.tokens_per_second / case.ranks, "mfu": case.mfu,
         "images_per_second": case.images_per_second,
         "memory_peak_bytes": case.peak_bytes, "compute_seconds": compute,
-        "communication_seconds": communication, "exposed_seconds": case.seconds(EXPOSED),
+        "communication_seconds": communication, "exposed_seconds": case.exposed_seconds,
         "compute_by_communication": ratio(compute, communication),
         "optimizer_seconds": case.parts["optimizer"], "wait_seconds": case.parts["wait"],
         "idle_seconds": case.parts["idle"], "data_seconds": case.parts["data"],
