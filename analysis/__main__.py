@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from analysis.errors import UserError, one_line, visible
+from analysis.first_steps import SKIP_HELP, SKIPPED_STEPS
 from analysis.interpreter import missing_text, start_with_system_python, system_python_has_modules
 
 REPORT_OF_ONE = "default RUN/report, of one run"
@@ -75,7 +76,7 @@ def add_report(commands: Any, figures: argparse.ArgumentParser) -> None:
     report.add_argument("--base", type=at_least_one, metavar="N",
                         help="ranks that speed-ups refer to (default: the fewest)")
     report.add_argument("--skip", type=count, metavar="N",
-                        help="steps left out at each start (default 5, or as the study says)")
+                        help=f"{SKIP_HELP[:-1]}, or as the study says)")
 
 
 def add_study(commands: Any, figures: argparse.ArgumentParser) -> None:
@@ -103,8 +104,7 @@ def add_check(commands: Any) -> None:
     idle.add_argument("--limit", type=share, required=True, help="0 to 1")
     for kind in (overlap, idle):
         kind.add_argument("run", metavar="RUN", help="a run directory, or a name in runs/")
-        kind.add_argument("--skip", type=count, default=5, metavar="N",
-                          help="steps left out at each start (default 5)")
+        kind.add_argument("--skip", type=count, default=SKIPPED_STEPS, metavar="N", help=SKIP_HELP)
 
 
 def add_traces(commands: Any, figures: argparse.ArgumentParser) -> None:
@@ -116,8 +116,7 @@ def add_traces(commands: Any, figures: argparse.ArgumentParser) -> None:
     arrivals = commands.add_parser("arrivals", help="which rank the others of its groups wait for")
     arrivals.add_argument("runs", nargs="+", metavar="RUN",
                           help="a run directory, or a name in runs/")
-    arrivals.add_argument("--skip", type=count, default=2, metavar="N",
-                          help="steps left out at each start (default 2)")
+    arrivals.add_argument("--skip", type=count, default=SKIPPED_STEPS, metavar="N", help=SKIP_HELP)
     memory = commands.add_parser("memory", parents=[figures], help="memory in use through a step, by category")
     memory.add_argument("files", nargs="+", metavar="FILE",
                         help="from bench --memory-timeline, or a run with traced steps")
@@ -181,8 +180,7 @@ def make_parser() -> argparse.ArgumentParser:
                         help="loss, perplexity, accuracy against steps and time")
     commands.add_parser("sweep", parents=[many], help="final loss against the learning rate")
     time = commands.add_parser("time", parents=[many], help="where the time of a step went")
-    time.add_argument("--skip", type=count, default=2, metavar="N",
-                      help="steps left out at each start (default 2)")
+    time.add_argument("--skip", type=count, default=SKIPPED_STEPS, metavar="N", help=SKIP_HELP)
     add_report(commands, figures)
     add_study(commands, figures)
     add_check(commands)

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from analysis.errors import UserError
+from analysis.first_steps import skip_text
 from analysis.runs import FloatArray, Run, find_runs
 from analysis.starts import start_folders
 from analysis.tables import text_table
@@ -198,4 +199,4 @@ def describe_run(run: Run, skip: int) -> str:
 
 
 def arrivals(names: Sequence[str], skip: int) -> str:
-    return "\n\n".join(describe_run(run, skip) for run in find_runs(names))
+    return "\n\n".join([*(describe_run(run, skip) for run in find_runs(names)), skip_text(skip)])

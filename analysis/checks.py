@@ -9,6 +9,7 @@ import numpy as np
 
 from analysis.deck import Deck, number_in, read_deck
 from analysis.errors import UserError
+from analysis.first_steps import skip_text
 from analysis.runs import find_runs
 from analysis.step_time import rank_name
 from analysis.timings import BUSY, EXPOSED, WAIT, Layout, RankSteps, read_layouts
@@ -149,4 +150,4 @@ def check(what: str, name: str, limit: float, skip: int) -> tuple[str, int]:
     lines = [f"{'ABOVE' if finding.ratio > limit else 'within'} {limit:g}: {finding.text}"
              for finding in findings]
     above = any(finding.ratio > limit for finding in findings)
-    return "\n".join([*lines, *(f"note: {note}" for note in notes)]), ABOVE if above else 0
+    return "\n".join([*lines, *(f"note: {note}" for note in [skip_text(skip), *notes])]), ABOVE if above else 0

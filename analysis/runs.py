@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from analysis.errors import UserError, one_line
+from analysis.first_steps import SKIPPED_STEPS
 from analysis.json_files import LARGEST, parse_json
 
 FloatArray = npt.NDArray[np.float64]
@@ -134,11 +135,15 @@ def best_value(values: FloatArray) -> float:
     return float(np.nanmin(values)) if not np.isnan(values).all() else math.nan
 
 
+def steady(values: FloatArray) -> FloatArray:
+    """Without the first steps, if there are more."""
+    return values[SKIPPED_STEPS:] if values.size > SKIPPED_STEPS else values
+
+
 def typical_rate(metrics: Metrics) -> float:
-    """Median tokens per second, without the first two steps if there are more; of images, images."""
-    rates = metrics.column("images_per_second" if metrics.of_images else "tokens_per_second")
-    steady = rates[2:] if rates.size > 2 else rates
-    return float(np.nanmedian(steady)) if not np.isnan(steady).all() else math.nan
+    """Median tokens per second, without the first steps if there are more; of images, images."""
+    rates = steady(metrics.column("images_per_second" if metrics.of_images else "tokens_per_second"))
+    return float(np.nanmedian(rates)) if not np.isnan(rates).all() else math.nan
 
 
 def mean_of_last(losses: FloatArray) -> float:

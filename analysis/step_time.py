@@ -11,6 +11,7 @@ import numpy as np
 from matplotlib.patches import Patch
 
 from analysis.errors import one_line
+from analysis.first_steps import skip_text
 from analysis.runs import find_runs
 from analysis.starts import deck_of_start, mixed_text
 from analysis.style import LETTERS_PER_INCH, Axes, Figure, add_head, plt, save
@@ -193,6 +194,6 @@ def time_per_rank(names: Sequence[str], output: Path, skip: int) -> list[str]:
     written = save(draw(layouts), folder / "time_per_rank")
     notes = [one_line(note) for note in notes]
     text = "\n\n".join([*(layout_table(layout) for layout in layouts),
-                        f"{NOTES}\n{axes_note(layouts)}", *notes])
+                        f"{NOTES}\n{axes_note(layouts)}\n{skip_text(skip)}", *notes])
     written.append(write_report(folder / "time_per_rank.txt", text + "\n"))
     return [*path_lines(written), *notes]

@@ -15,6 +15,7 @@ from analysis.compare.samples import Indices
 from analysis.compare.vit_model import Spec, VisionTransformer
 from analysis.errors import UserError
 from analysis.packed_images import Pixels
+from analysis.runs import steady
 
 ImagesAndLabels = tuple[Pixels, Indices]
 
@@ -98,4 +99,4 @@ class ImageTraining:
 
     def rate(self) -> float:
         """Images per second of a median step."""
-        return self.batch / float(np.median(self.seconds[2:] or self.seconds))
+        return self.batch / float(np.median(steady(np.array(self.seconds))))

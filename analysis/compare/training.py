@@ -26,7 +26,7 @@ import numpy as np
 
 from analysis.compare.recipe import Recipe, Weights, read_recipe, read_weights
 from analysis.errors import UserError, one_line, visible
-from analysis.runs import Metrics, Run, read_metrics, typical_rate
+from analysis.runs import Metrics, Run, read_metrics, steady, typical_rate
 from analysis.tables import number, sanitized, text_table
 
 # A rate that changes no weight but zeros, and those by less than anything sees.
@@ -70,11 +70,6 @@ def measured(metrics: Metrics) -> dict[int, float]:
     return {int(step): float(loss) for step, loss in zip(metrics.steps, losses) if not math.isnan(loss)}
 
 
-def steady(seconds: list[float]) -> float:
-    """Median seconds of a step, without the first two if there are more."""
-    return float(np.median(seconds[2:] if len(seconds) > 2 else seconds))
-
-
 def tail(losses: list[float]) -> float:
     """Mean of the last 20."""
     known = [loss for loss in losses[-20:] if not math.isnan(loss)]
@@ -114,7 +109,7 @@ class Comparison:
                         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
                         "compute": training.compute, "compiled": training.compiled,
                         "microbatch": training.microbatch, "table_rows": training.model.spec.rows,
-                        "tokens_per_second": self.recipe.tokens_per_step / steady(seconds) if seconds else None,
+                        "tokens_per_second": self.recipe.tokens_per_step / float(np.median(steady(np.array(seconds)))) if seconds else None,
                         "training_loss_last_20": tail(losses), "training_losses": losses,
                         "wall_seconds": time.perf_counter() - self.started},
         }

@@ -12,6 +12,7 @@ from analysis.crowding import crowd_notes
 from analysis.csv_files import csv_text
 from analysis.deck import differences
 from analysis.errors import UserError
+from analysis.first_steps import SKIPPED_STEPS, skip_text
 from analysis.report.document import Document, Section, html_text, markdown_text, write_pdf
 from analysis.report.optimizations import optimization_sections
 from analysis.report.page import METHOD, group_sections, lead_text, learning_section, runs_section
@@ -80,9 +81,6 @@ def json_text(groups: Sequence[Group], records: Sequence[dict[str, Any]], runs: 
 def group_text(number: int, group: Group) -> str:
     header, rows = scaling_rows(group)
     return f"{numbered_title(number, group)}\n{base_text(group)}\n\n{text_table(header, rows)}\n{group_note(group)}".rstrip()
-
-
-DEFAULT_SKIP = 5
 
 
 @dataclass(frozen=True)
@@ -201,7 +199,7 @@ def read_parts(names: Sequence[str], base_ranks: int | None, skip: int | None) -
         parts[f"{number}_{folder.resolve().name}"] = read_study(folder, base_ranks, skip)
     runs = [name for name in names if not is_study(name)]
     if runs:
-        parts[f"{len(parts) + 1}_runs"] = read_runs(runs, base_ranks, DEFAULT_SKIP if skip is None else skip)
+        parts[f"{len(parts) + 1}_runs"] = read_runs(runs, base_ranks, SKIPPED_STEPS if skip is None else skip)
     return parts
 
 
@@ -224,5 +222,6 @@ def report(names: Sequence[str], output: Path | None, base_ranks: int | None, sk
         written += write_tables(content, folder if one else output_folder(folder / name))
         tables += content.study.tables if content.study else []
         tables += [group_text(number, group) for number, group in enumerate(content.groups, 1)]
-    notes = [note for content in parts.values() for note in content.notes]
+    notes = list(dict.fromkeys(skip_text(content.skip) for content in parts.values() if content.cases))
+    notes += [note for content in parts.values() for note in content.notes]
     return "\n".join(["\n\n".join(tables), "", *note_lines([*notes, *problems]), *path_lines(written)])

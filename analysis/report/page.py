@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Callable, Sequence
 
+from analysis.first_steps import skip_text
 from analysis.learning import TRAINING_LOSS, draw_steps, lines_of, panels_of, run_numbers
 from analysis.report.document import Drawing, Section, Sheet
 from analysis.report.plot import draw_group
@@ -141,5 +142,4 @@ def runs_section(cases: Sequence[Case]) -> Section:
 def lead_text(groups: Sequence[Group], runs: Sequence[Run], cases: Sequence[Case], skip: int) -> str:
     compared_text = (f" in {counted(len(groups), 'group')}; only runs of one group make speed-ups"
                      if any(len(group.cases) > 1 for group in groups) else "")
-    return (f"{counted(len(cases), 'layout')} of {counted(len(runs), 'run')}{compared_text}. Times per step leave out "
-            f"the first {skip} steps of each start.")
+    return (f"{counted(len(cases), 'layout')} of {counted(len(runs), 'run')}{compared_text}. {skip_text(skip)}")

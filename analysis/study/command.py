@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Sequence
 
 from analysis.errors import UserError
+from analysis.first_steps import skip_text
 from analysis.learning import draw_steps
 from analysis.report.plot import draw_group
 from analysis.runs import Run, read_metrics
@@ -101,12 +102,17 @@ def pictures_of(folder: Path, result: Result) -> list[Picture]:
     return found
 
 
+def skip_notes(result: Result) -> list[str]:
+    """Of training alone: `bench` warms up by itself."""
+    return [skip_text(result.study.skip)] if any(row.command == "train" for row in result.rows) else []
+
+
 def markdown(result: Result, tables: Sequence[Tabulated], pictures: Sequence[Picture]) -> str:
     parts = [f"# {markdown_words(result.study.title)}", markdown_words(result.study.about)]
     for table in tables:
         parts += [f"## {markdown_words(table.title)}\n\n{markdown_table(table.header, table.rows)}", table.note]
     parts += [markdown_image(picture.title, f"{picture.name}.png") for picture in pictures]
-    parts += ["\n".join(f"- {markdown_words(note)}" for note in result.notes)]
+    parts += ["\n".join(f"- {markdown_words(note)}" for note in [*skip_notes(result), *result.notes])]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -122,4 +128,4 @@ def study(name: str, output: Path | None) -> str:
     for picture in pictures:
         written += save(picture.figure, folder / picture.name)
     reported = [table.text for table in tables]
-    return "\n".join(["\n\n".join(reported), "", *note_lines(result.notes), *path_lines(written)])
+    return "\n".join(["\n\n".join(reported), "", *note_lines([*skip_notes(result), *result.notes]), *path_lines(written)])

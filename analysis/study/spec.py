@@ -11,6 +11,7 @@ from typing import Any, Sequence
 import yaml
 
 from analysis.errors import UserError
+from analysis.first_steps import SKIPPED_STEPS
 from analysis.study.columns import check_column
 from analysis.study.settings import (
     BENCH_MODES, COMMANDS, MODE, WITHOUT_DECK, Settings, check_setting, value_text, whole,
@@ -358,7 +359,7 @@ def modes_axis(settings: Settings, axes: Sequence[Axis]) -> list[Axis]:
 
 
 def skip_of(content: dict[str, Any], where: str) -> int:
-    skip = content.get("skip", 5)
+    skip = content.get("skip", SKIPPED_STEPS)
     if isinstance(skip, bool) or not isinstance(skip, int) or skip < 0:
         raise UserError(f"{where}: skip is `{value_text(skip)}`, expected a number of steps")
     return skip

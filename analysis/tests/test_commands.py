@@ -8,6 +8,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
+from analysis.first_steps import SKIPPED_STEPS
 from analysis.learning import smooth
 from analysis.runs import find_runs
 from analysis.step_time import legend_patches, rank_time, seen_parts
@@ -132,7 +133,7 @@ class TimePerRank(CommandTest):
                        slowdown_ms=3.0 if rank == slow_rank else 0.0)
         return start
 
-    def test_median_step_without_the_first_two(self) -> None:
+    def test_median_step_without_the_first_steps(self) -> None:
         self.write_start("start_0001", slow_rank=2)
         self.write_start("start_0002", slow_rank=2)
 
@@ -141,7 +142,7 @@ class TimePerRank(CommandTest):
         self.assertEqual(code, 0)
         self.expect_png(self.output / "time_per_rank.png")
         text = (self.output / "time_per_rank.txt").read_text()
-        self.assertIn("a (data 2 x tensor 2; start_0001, start_0002): median of 20 steps", text)
+        self.assertIn("a (data 2 x tensor 2; start_0001, start_0002): median of 14 steps", text)
         expected = ["n0", "84.00", "1.00", "20.00", "40.00", "5.00", "3.00", "6.00", "2.00",
                     "4.00", "1.00", "0.00", "2.00", "12.00", "0.00", "68.00", "100.0"]
         self.assertEqual(cells(text, "0 (d0 p0 t0)"), expected)
@@ -171,7 +172,7 @@ class TimePerRank(CommandTest):
             file["steps/reduce_seconds"][...] *= 100.0
 
         for name, expected in (("start_0001", "42.00"), ("start_0002", "84.00")):
-            steps = rank_time(read_rank(self.folder / "a/timing" / name / "rank_00000.h5").skip(2))
+            steps = rank_time(read_rank(self.folder / "a/timing" / name / "rank_00000.h5").skip(SKIPPED_STEPS))
             self.assertEqual(f"{1e3 * steps.busy_seconds:.2f}", expected)
 
         run_command("time", self.folder / "a", "--output", self.output)
@@ -199,7 +200,7 @@ class TimePerRank(CommandTest):
 
         self.assertEqual(code, 0)
         self.assertIn(f"left out: cannot read {cut}", out)
-        self.assertIn("start_0001): median of 10 steps",
+        self.assertIn("start_0001): median of 7 steps",
                       (self.output / "time_per_rank.txt").read_text())
 
     def test_errors_are_one_line(self) -> None:
