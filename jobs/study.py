@@ -118,7 +118,7 @@ def run(arguments: argparse.Namespace, study: Study, folder: Path) -> int:
         for path in write_scripts(study.name, selected, folder, arguments_of(arguments, folder), options):
             print(path)
         return 0
-    code = run_points(selected, records, launcher, max(0.0, arguments.seconds))
+    code = run_points(selected, records, launcher, max(0.0, arguments.seconds), study.skip)
     print(write_index(folder.parent))
     print(f"python3 -m analysis study {folder}")
     return code

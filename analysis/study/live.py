@@ -2,17 +2,21 @@
 """What a study shows while it runs: a table that is drawn again on a terminal, else a line per event."""
 from __future__ import annotations
 
+import math
 import shutil
 import sys
 import time
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TextIO
 
 from analysis.errors import UserError, one_line, visible
+from analysis.first_steps import SKIPPED_STEPS
 from analysis.json_files import NUMBER, misfit, number_of, parse_json, read_json
+from analysis.runs import Run
 from analysis.study.bench_files import DECODE, EVALUATED, SUMMED, bench_modes, read_bench
 from analysis.study.record import AGAIN, BENCH, DONE, RUNNING, WAITING, Record, point_folder
-from analysis.tables import number, text_table
+from analysis.tables import counted, number, text_table
 
 MOST_ROWS = 30
 MOST_LETTERS = 60  # of a result on a terminal; elsewhere a line has all of it
@@ -50,13 +54,33 @@ def milliseconds(seconds: float | None) -> str:
     return f"{number(1e3 * number_of(seconds), 2)} ms"
 
 
-def measured_text(place: Path, record: Record) -> str:
+@lru_cache(maxsize=None)
+def measured_rate(place: Path, skip: int) -> str:
+    """Of a run that ended, as a report has it; empty if it has too few steps, or if there is no h5py."""
+    try:
+        from analysis.scaling import read_cases
+        case = read_cases(Run(place, place.name), skip)[0][-1]
+    except (ModuleNotFoundError, UserError):
+        return ""
+    images = not math.isnan(case.images_per_second)
+    rate = rate_text({"images_per_second": case.images_per_second} if images else {"tokens_per_second": case.tokens_per_second})
+    return f"{rate} (median of {counted(case.steps, 'step')})"
+
+
+def train_text(place: Path, state: str, skip: int) -> str:
+    """While it runs the rate of its newest step."""
+    row = last_line(place / "metrics.jsonl")
+    if row.get("loss") is None:
+        return ""
+    rate = rate_text(row) if state == RUNNING else measured_rate(place.resolve(), skip)
+    return f"step {row['step']}, loss {number(row['loss'])}{f', {rate}' if rate else ''}"
+
+
+def measured_text(place: Path, record: Record, skip: int) -> str:
     """One figure of a point that runs or ended well; UserError if a file of it cannot be read."""
     command = record.settings["command"]
     if command == "train":
-        row = last_line(place / "metrics.jsonl")
-        rate, loss = rate_text(row), row.get("loss")
-        return f"step {row['step']}, {rate}, loss {number(loss or 0.0)}" if rate and loss is not None else ""
+        return train_text(place, record.state, skip)
     if record.state != DONE:
         return ""
     if command == "bench":
@@ -69,21 +93,22 @@ def measured_text(place: Path, record: Record) -> str:
     return ""
 
 
-def result_text(folder: Path, record: Record) -> str:
+def result_text(folder: Path, record: Record, skip: int = SKIPPED_STEPS) -> str:
     """One figure of a point: how far it is, what it measured, or why it ended."""
     if record.state not in (RUNNING, DONE):
         return record.message if record.state != WAITING else ""
     try:
-        return measured_text(point_folder(folder, record.name), record)
+        return measured_text(point_folder(folder, record.name), record, skip)
     except UserError as error:
         return str(error)
 
 
 class Live:
-    """Reports a study's progress. `terminal`: whether the stream can move its cursor."""
+    """Reports a study's progress; rates leave out `skip` steps. `terminal`: whether the stream can move its cursor."""
 
-    def __init__(self, folder: Path, records: dict[str, Record], stream: TextIO = sys.stderr) -> None:
+    def __init__(self, folder: Path, records: dict[str, Record], stream: TextIO = sys.stderr, skip: int = SKIPPED_STEPS) -> None:
         self._folder = folder
+        self._skip = skip
         self._records = records
         self._stream = stream
         self._terminal = stream.isatty()
@@ -100,7 +125,7 @@ class Live:
     def _event(self, record: Record) -> str:
         done = sum(each.state not in (WAITING, RUNNING) for each in self._records.values())
         seconds = f", {record.seconds:.1f} s" if record.state != RUNNING else ""
-        result = result_text(self._folder, record) if record.state != RUNNING else ""
+        result = result_text(self._folder, record, self._skip) if record.state != RUNNING else ""
         return (f"[{done}/{len(self._records)}] {record.name}: {record.state}{seconds}"
                 f"{f'; {result}' if result else ''}")
 
@@ -115,7 +140,7 @@ class Live:
 
     def _draw(self) -> None:
         rows = [[each.name, each.state, f"{each.seconds:.0f}" if each.seconds else "",
-                 result_text(self._folder, each)[:MOST_LETTERS]] for each in self._shown()]
+                 result_text(self._folder, each, self._skip)[:MOST_LETTERS]] for each in self._shown()]
         width = shutil.get_terminal_size().columns
         done = sum(each.state not in (WAITING, RUNNING) for each in self._records.values())
         lines = [*text_table(["point", "state", "s", "result"], rows).split("\n"),

@@ -15,6 +15,7 @@ from typing import Iterator, Sequence
 
 from analysis.crowding import OUTPUT
 from analysis.errors import UserError, one_line
+from analysis.first_steps import SKIPPED_STEPS
 from analysis.study.launch import Launcher, message_of, state_of
 from analysis.study.live import Live
 from analysis.study.machine import describe_machine
@@ -126,11 +127,12 @@ def newest(folder: Path, record: Record) -> Record:
     return read_record(path) if path.is_file() else record
 
 
-def run_points(points: Sequence[Point], found: dict[str, Record], launcher: Launcher, seconds: float = 0.0) -> int:
+def run_points(points: Sequence[Point], found: dict[str, Record], launcher: Launcher, seconds: float = 0.0,
+               skip: int = SKIPPED_STEPS) -> int:
     """Exit code: 0 if every point has a result, 1 if one failed, 75 if the study was stopped, as it is after
-    `seconds` unless they are 0."""
+    `seconds` unless they are 0. Rates leave out `skip` steps."""
     records = {point.name: found.get(point.name) or Record.of(point) for point in points}
-    live = Live(launcher.folder, records)
+    live = Live(launcher.folder, records, skip=skip)
     stop = Stop()
     with stop.listening(seconds):
         for point in points:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 import unittest
 from pathlib import Path
+from unittest import mock
 
 from analysis.study.live import Live, result_text
 from analysis.study.record import Record, point_folder
+from analysis.tests.fake_runs import metrics_row, write_deck, write_metrics, write_scaled
 from analysis.tests.study_case import StudyTest
 
 
@@ -50,6 +52,22 @@ class Showing(StudyTest):
         record.state = "done"
 
         self.assertEqual(result_text(Path("runs/tiny"), record), "sum 9.95312")
+
+    def test_the_rate_of_a_run_that_ended_is_that_of_its_measured_steps(self) -> None:
+        point = self.points(command="train")[0]
+        record = Record.of(point)
+        place = point_folder(Path("runs/tiny"), record.name)
+        write_deck(place)
+        write_scaled(place, (1, 1, 1, 1), {"forward": 99.0}, tokens=4096)  # the first five steps last 10 s, the others 0.1 s
+        write_metrics(place, [metrics_row(step) | {"loss": 2.5, "tokens_per_second": 777.0} for step in range(1, 26)])
+
+        record.state = "running"
+        self.assertEqual(result_text(Path("runs/tiny"), record), "step 25, loss 2.5000, 777 tokens/s")
+        record.state = "done"
+        self.assertEqual(result_text(Path("runs/tiny"), record), "step 25, loss 2.5000, 40,960 tokens/s (median of 20 steps)")
+        self.assertEqual(result_text(Path("runs/tiny"), record, 25), "step 25, loss 2.5000")
+        with mock.patch.dict("sys.modules", {"analysis.scaling": None}):  # as where there is no h5py
+            self.assertEqual(result_text(Path("runs/tiny"), record, 3), "step 25, loss 2.5000")
 
 
 if __name__ == "__main__":
