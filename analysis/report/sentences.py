@@ -7,6 +7,7 @@ from typing import Sequence
 
 from analysis.report.document import Sheet
 from analysis.report.fits import Fit, amdahl, fit_of, gustafson, karp_flatt, points_of
+from analysis.report.same_losses import same_losses_sentence
 from analysis.scaling import COMPUTE, Case, Group
 from analysis.tables import number
 
@@ -115,6 +116,7 @@ def scaling_sentences(group: Group) -> list[str]:
         reported.append(fit_sentence(group, fit))
     elif group.kind in ("strong", "weak") and points_of(group):
         reported.append("No number of ranks is faster than the base, so no law of speed-ups is fitted.")
+    reported.append(same_losses_sentence(group))
     return [sentence for sentence in reported if sentence]
 
 
