@@ -8,7 +8,7 @@ DASH = "-"
 NOT_MEASURED = "not measured"
 # By the beginning or a part of a column's name; the first that fits.
 REASONS = (
-    ("MFU", "more ranks than cores, or a peak rate that is unknown or that a step exceeded"),
+    ("MFU", "more ranks than cores, no metrics.jsonl, or a peak rate that is unknown or that a step exceeded"),
     ("exposed (% of", "nothing was in progress"),
     ("compute / communication", "no communication"),
     ("in flight", "a GPU measures it with timing.groups: true"),

@@ -33,7 +33,7 @@ class Crowded(ReportTest):
             self.assertIn("2 ranks on 1 core", out)
             self.assertIn("Where a cell is a dash: MFU, attention as masked (%): more ranks than cores", out)
             page = (self.output / "report.md").read_text(encoding="utf-8")
-            self.assertIn("more ranks than cores, or a peak rate that is unknown", page)
+            self.assertIn("more ranks than cores, no metrics.jsonl, or a peak rate that is unknown", page)
 
     def test_a_core_for_each_rank_keeps_it(self) -> None:
         for runs in (self.runs("threads: 1 a rank; 2 ranks on 2 cores"), self.runs(cores=2)):
@@ -68,8 +68,8 @@ class CrowdedPoints(StudyTest):
     def test_dashes_are_explained_by_column(self) -> None:
         note = dash_note([(["run", "MFU (%)", "tokens"], [["a", "-", "1"], ["b", "2", "-"]]), (["deck key", "a"], [["x.y", "-"]])])
 
-        self.assertEqual(note, "Where a cell is a dash: MFU (%): more ranks than cores, or a peak rate that is unknown or that a "
-                               "step exceeded; tokens: not measured; a: the deck lacks the key.")
+        self.assertEqual(note, "Where a cell is a dash: MFU (%): more ranks than cores, no metrics.jsonl, or a peak rate that is "
+                               "unknown or that a step exceeded; tokens: not measured; a: the deck lacks the key.")
         self.assertEqual(dash_note([(["run", "MFU (%)"], [["-1", "2"]])]), "")
 
 
