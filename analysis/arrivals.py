@@ -124,11 +124,6 @@ def splits_of(trace: Trace) -> list[Split]:
     return found
 
 
-def coordinates_text(rank: RankSteps) -> str:
-    data, pipeline, context, tensor = rank.coordinates
-    return f"{rank.rank} (d{data} p{pipeline} t{tensor}" + (f" c{context})" if context else ")")
-
-
 def slowest_split(splits: Sequence[Split]) -> str:
     """The rank that the others of a group wait for longest in its traced steps."""
     def waited_for(split: Split) -> float:
@@ -146,14 +141,14 @@ def slowest(arrivals: Sequence[Arrival]) -> str:
     """The rank that comes latest after the first member of a group of its own."""
     worst = max(arrivals, key=lambda arrival: arrival.late_seconds)
     others = [str(peer) for peer in worst.members if peer != worst.steps.rank]
-    return (f"Slowest: rank {coordinates_text(worst.steps)} on {worst.steps.host}, which comes "
+    return (f"Slowest: rank {worst.steps.name} on {worst.steps.host}, which comes "
             f"{1e3 * worst.late_seconds:.2f} ms after the first member to the operations of its "
             f"{worst.group} group (with rank{'s' if len(others) > 1 else ''} {', '.join(others)}), "
             f"last in {100 * worst.last_share:.0f} % of the steps.")
 
 
 def arrival_table(arrivals: Iterable[Arrival]) -> str:
-    rows = [[coordinates_text(each.steps), each.steps.host, each.group,
+    rows = [[each.steps.name, each.steps.host, each.group,
              f"{1e3 * each.late_seconds:.3f}", f"{100 * each.last_share:.0f}",
              f"{1e3 * each.operation_seconds:.3f}"]
             for each in sorted(arrivals, key=lambda each: (each.group, each.members,

@@ -11,7 +11,6 @@ from analysis.deck import Deck, number_in, read_deck
 from analysis.errors import UserError
 from analysis.first_steps import skip_text
 from analysis.runs import find_runs
-from analysis.step_time import rank_name
 from analysis.timings import BUSY, EXPOSED, WAIT, Layout, RankSteps, read_layouts
 
 ABOVE = 1
@@ -34,7 +33,7 @@ def worst_rank(ranks: list[RankSteps], part: str, whole: str) -> str:
     ratios = [total([rank], part) / total([rank], whole) if total([rank], whole) > 0 else 0.0
               for rank in ranks]
     worst = ranks[int(np.argmax(ratios))]
-    return f"most on rank {rank_name(worst)} of {worst.host}: {max(ratios):.4f}"
+    return f"most on rank {worst.name} of {worst.host}: {max(ratios):.4f}"
 
 
 def steps_text(layout: Layout) -> str:

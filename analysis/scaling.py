@@ -72,14 +72,15 @@ class Case:
 
     @property
     def name(self) -> str:
-        return f"{self.layout.run.label} ({self.ranks}: {self.shape})"
+        return f"{self.layout.run.label} ({self.shape})"
 
     @property
     def shape(self) -> str:
-        """data x pipeline x tensor; context if it is used."""
-        data, pipeline, context, tensor = self.layout.sizes
-        middle = f"{pipeline} x {context} (context)" if context > 1 else f"{pipeline}"
-        return f"{data} x {middle} x {tensor}"
+        return self.layout.shape
+
+    @property
+    def ranks_text(self) -> str:
+        return "1 rank" if self.ranks == 1 else f"{self.ranks} ranks ({self.shape})"
 
     @property
     def hosts(self) -> list[str]:

@@ -58,18 +58,12 @@ def rank_time(steps: RankSteps) -> RankTime:
                     float(np.max(columns["memory_peak_bytes"])))
 
 
-def rank_name(steps: RankSteps) -> str:
-    data, pipeline, context, tensor = steps.coordinates
-    name = f"{steps.rank} (d{data} p{pipeline} t{tensor}"
-    return f"{name} c{context})" if context else f"{name})"
-
-
 def slowest(times: Sequence[RankTime]) -> str:
     """Steps last equally long on all ranks, so the rank with the most work of its own is named."""
     worst = max(times, key=lambda time: time.own_seconds)
     typical = float(np.median([time.own_seconds for time in times]))
     excess = 100.0 * (worst.own_seconds / typical - 1.0) if typical > 0 else 0.0
-    return (f"Slowest: rank {rank_name(worst.steps)} on {worst.steps.host}, "
+    return (f"Slowest: rank {worst.steps.name} on {worst.steps.host}, "
             f"{1e3 * worst.own_seconds:.2f} ms of own work (step less communication, idle and wait), "
             f"{excess:.1f} % above the median rank.")
 
@@ -77,7 +71,7 @@ def slowest(times: Sequence[RankTime]) -> str:
 def layout_table(layout: Layout) -> str:
     times = [rank_time(steps) for steps in layout.ranks]
     labels = list(times[0].parts)
-    names = [rank_name(time.steps) for time in times]
+    names = [time.steps.name for time in times]
     header = ["rank", "host", "step", *labels, "reduce*", "checkpoint**", "own work", "peak MiB"]
     rows = [[name, time.steps.host, *(f"{1e3 * value:.2f}" for value in (
         time.step_seconds, *time.parts.values(), time.busy_seconds,
@@ -90,7 +84,7 @@ def layout_table(layout: Layout) -> str:
     return "\n".join([
         f"{layout.label}: median of {step_count} steps and its parts, in ms", "", text_table(header, rows), "",
         "Share of the step in %", "", text_table(["rank", *labels], shares), "", slowest(times),
-        f"Memory peak: {peak.peak_bytes / MIB:,.1f} MiB on rank {rank_name(peak.steps)}.",
+        f"Memory peak: {peak.peak_bytes / MIB:,.1f} MiB on rank {peak.steps.name}.",
     ])
 
 
@@ -135,7 +129,7 @@ def draw_layout(axes: Axes, layout: Layout, parts: Sequence[str]) -> None:
         axes.bar(x + 0.31, [1e3 * time.busy_seconds for time in times], 0.12, color="white",
                  edgecolor="#D55E00", hatch="..", linewidth=0.8)
     every = -(-len(times) // MAX_LABELLED_RANKS)
-    names = [rank_name(time.steps).replace(" (", "\n(") if len(times) <= 10
+    names = [time.steps.name.replace(" (", "\n(") if len(times) <= 10
              else str(time.steps.rank) for time in times]
     axes.set_xticks(x[::every], names[::every])
     axes.set_xlim(-0.6, len(times) - 0.4)

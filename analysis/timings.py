@@ -36,7 +36,8 @@ WAITING = (EXPOSED, "tensor_comm_seconds", "pipeline_comm_seconds", "pipeline_id
 COLUMNS = ("step", "step_seconds", "reduce_seconds", "tokens", "memory_peak_bytes",
            *(name for name in PARTS if name != WAIT))
 TRAFFIC = ("calls", "bytes", "seconds", "exposed_seconds")
-AXES = ("data", "pipeline", "context", "tensor")
+AXES = ("data", "pipeline", "context", "tensor")  # slowest rank first
+NAMED_AXES = ("data", "tensor", "pipeline", "context")  # in names of layouts, as the program prints them
 # Parts may add up to this much more than their step, as a share of it and in seconds: rounding.
 PARTITION_SHARE, PARTITION_SECONDS = 1e-3, 1e-6
 
@@ -47,6 +48,24 @@ Coordinates = tuple[int, int, int, int]
 
 class ShortStartError(UserError):
     """A start that ended before there was a step to measure."""
+
+
+def sizes_of(coordinates: list[Coordinates]) -> Coordinates:
+    """Ranks along each of AXES."""
+    data, pipeline, context, tensor = (1 + max(each) for each in zip(*coordinates))
+    return data, pipeline, context, tensor
+
+
+def layout_name(sizes: Coordinates) -> str:
+    """The one name of a layout, such as "data 2 x tensor 4": axes with several ranks."""
+    ranks = dict(zip(AXES, sizes))
+    return " x ".join(f"{axis} {ranks[axis]}" for axis in NAMED_AXES if ranks[axis] > 1) or "one rank"
+
+
+def rank_name(rank: int, coordinates: Coordinates) -> str:
+    """Such as "5 (d0 p1 t1)", in the order in which the program prints coordinates."""
+    data, pipeline, context, tensor = coordinates
+    return f"{rank} (d{data} p{pipeline} t{tensor}{f' c{context}' if context else ''})"
 
 
 @dataclass(frozen=True)
@@ -77,6 +96,10 @@ class RankSteps:
         return replace(self, columns={name: values[rows] for name, values in self.columns.items()})
 
     @property
+    def name(self) -> str:
+        return rank_name(self.rank, self.coordinates)
+
+    @property
     def groups(self) -> list[str]:
         return [name.split("/")[0] for name in self.columns if name.endswith("/calls")]
 
@@ -100,14 +123,11 @@ class Layout:
     @property
     def sizes(self) -> Coordinates:
         """Ranks along each of AXES."""
-        data, pipeline, context, tensor = (1 + max(rank.coordinates[axis] for rank in self.ranks)
-                                           for axis in range(4))
-        return data, pipeline, context, tensor
+        return sizes_of([rank.coordinates for rank in self.ranks])
 
     @property
     def shape(self) -> str:
-        return " x ".join(f"{name} {size}" for name, size in zip(AXES, self.sizes)
-                          if size > 1) or "one rank"
+        return layout_name(self.sizes)
 
     @property
     def label(self) -> str:
@@ -244,10 +264,10 @@ def check_ranks(start: Path, ranks: list[RankSteps]) -> None:
     if len(ranks) != size or any(rank.world_size != size for rank in ranks):
         raise UserError(f"{start} holds {len(ranks)} rank_*.h5 for {size} ranks; are files of "
                         "another start among them?")
-    sizes = [1 + max(rank.coordinates[axis] for rank in ranks) for axis in range(4)]
+    sizes = sizes_of([rank.coordinates for rank in ranks])
     if len({rank.coordinates for rank in ranks}) != size or int(np.prod(sizes)) != size:
-        raise UserError(f"{start}: the coordinates of its {size} ranks fill no layout "
-                        f"({' x '.join(map(str, sizes))}); are files of another start among them?")
+        raise UserError(f"{start}: the coordinates of its {size} ranks fill no layout ({layout_name(sizes)}); are files of "
+                        "another start among them?")
 
 
 def read_files(start: Path) -> list[RankSteps]:

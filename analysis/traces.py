@@ -13,7 +13,7 @@ import numpy.typing as npt
 from analysis.errors import UserError
 from analysis.runs import Run
 from analysis.starts import start_folders
-from analysis.timings import AXES, Coordinates, attribute, check_ranks, read_files
+from analysis.timings import AXES, Coordinates, attribute, check_ranks, rank_name, read_files
 
 Column = npt.NDArray[Any]
 Table = dict[str, Column]
@@ -42,9 +42,7 @@ class RankTrace:
 
     @property
     def name(self) -> str:
-        data, pipeline, context, tensor = self.coordinates
-        text = f"{self.rank} (d{data} p{pipeline} t{tensor}"
-        return f"{text} c{context})" if context else f"{text})"
+        return rank_name(self.rank, self.coordinates)
 
 
 @dataclass(frozen=True)

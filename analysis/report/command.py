@@ -24,7 +24,6 @@ from analysis.runs import Run, find_runs, report_folder
 from analysis.scaling import (
     COMPUTE, STACK, Case, Group, group_notes, make_groups, named_decks, read_cases,
 )
-from analysis.step_time import rank_name
 from analysis.study.record import find_study, is_study_folder
 from analysis.style import save
 from analysis.tables import note_lines, output_folder, path_lines, sanitized, text_table, write_report
@@ -37,7 +36,7 @@ def record(number: int, group: Group, case: Case) -> dict[str, Any]:
     return {
         "group": number, "scaling": group.kind, "run": case.layout.run.label,
         "starts": " ".join(case.layout.starts), "ranks": case.ranks, "data": data,
-        "pipeline": pipeline, "context": context, "tensor": tensor, "hosts": " ".join(case.hosts),
+        "tensor": tensor, "pipeline": pipeline, "context": context, "hosts": " ".join(case.hosts),
         "devices": "; ".join(case.devices), "commits": " ".join(case.commits),
         "tokens_per_step": case.tokens_per_step, "steps": case.steps,
         "step_seconds": case.step_seconds, "step_seconds_quartile_1": case.quartiles[0],
@@ -52,7 +51,7 @@ def record(number: int, group: Group, case: Case) -> dict[str, Any]:
         "communication_seconds": case.communication_seconds,
         "communication_exposed_seconds": case.exposed_seconds,
         "checkpoint_mean_seconds": case.checkpoint_mean_seconds,
-        "slowest_rank": slowest.steps.rank, "slowest_place": rank_name(slowest.steps),
+        "slowest_rank": slowest.steps.rank, "slowest_place": slowest.steps.name,
         "slowest_host": slowest.steps.host, "slowest_own_seconds": slowest.own_seconds,
         "slowest_above_median": slowest.excess, "memory_peak_bytes": case.peak_bytes,
         "mfu": None if math.isnan(case.mfu) else case.mfu,

@@ -106,7 +106,7 @@ def draw_efficiency(axes: Axes, group: Group) -> None:
     draw_points(axes, group, values)
     rank_axis(axes, group, {case.ranks: f"{values[id(case)]:.0f} %" for case in group.best}, "efficiency")
     axes.set_ylim(0.0, 1.15 * max(100.0, *values.values()))
-    axes.set_title(f"efficiency (%), base {group.base.ranks} ({group.base.shape})", loc="left")
+    axes.set_title(f"efficiency (%), base {group.base.ranks_text}", loc="left")
 
 
 def count_text(ranks: int) -> str:
@@ -118,8 +118,8 @@ def short(text: str) -> str:
 
 
 def bar_name(group: Group, case: Case) -> str:
-    """Ranks and layout; the run too if that is not enough."""
-    name = f"{case.ranks}: {case.shape}"
+    """The layout; the run too if that is not enough."""
+    name = case.shape.replace(" x ", " x\n") if len(case.shape) > LONGEST_LABEL else case.shape
     alike = [other for other in group.cases if other.shape == case.shape]
     return f"{name}\n{short(case.layout.run.label)}" if len(alike) > 1 else name
 
@@ -143,7 +143,7 @@ def draw_bars(axes: Axes, group: Group, shares: bool) -> None:
                     rotation=60 if many else 0, ha="right" if many else "center", fontsize=9)
     axes.set_xlim(-0.7, max(len(group.cases), 3) - 0.3)
     axes.grid(axis="x", visible=False)
-    axes.set_xlabel("ranks: data x pipeline x tensor")
+    axes.set_xlabel("layout")
     axes.set_title("share of a median step (%)" if shares else "time of a median step (ms)",
                    loc="left")
 

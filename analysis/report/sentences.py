@@ -33,7 +33,7 @@ def speed_sentences(group: Group) -> list[str]:
         if case.ranks <= group.base.ranks:
             continue
         speed_up, ideal = group.speed_up(case), case.ranks / group.base.ranks
-        reported.append(f"{rank_text(case.ranks)} ({case.shape}) are {number(speed_up, 2)} times as fast as "
+        reported.append(f"{case.ranks_text} are {number(speed_up, 2)} times as fast as "
                         f"{rank_text(group.base.ranks)}: "
                         f"{percent(group.efficiency(case))} of the ideal {ideal:g} times"
                         f"{', more than ideal' if speed_up > ideal * SUPERLINEAR else ''}.")

@@ -8,7 +8,7 @@ from typing import Sequence
 from analysis.dashes import dash_note
 from analysis.deck import differences
 from analysis.scaling import COMPUTE, Case, Group, named_decks
-from analysis.step_time import MIB, rank_name
+from analysis.step_time import MIB
 from analysis.tables import number
 
 Table = tuple[list[str], list[list[str]]]
@@ -55,16 +55,15 @@ def work_text(group: Group) -> str:
 
 def base_text(group: Group) -> str:
     base = group.base
-    ranks = "1 rank" if base.ranks == 1 else f"{base.ranks} ranks"
-    return (f"{work_text(group)}; base: {ranks} ({base.shape}) of {base.layout.run.label}, "
-            f"{milliseconds(base.step_seconds)} ms per step")
+    return (f"{work_text(group)}; base: {base.ranks_text} of {base.layout.run.label}, {milliseconds(base.step_seconds)} ms "
+            "per step")
 
 
 def first_cells(case: Case) -> list[str]:
     return [case.layout.run.label, str(case.ranks), case.shape]
 
 
-FIRST_HEADER = ["run", "ranks", "data x pipeline x tensor"]
+FIRST_HEADER = ["run", "ranks", "layout"]
 
 
 def scaling_rows(group: Group) -> Table:
@@ -127,7 +126,7 @@ def traffic_rows(group: Group) -> Table:
 
 def slowest_rows(group: Group) -> Table:
     header = [*FIRST_HEADER, "slowest rank", "host", "its own work (ms)", "above the median (%)"]
-    rows = [[*first_cells(case), rank_name(case.slowest.steps), case.slowest.steps.host,
+    rows = [[*first_cells(case), case.slowest.steps.name, case.slowest.steps.host,
              milliseconds(case.slowest.own_seconds), percent(case.slowest.excess)]
             for case in group.cases]
     return header, rows

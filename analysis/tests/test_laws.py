@@ -57,9 +57,9 @@ class Sections(ReportTest):
                          self.write("four", (4, 1, 1, 1), FOUR | {"reduce": 20.0}))
 
         for sentence in (
-                "2 ranks (2 x 1 x 1) are 1.67 times as fast as 1 rank: 83.3 % of the ideal 2 times.",
-                "4 ranks (4 x 1 x 1) are 3.33 times as fast as 1 rank: 83.3 % of the ideal 4 times.",
-                "A median step of four (4: 4 x 1 x 1) is 73.3 % forward and backward; 13.3 % exposed communication, "
+                "2 ranks (data 2) are 1.67 times as fast as 1 rank: 83.3 % of the ideal 2 times.",
+                "4 ranks (data 4) are 3.33 times as fast as 1 rank: 83.3 % of the ideal 4 times.",
+                "A median step of four (data 4) is 73.3 % forward and backward; 13.3 % exposed communication, "
                 "6.7 % the optimizer, 3.3 % waiting for data.",
                 "falls with the ranks (from 0.2000 to 0.0667): more ranks are faster than the fraction on the fewest",
                 "a serial share of 0.1077 (fitted to 2 rank counts, from which its speed-ups differ by at most 9.3 %); "
@@ -110,7 +110,7 @@ class Sections(ReportTest):
 
         self.assertIn("Optimization: Full recomputation", page)
         self.assertIn("T. Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016.", page)
-        self.assertIn("full (1: 1 x 1 x 1) beside plain (1: 1 x 1 x 1): peak memory 100.0 to 100.0 MiB (unchanged); "
+        self.assertIn("full (one rank) beside plain (one rank): peak memory 100.0 to 100.0 MiB (unchanged); "
                       "tokens/s 40,960 to 32,768 (-20.0 %); final loss 4.0000 to 4.0000 nats (unchanged).", page)
         self.assertNotIn("Optimization: Fused attention", page)
 
@@ -153,7 +153,7 @@ class Sections(ReportTest):
 
         text = (self.output / "report.md").read_text(encoding="utf-8")
         self.assertTrue(text.startswith("# Scaling report\n\n1 layout of 1 run. The first 5 steps"))
-        self.assertIn("\n| one | 1 | 1 x 1 x 1 | 1 | 20 | 100.00 |", text)
+        self.assertIn("\n| one | 1 | one rank | 1 | 20 | 100.00 |", text)
         self.assertNotRegex(text, r"\n\n\n")
 
     def test_runs_need_a_place_for_their_report(self) -> None:

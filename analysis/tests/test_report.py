@@ -102,7 +102,7 @@ class Strong(ReportTest):
         rows = {row["run"]: row for row in group["rows"]}
         self.assert_row(rows["one"], speed_up=0.3, efficiency=1.2)
         self.assert_row(rows["tensor"], speed_up=0.75, efficiency=0.75)
-        self.assertIn("base: 4 ranks (4 x 1 x 1) of four, 30.00 ms per step", out)
+        self.assertIn("base: 4 ranks (data 4) of four, 30.00 ms per step", out)
         self.assertIn("has an efficiency of 120 %", out)
         self.expect_error("report", self.folder / "one", "--output", self.output, "--base", 3,
                           says="no run has 3 ranks, found 1")
@@ -230,7 +230,7 @@ class Page(ReportTest):
         for row, same in zip(rows, content["groups"][0]["rows"], strict=True):
             self.assertEqual(float(row["speed_up"]), same["speed_up"])
             self.assertEqual(row["devices"], "NVIDIA H200")
-        self.assertEqual(cells(out, "two"), ["2", "2", "x", "1", "x", "1", "1", "20", "60.00",
+        self.assertEqual(cells(out, "two"), ["2", "data", "2", "1", "20", "60.00",
                                              "54.00", "-", "66.00", "68,267", "34,133", "1.667",
                                              "83.3", "-", "100.0", "0.00"])
 
