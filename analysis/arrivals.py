@@ -13,7 +13,7 @@ import numpy.typing as npt
 from analysis.errors import UserError
 from analysis.first_steps import skip_text
 from analysis.runs import FloatArray, Run, find_runs
-from analysis.starts import start_folders
+from analysis.starts import no_start_text, start_folders
 from analysis.tables import text_table
 from analysis.timings import RankSteps, check_ranks, read_files
 from analysis.traces import RankTrace, Trace, members_of, read_trace
@@ -174,8 +174,7 @@ def traced_splits(run: Run) -> tuple[Trace | None, list[Split]]:
 def describe_run(run: Run, skip: int) -> str:
     starts = list(start_folders(run))
     if not starts:
-        raise UserError(f"{run.path / 'timing'} holds no start_*; has the run finished its first "
-                        "step?")
+        raise UserError(no_start_text(run))
     arrivals = arrivals_of(starts[-1], skip)
     parts = []
     if arrivals:

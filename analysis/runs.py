@@ -13,10 +13,13 @@ import numpy.typing as npt
 from analysis.errors import UserError, one_line
 from analysis.first_steps import SKIPPED_STEPS
 from analysis.json_files import LARGEST, parse_json
+from analysis.tables import some
 
 FloatArray = npt.NDArray[np.float64]
 
 LAST_STEPS = 20
+SIGNS = ("deck.yaml", "metrics.jsonl", "timing")  # of a run directory; whoever copies one may leave out some
+NO_STEP = "the run has not ended its first step, or the files were not copied: run it longer, or copy them"
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,20 @@ class Metrics:
         return np.where(np.isnan(recorded), from_loss, recorded)
 
 
+def is_run(path: Path) -> bool:
+    return any((path / name).exists() for name in SIGNS)
+
+
+def check_run(path: Path) -> None:
+    """A folder that no run wrote is an error, which names the runs inside, if there are any."""
+    if is_run(path):
+        return
+    inside = [str(each) for folder in (path, path / "points") for each in sorted(folder.glob("*/")) if is_run(each)]
+    advice = f"it holds these: {some(inside)}" if inside else "name a folder that `hyperslab train` wrote"
+    what = "a study" if (path / "study.yaml").is_file() else "no run directory"
+    raise UserError(f"{path} is {what}: {', '.join(SIGNS[:-1])} and {SIGNS[-1]} were looked for there; {advice}")
+
+
 def find_runs(names: Sequence[str]) -> list[Run]:
     """Each name is a run directory, or the name of one under runs/."""
     paths: list[Path] = []
@@ -72,6 +89,7 @@ def find_runs(names: Sequence[str]) -> list[Run]:
         if path is None:
             raise UserError(f"no run directory {name} (nor {candidates[1]}); name a folder "
                             "that `hyperslab train` wrote")
+        check_run(path)
         paths.append(path)
     short = [path.resolve().name for path in paths]
     return [Run(path, name if short.count(name) == 1 else str(path))
@@ -119,7 +137,7 @@ def read_rows(path: Path, advice: str) -> list[dict[str, Any]]:
 
 
 def read_metrics(run: Run) -> Metrics:
-    return Metrics(run, read_rows(run.path / "metrics.jsonl", "has the run finished its first step?"))
+    return Metrics(run, read_rows(run.path / "metrics.jsonl", NO_STEP))
 
 
 def last_value(values: FloatArray) -> float:

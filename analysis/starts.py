@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from analysis.deck import Deck, is_bound, matters, read_deck, read_deck_file, whole_in
-from analysis.runs import Run, read_metrics
+from analysis.runs import NO_STEP, Run, read_metrics
 
 MOST_CHANGES = 4
 Span = tuple[int, int]  # the first and the last step
@@ -50,6 +50,11 @@ def start_folders(run: Run) -> list[Path]:
     """Folders of timing files in the order of the starts."""
     folders = [path for path in (run.path / "timing").glob("start_*") if path.is_dir()]
     return sorted(folders, key=number_of)
+
+
+def no_start_text(run: Run) -> str:
+    """What was looked for, and what to do."""
+    return f"there is no {run.path / 'timing/start_*'} with rank_*.h5; {NO_STEP}"
 
 
 def deck_path(run: Run, start: str) -> Path:

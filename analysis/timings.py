@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from analysis.errors import UserError, one_line
 from analysis.runs import FloatArray, Run
-from analysis.starts import same_work, start_folders
+from analysis.starts import no_start_text, same_work, start_folders
 from analysis.tables import some
 
 # Parts of a step: they do not overlap, so they stack. Column of /steps -> name in plots and tables.
@@ -375,7 +375,5 @@ def read_layouts(run: Run, skip: int, strict: bool = False) -> tuple[list[Layout
         else:
             layouts.append(Layout(run, [start.name], ranks))
     if not layouts:
-        raise UserError(problems[-1] if problems else
-                        f"{run.path / 'timing'} holds no start_*; has the run finished its first "
-                        "step?")
+        raise UserError(problems[-1] if problems else no_start_text(run))
     return layouts, [f"left out: {problem}" for problem in problems] + notes

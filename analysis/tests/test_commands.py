@@ -96,7 +96,7 @@ class Learning(CommandTest):
     def test_errors_are_one_line(self) -> None:
         self.expect_error("summary", self.folder / "none", says="no run directory")
         (self.folder / "empty").mkdir()
-        self.expect_error("summary", self.folder / "empty", says="metrics.jsonl is missing")
+        self.expect_error("summary", self.folder / "empty", says="metrics.jsonl and timing were looked for there")
         write_metrics(self.folder / "broken", [metrics_row(1)], ending="{oops}\n{}\n")
         self.expect_error("learning", self.folder / "broken", "--output", self.output,
                           says="metrics.jsonl:2: not JSON")
@@ -205,7 +205,7 @@ class TimePerRank(CommandTest):
 
     def test_errors_are_one_line(self) -> None:
         write_metrics(self.folder / "a", [metrics_row(1)])
-        self.expect_error("time", self.folder / "a", "--output", self.output, says="no start_*")
+        self.expect_error("time", self.folder / "a", "--output", self.output, says="timing/start_* with rank_*.h5")
         start = self.write_start("start_0001")
         self.expect_error("time", self.folder / "a", "--output", self.output, "--skip", 12,
                           says="no more than 12 steps")
