@@ -75,8 +75,10 @@ def ends(model: Deck, width: int) -> int:
 
 def model_text(deck: Deck) -> str:
     """Such as "llama, 17.6M parameters"."""
-    family = deck.get("model.family", "")
-    count = parameter_count(deck)
+    return sized_text(deck.get("model.family", ""), parameter_count(deck))
+
+
+def sized_text(family: str, count: int | None) -> str:
     if count is None:
         return family
     scale, letter = (1e9, "B") if count >= 1e9 else (1e6, "M") if count >= 1e5 else (1e3, "k")

@@ -14,7 +14,7 @@ from analysis.report.setup import Source
 from analysis.runs import Run
 from analysis.scaling import Case
 from analysis.study.columns import change_words, is_relative
-from analysis.study.command import pictures_of, read_all_cases, training_runs
+from analysis.study.command import pictures_of, read_all_cases, titled, training_runs
 from analysis.study.draw import numbers_of
 from analysis.study.measured import read_benches
 from analysis.study.record import (
@@ -157,7 +157,7 @@ def read_study_part(folder: Path, skip: int | None) -> StudyPart:
     cases, notes = read_all_cases(runs, steps)
     reported = dict.fromkeys([*result.notes, *notes])
     return StudyPart(
-        study.title, study.about, [study_section(folder, result, tables)],
+        titled(folder, result), study.about, [study_section(folder, result, tables)],
         [table.text for table in tables], csv_text(result), runs, cases,
         list(reported), steps, source_of(folder, result.records, cases, runs),
         any(plot.kind == "learning" for plot in study.plots),

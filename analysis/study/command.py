@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Sequence
 
+from analysis.deck import read_deck
 from analysis.errors import UserError
 from analysis.first_steps import skip_text
 from analysis.learning import draw_steps
@@ -20,7 +21,7 @@ from analysis.study.rows import Result, read_result
 from analysis.study.spec import RUN_KINDS, Plot
 from analysis.study.tabulate import Tabulated, csv_text, tabulate
 from analysis.style import Figure, save
-from analysis.subject import device_text, either, subject_of_runs
+from analysis.subject import device_text, either, model_text, sized_text, subject_of_runs
 from analysis.sweep import draw as draw_sweep
 from analysis.sweep import read_points
 from analysis.tables import (
@@ -89,6 +90,13 @@ def bench_subject(folder: Path, result: Result) -> str:
     return "; ".join(word for word in words if word)
 
 
+def titled(folder: Path, result: Result) -> str:
+    """The study's title with the model that its points had, if it is one: the file's own may be another with --small."""
+    models = {model_text(read_deck(run)) for run in training_runs(folder, result) if (run.path / "deck.yaml").is_file()}
+    models |= {sized_text(each["model"].split(":")[0], each["parameters"]) for each in read_benches(folder, result.records)}
+    return f"{result.study.title}: {models.pop()}" if len(models) == 1 else result.study.title
+
+
 def pictures_of(folder: Path, result: Result) -> list[Picture]:
     """In the order of the study; without those that have nothing to draw."""
     runs = training_runs(folder, result)
@@ -107,8 +115,8 @@ def skip_notes(result: Result) -> list[str]:
     return [skip_text(result.study.skip)] if any(row.command == "train" for row in result.rows) else []
 
 
-def markdown(result: Result, tables: Sequence[Tabulated], pictures: Sequence[Picture]) -> str:
-    parts = [f"# {markdown_words(result.study.title)}", markdown_words(result.study.about)]
+def markdown(title: str, result: Result, tables: Sequence[Tabulated], pictures: Sequence[Picture]) -> str:
+    parts = [f"# {markdown_words(title)}", markdown_words(result.study.about)]
     for table in tables:
         parts += [f"## {markdown_words(table.title)}\n\n{markdown_table(table.header, table.rows)}", table.note]
     parts += [markdown_image(picture.title, f"{picture.name}.png") for picture in pictures]
@@ -123,7 +131,7 @@ def study(name: str, output: Path | None) -> str:
     folder = output_folder(output or place / "report")
     tables = [tabulate(result, table) for table in result.study.tables]
     pictures = pictures_of(place, result)
-    written = [write_report(folder / "study.md", markdown(result, tables, pictures)),
+    written = [write_report(folder / "study.md", markdown(titled(place, result), result, tables, pictures)),
                write_report(folder / "study.csv", csv_text(result))]
     for picture in pictures:
         written += save(picture.figure, folder / picture.name)

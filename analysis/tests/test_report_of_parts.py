@@ -25,9 +25,9 @@ class Parts(StudyTest):
 
         self.assertEqual((code, err), (0, ""), out)
         text = Path("all/report.md").read_text(encoding="utf-8")
-        self.assertTrue(text.startswith("# Report in 3 parts\n\nA tiny study; A wide study; Scaling report.\n"), text[:200])
+        self.assertTrue(text.startswith("# Report in 3 parts\n\nA tiny study: llama, 1k parameters; A wide study: llama, 1k parameters; Scaling report.\n"), text[:200])
         self.assertEqual(re.findall(r"(?m)^## (.*)$", text),
-                         ["A tiny study", "A wide study", "Scaling report", "Optimization: Gradient accumulation",
+                         ["A tiny study: llama, 1k parameters", "A wide study: llama, 1k parameters", "Scaling report", "Optimization: Gradient accumulation",
                           "How it is measured"])
         self.assertEqual(re.findall(r"(?m)^### (Setup|Results of the study)$", text),
                          ["Setup", "Results of the study"] * 2 + ["Setup"])
