@@ -427,7 +427,8 @@ class AllStudies(StudyTest):
         out = self.run_all("--list")
 
         for path in (ROOT / "inputs/studies").glob("*.yaml"):
-            self.assertRegex(out, rf"(?m)^{path.stem} ")
+            if "\n  run.device: cpu\n" not in path.read_text(encoding="utf-8"):  # a study for machines without a GPU
+                self.assertRegex(out, rf"(?m)^{path.stem} ")
 
 
 class Reporting(StudyTest):
