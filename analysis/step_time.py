@@ -93,7 +93,8 @@ NOTES = """* Time with at least one gradient reduction in progress; they run bes
 Parts are means over the steps between the quartiles, scaled so that they add up to the median step.
 tensor, pipeline: communication of tensor ranks and of stages that a rank waits for.
 reduce exposed: gradient reductions that the step waits for, without waiting for slower ranks.
-wait: for slower ranks. idle: a stage of the pipeline has no microbatch to compute."""
+wait: for slower ranks. idle: a stage of the pipeline has no microbatch to compute.
+other: what no part has. With more ranks than cores it is waiting for a core, which MPI yields between the passes of a pipeline."""
 SMALLEST_PART = 1e-3  # of a step, to be drawn
 
 

@@ -24,14 +24,15 @@ CURVE_ROWS = ("last step", "diverged", TRAINING_LOSS, "validation loss, last",
 NOTHING = ("0.00 (0.0)", "0.00", "-")
 
 TRAFFIC_SUM = "Transfers overlap each other and the computation, so their sum may exceed the step."
+OTHER = ("Other is what a rank's step has beyond its named parts. Between its passes a pipeline rank lets MPI advance its "
+         "transfers; where ranks share cores MPI yields the core there, and other is the wait until the rank has one again.")
 METHOD = (
     "Seconds come from the timing files of every rank. A step lasts until its slowest rank ends "
     "it; the time per step is the median over steps, its spread the first and third quartile. The "
     "parts are means over ranks and over the steps between the quartiles, scaled to the median, so "
     "that they add up to it.",
     "Compute is forward and backward. Idle is the time in which a stage of the pipeline has no microbatch to compute. Checkpoints per step are the mean over all steps, since the "
-    "median step writes none. Other is what a rank's step has beyond its named parts. Skew "
-    "is the time from the mean rank's end of a step to the slowest rank's.",
+    "median step writes none. " + OTHER + " Skew is the time from the mean rank's end of a step to the slowest rank's.",
     "Speed-up is the ratio of tokens per second to the base, efficiency the speed-up divided by "
     "the ratio of ranks. The base is the fastest run with its rank count.",
     "Runs of equal tokens per step are strong scaling. Runs of equal tokens per step and rank are weak "

@@ -15,6 +15,7 @@ SUPERLINEAR = 1.0 + 1e-3
 STEADY = 0.01  # serial fractions that differ by less are called steady
 SMALL_PART = 0.005  # of a step
 POOR_FIT = 0.1  # a fit that differs from a speed-up by more describes nothing
+OTHER_CROWDED = "other, which is waiting for a core between the passes of a pipeline"
 LAWS = {"Amdahl": amdahl, "Gustafson": gustafson}
 
 
@@ -50,7 +51,8 @@ def part_sentence(group: Group) -> str:
     parts = {"exposed communication": case.exposed_seconds / case.step_seconds, "waiting for slower ranks (wait and skew)":
              share(case, ("wait", "skew")), "idle pipeline stages": share(case, ("idle",)),
              "waiting for data": share(case, ("data",)), "checkpoints": share(case, ("checkpoint",)),
-             "the optimizer": share(case, ("optimizer",))}
+             "the optimizer": share(case, ("optimizer",)),
+             OTHER_CROWDED if case.crowd and case.layout.sizes[1] > 1 else "other": share(case, ("other",))}
     seen = sorted(((value, name) for name, value in parts.items() if value > SMALL_PART), reverse=True)
     rest = ", ".join(f"{percent(value)} {name}" for value, name in seen)
     return (f"A median step of {case.name} is {percent(share(case, COMPUTE))} forward and backward"

@@ -35,6 +35,14 @@ class Crowded(ReportTest):
             page = (self.output / "report.md").read_text(encoding="utf-8")
             self.assertIn("more ranks than cores, no metrics.jsonl, or a peak rate that is unknown", page)
 
+    def test_what_a_crowded_pipeline_has_beyond_its_parts_is_waiting_for_a_core(self) -> None:
+        for cores, words in ((1, "10.0 % other, which is waiting for a core between the passes of a pipeline"), (2, "10.0 % other")):
+            self.report(self.write("pipeline", (1, 2, 1, 1), {"forward": 9.0}, device="cpu", cores=cores))
+
+            page = (self.output / "report.md").read_text(encoding="utf-8")
+            self.assertIn(f"is 90.0 % forward and backward; {words}.", page)
+            self.assertIn("MPI yields the core there, and other is the wait until the rank has one again", page)
+
     def test_a_core_for_each_rank_keeps_it(self) -> None:
         for runs in (self.runs("threads: 1 a rank; 2 ranks on 2 cores"), self.runs(cores=2)):
             out, content = self.report(*runs)

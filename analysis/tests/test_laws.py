@@ -60,7 +60,7 @@ class Sections(ReportTest):
                 "2 ranks (data 2) are 1.67 times as fast as 1 rank: 83.3 % of the ideal 2 times.",
                 "4 ranks (data 4) are 3.33 times as fast as 1 rank: 83.3 % of the ideal 4 times.",
                 "A median step of four (data 4) is 73.3 % forward and backward; 13.3 % exposed communication, "
-                "6.7 % the optimizer, 3.3 % waiting for data.",
+                "6.7 % the optimizer, 3.3 % waiting for data, 3.3 % other.",
                 "falls with the ranks (from 0.2000 to 0.0667): more ranks are faster than the fraction on the fewest",
                 "a serial share of 0.1077 (fitted to 2 rank counts, from which its speed-ups differ by at most 9.3 %); "
                 "it would limit the speed-up to 9.3 times the base."):
