@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 
 from analysis.divergence import DIVERGED_AT, has_diverged
 from analysis.runs import (
-    LAST_STEPS, FloatArray, Metrics, best_value, find_runs, first_value, last_value, mean_of_last, read_metrics,
+    TRAINING_LOSS, FloatArray, Metrics, best_value, final_loss, find_runs, first_value, last_value, mean_of_last, read_metrics,
     typical_rate, validation_losses,
 )
 from analysis.starts import mixed_text
@@ -22,7 +22,6 @@ from analysis.tables import note_lines, number, output_folder, path_lines, text_
 from analysis.ticks import round_log_axis, widened
 
 MAX_VALIDATION_ROWS = 25
-TRAINING_LOSS = f"training loss, mean of up to {LAST_STEPS} last steps"
 Limits = tuple[float, float] | None
 
 
@@ -231,6 +230,7 @@ def run_numbers(metrics: Metrics) -> dict[str, str]:
         "training loss, first (nats)": number(first_value(loss)),
         "training loss, last": number(last_value(loss)),
         TRAINING_LOSS: number(mean_of_last(loss)),
+        "final loss": number(final_loss(metrics)),
         "training loss, best": number(best_value(loss)),
         "training perplexity, last": number(last_value(metrics.perplexity()), 2),
         "training token accuracy, last (%)": last_percent(metrics, "token_accuracy"),

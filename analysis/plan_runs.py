@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Sequence
 
 from analysis.errors import UserError
 from analysis.json_files import parse_json, read_json
-from analysis.published_rows import BYTES_GATHERED, ZERO, Row
+from analysis.published_rows import ZERO, Row
 from analysis.tables import counted
 
 DECK = """\
@@ -132,8 +132,6 @@ def predict(binary: Path, machine: Machine, row: Row) -> Prediction:
         (folder / "machine.json").write_text(machine_text(machine, row.gpu, row.gpus_per_node), encoding="utf-8")
         command = [str(binary), "plan", "deck.yaml", "--device", "cuda", "--ranks", str(row.gpus),
                    "--machine", "machine.json", "--json", "plan.json"]
-        if row.sharding == "full" and row.data > 1:
-            command += ["--gather-parameters", str(BYTES_GATHERED)]
         ended = subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True,
                                errors="replace", check=False)
         if ended.returncode != 0:

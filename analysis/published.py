@@ -26,8 +26,7 @@ NOTES = (
     "are as a share of Hyperslab on the machine of the file. The error is that of the predicted value with the factor.",
     "Rows of H100 and A100 are priced by the H200's file, with its times multiplied by the ratios of what NVIDIA's data "
     "sheets state: peak, bandwidth of memory, NVLink.",
-    "Fully sharded data parallelism is priced as sharded gradients, reduced in every microbatch, and gathers of two bytes a "
-    "parameter in every forward and backward, a layer ahead of its use.",
+    "Fully sharded data parallelism is priced as parallel.zero 3; with a pipeline Hyperslab keeps parameters for a step.",
     "TFLOP/s are of the model, without what is computed again, and count attention as the source does: full over all scores, "
     "causal over half of them.",
     "What a source does not report is assumed; published.csv names such columns in `assumed`. A row is open if they name the "

@@ -26,9 +26,8 @@ CHOICES = {
 }
 # What decides how much a step computes and in what sizes: a row is open if its source leaves one of these.
 DECISIVE = ("microbatch", "recompute")
-# Sharded parameters are priced like sharded gradients, with gathers of two bytes a parameter in every pass.
-ZERO = {"none": 0, "state": 1, "gradients": 2, "full": 2}
-BYTES_GATHERED = 2
+# The value of `parallel.zero` that shards so.
+ZERO = {"none": 0, "state": 1, "gradients": 2, "full": 3}
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,9 @@ from analysis.tables import some
 FloatArray = npt.NDArray[np.float64]
 
 LAST_STEPS = 20
+TRAINING_LOSS = f"training loss, mean of up to {LAST_STEPS} last steps"
+FINAL_LOSS = ("The final loss is the last validation loss of a run; if none was measured, the mean training loss of its last "
+              f"{LAST_STEPS} steps.")
 SIGNS = ("deck.yaml", "metrics.jsonl", "timing")  # of a run directory; whoever copies one may leave out some
 NO_STEP = "the run has not ended its first step, or the files were not copied: run it longer, or copy them"
 
@@ -175,7 +178,7 @@ def validation_losses(metrics: Metrics) -> list[float]:
 
 
 def final_loss(metrics: Metrics) -> float:
-    """The last finite validation loss; if none was measured the mean of the last training losses."""
+    """As FINAL_LOSS says; of validation losses the last finite one."""
     if validation_losses(metrics):
         return last_value(metrics.column("validation_loss"))
     return mean_of_last(metrics.column("loss"))

@@ -17,7 +17,7 @@ from analysis.divergence import has_diverged
 from analysis.errors import UserError
 from analysis.report.document import Document, Drawing, Section, Sheet, html_text
 from analysis.runs import (
-    LAST_STEPS, Metrics, Run, best_value, final_loss, find_runs, first_value, read_metrics, validation_losses,
+    FINAL_LOSS, Metrics, Run, best_value, final_loss, find_runs, first_value, read_metrics, validation_losses,
 )
 from analysis.starts import mixed_text, trained_deck
 from analysis.style import Axes, Figure, add_head, add_legend, look_of_run, plt, save
@@ -33,8 +33,7 @@ MARKS = {SHORT: ("o", "white", "unfinished"), MIXED: ("D", "white", "mixed: star
          DIVERGED: ("x", "#555555", "diverged at some step (at the upper edge; far rates at the sides)")}
 
 METHOD = (
-    "The final loss is the last validation loss of a run; if none was measured, the mean training loss of its last "
-    f"{LAST_STEPS} steps. The initial loss is the training loss of step 1.",
+    f"{FINAL_LOSS} The initial loss is the training loss of step 1.",
     "A run has diverged if a training or validation loss after step 1 was not finite or above twice the initial loss, "
     "even if it came back later, if its final loss is above the initial one, or if gradients were not finite. In fp16 "
     "single steps are skipped until the loss scale fits: there the last three steps have to be without finite "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Callable, Sequence
 
 from analysis.first_steps import skip_text
-from analysis.learning import TRAINING_LOSS, draw_steps, lines_of, panels_of, run_numbers
+from analysis.learning import draw_steps, lines_of, panels_of, run_numbers
 from analysis.report.document import Drawing, Section, Sheet
 from analysis.report.plot import draw_group
 from analysis.report.sentences import law_sheet, scaling_sentences
@@ -13,11 +13,11 @@ from analysis.report.tables import (
     Table, base_text, communication_rows, deck_rows, machine_rows, mfu_note,
     numbered_title, part_rows, scaling_rows, slowest_rows, traffic_rows,
 )
-from analysis.runs import Metrics, Run, read_metrics
+from analysis.runs import FINAL_LOSS, TRAINING_LOSS, Metrics, Run, read_metrics
 from analysis.scaling import Case, Group
 from analysis.tables import counted
 
-CURVE_ROWS = ("last step", "diverged", TRAINING_LOSS, "validation loss, last",
+CURVE_ROWS = ("last step", "diverged", TRAINING_LOSS, "final loss", "validation loss, last",
               "validation perplexity, last", "validation token accuracy, last (%)", "validation top-1, last (%)",
               "validation top-5, last (%)", "images/s, median", "tokens", "wall time (s)")
 
@@ -44,6 +44,7 @@ METHOD = (
     "Traffic is the mean over steps and over the ranks of a group: bytes of the buffers handed in, the time in flight "
     "from each call to its end, and the time that the host waits for the group, be it for the transfer, for a slower rank "
     "or for another stage. " + TRAFFIC_SUM,
+    FINAL_LOSS,
     "The slowest rank is the one with the most work of its own: its step without the time that it "
     "waits for other ranks, which ranks share.",
 )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Iterable
 
 from analysis.errors import UserError
+from analysis.runs import TRAINING_LOSS
 from analysis.tables import number
 
 GIB = float(1 << 30)
@@ -39,7 +40,7 @@ def described() -> dict[str, tuple[str, float, int]]:
                 "step_mean": "mean step", "step_deviation": "deviation of a step"}
     whole_run = {"run": "time", "run_compute": "compute", "run_communication": "communication",
                  "run_exposed": "exposed communication"}
-    losses = {"training_loss": "training loss", "validation_loss": "validation loss", "final_loss": "final loss",
+    losses = {"training_loss": TRAINING_LOSS, "validation_loss": "validation loss", "final_loss": "final loss",
               "best_validation_loss": "best validation loss"}
     return {
         **{f"{name}_seconds": (f"{title} (ms)", 1e3, 2) for name, title in per_step.items()},

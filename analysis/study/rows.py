@@ -12,7 +12,7 @@ import numpy as np
 
 from analysis.crowding import OUTPUT, crowd_notes, crowd_of
 from analysis.errors import UserError
-from analysis.runs import Run, mean_of_last, read_metrics
+from analysis.runs import FINAL_LOSS, Run, mean_of_last, read_metrics
 from analysis.study.columns import CHANGE, LOSSES, QUALITY, RELATIVE, is_relative
 from analysis.study.measured import Values, measured_values
 from analysis.study.points import combinations
@@ -167,7 +167,7 @@ def read_result(folder: Path, study: Study) -> Result:
     rows.sort(key=lambda row: [order[axis.name].get(row.labels.get(axis.name, ""), -1) for axis in axes])
     notes += state_notes(records) + load_notes(folder, records) + waiting_notes(study, records)
     result = Result(study, axes, rows, records, notes)
-    return replace(result, notes=result.notes + undrawn_notes(result))
+    return replace(result, notes=result.notes + undrawn_notes(result) + loss_notes(study))
 
 
 def with_equal_time(folder: Path, rows: list[Row]) -> list[Row]:
@@ -191,6 +191,11 @@ def loss_until(folder: Path, row: Row, seconds: float) -> float:
 def undrawn_notes(result: Result) -> list[str]:
     return [f"plot {plot.name} is left out: no point of it has run" for plot in result.study.plots
             if plot.kind not in RUN_KINDS and not result.can_draw(plot)]
+
+
+def loss_notes(study: Study) -> list[str]:
+    named = [name for table in study.tables for name in table.columns] + [name for plot in study.plots for name in plot.y]
+    return [FINAL_LOSS] if "final_loss" in [name.removesuffix(CHANGE) for name in named] else []
 
 
 def state_notes(records: Sequence[Record]) -> list[str]:

@@ -64,7 +64,7 @@ class Images(CommandTest):
         last = image_metrics_row(100)
         self.assertEqual(cells(text, "validation top-1, last (%)"), [f"{100 * last['validation_top1']:.2f}"])
         self.assertEqual(cells(text, "training top-5, last (%)"), [f"{100 * last['top5']:.2f}"])
-        self.assertEqual(cells(text, "images/s, median"), ["692"])
+        self.assertEqual(cells(text, "images/s, median"), ["693"])
         for word in ("perplexity", "token"):
             self.assertNotIn(word, text)
         best = max(image_metrics_row(step)["validation_top1"] for step in (50, 100))
@@ -80,7 +80,7 @@ class Images(CommandTest):
     def test_summary_reports_top1_and_top5(self) -> None:
         out = run_command("summary", self.images)[1]
 
-        self.assertIn("step 100, 692 images/s", out)
+        self.assertIn("step 100, 693 images/s", out)
         self.assertRegex(out, r"validation: loss \S+ -> \S+, top-1 \S+ %, top-5 \S+ %")
         self.assertNotIn("perplexity", out)
 
