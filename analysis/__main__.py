@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import os
 import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
-from analysis.errors import UserError, one_line, visible
+from analysis.errors import UserError, nearest, one_line, visible
 from analysis.first_steps import SKIP_HELP, SKIPPED_STEPS
 from analysis.interpreter import missing_text, start_with_system_python, system_python_has_modules
 
@@ -212,9 +211,7 @@ def check_command(parser: argparse.ArgumentParser, words: list[str]) -> None:
     commands = next(action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction))
     if not words or words[0].startswith("-") or words[0] in commands:
         return
-    near = difflib.get_close_matches(words[0], list(commands), 1)
-    hint = f" (did you mean {near[0]}?)" if near else ""
-    parser.error(f"there is no command {words[0]!r}{hint}; the commands are {', '.join(commands)}")
+    parser.error(f"there is no command {words[0]!r}{nearest(words[0], commands)}; the commands are {', '.join(commands)}")
 
 
 def output_of(arguments: argparse.Namespace) -> Path:

@@ -2,7 +2,9 @@
 """What a user did wrong, reported in one line; and texts of files as a terminal may have them."""
 from __future__ import annotations
 
+import difflib
 import re
+from typing import Iterable
 
 # These characters steer a terminal or turn the letters around them: controls of C0 and C1, those of text in two
 # directions, and halves of characters, which no encoding has.
@@ -19,6 +21,12 @@ def visible(text: str) -> str:
 def one_line(text: str) -> str:
     """The same of a text that is to be one line, as names and notes are."""
     return " ".join(visible(text).splitlines())
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Such as " (did you mean ranks?)" for a misspelled name; empty if nothing is near."""
+    near = difflib.get_close_matches(name, list(known), 1)
+    return f" (did you mean {near[0]}?)" if near else ""
 
 
 class UserError(Exception):

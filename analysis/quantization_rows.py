@@ -11,7 +11,7 @@ from analysis.deck import Deck, read_deck, whole_in
 from analysis.errors import UserError
 from analysis.json_files import misfit, parse_json
 from analysis.runs import (
-    Metrics, Run, best_value, last_value, read_metrics, typical_rate,
+    Metrics, Run, best_value, last_value, near_folder, read_metrics, typical_rate,
 )
 from analysis.subject import parameter_count
 
@@ -152,7 +152,7 @@ def read_run(path: Path, name: str) -> list[Row]:
 def find(name: str) -> Path:
     path = next((each for each in (Path(name), Path("runs") / name) if each.exists()), None)
     if path is None:
-        raise UserError(f"there is no {name} (nor {Path('runs') / name}); name files of --json and run directories")
+        raise UserError(f"there is no {name} (nor {Path('runs') / name}){near_folder(name)}; name files of --json and run directories")
     inner = path / "bench.json"  # of a study's point
     return inner if path.is_dir() and inner.is_file() else path
 

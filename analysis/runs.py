@@ -10,7 +10,7 @@ from typing import Any, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from analysis.errors import UserError, one_line
+from analysis.errors import UserError, nearest, one_line
 from analysis.first_steps import SKIPPED_STEPS
 from analysis.json_files import LARGEST, parse_json
 from analysis.tables import some
@@ -83,6 +83,12 @@ def check_run(path: Path) -> None:
     raise UserError(f"{path} is {what}: {', '.join(SIGNS[:-1])} and {SIGNS[-1]} were looked for there; {advice}")
 
 
+def near_folder(name: str) -> str:
+    """A hint if the name of a folder, or of one in runs/, is misspelled."""
+    beside = [str(each) for each in Path(name).parent.glob("*/")]
+    return nearest(name.rstrip("/"), [*beside, *(each.name for each in Path("runs").glob("*/"))])
+
+
 def find_runs(names: Sequence[str]) -> list[Run]:
     """Each name is a run directory, or the name of one under runs/."""
     paths: list[Path] = []
@@ -90,7 +96,7 @@ def find_runs(names: Sequence[str]) -> list[Run]:
         candidates = [Path(name), Path("runs") / name]
         path = next((candidate for candidate in candidates if candidate.is_dir()), None)
         if path is None:
-            raise UserError(f"no run directory {name} (nor {candidates[1]}); name a folder "
+            raise UserError(f"no run directory {name} (nor {candidates[1]}){near_folder(name)}; name a folder "
                             "that `hyperslab train` wrote")
         check_run(path)
         paths.append(path)

@@ -21,7 +21,7 @@ sys.path.insert(0, str(ROOT))
 from analysis.interpreter import missing_text, start_with_system_python, system_python_has_modules  # noqa: E402
 
 try:
-    from analysis.errors import UserError
+    from analysis.errors import UserError, nearest
     from analysis.study.index import write_index
     from analysis.study.launch import MPIRUN, Launcher
     from analysis.study.points import Point, expand, unknown_deck_keys
@@ -71,7 +71,7 @@ def chosen(points: list[Point], patterns: list[str], where: str) -> list[Point]:
     for pattern, matches in zip(patterns, found):
         if not matches:
             names = ", ".join(point.name for point in points[:8])
-            raise UserError(f"{where}: --only {pattern}: there is no such point; the first are {names}")
+            raise UserError(f"{where}: --only {pattern}: there is no such point{nearest(pattern, [point.name for point in points])}; the first are {names}")
     names = {point.name for matches in found for point in matches}
     return [point for point in points if point.name in names]
 
@@ -81,7 +81,8 @@ def check_keys(points: list[Point], binary: Path, where: str) -> None:
     if not binary.is_file():
         raise UserError(f"no program {binary}: run jobs/build.sh, or name it with --binary")
     done = subprocess.run([str(binary), "--keys", "--markdown"], capture_output=True, text=True, check=False)
-    unknown = unknown_deck_keys(points, set(re.findall(r"`(\w+\.\w+)`", done.stdout)))
+    known = set(re.findall(r"`(\w+\.\w+)`", done.stdout))
+    unknown = [f"{key}{nearest(key, sorted(known))}" for key in unknown_deck_keys(points, known)]
     if unknown:
         raise UserError(f"{where}: the deck has no key {', '.join(unknown)}; see {binary} --keys")
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Iterable
 
-from analysis.errors import UserError
+from analysis.errors import UserError, nearest
 from analysis.runs import TRAINING_LOSS
 from analysis.tables import number
 
@@ -88,7 +88,7 @@ QUALITY = (*LOSSES, "perplexity", "token_accuracy", "top1", "best_top1", "top5")
 
 def check_column(name: str, where: str) -> None:
     if name.removesuffix(CHANGE) not in COLUMNS:
-        raise UserError(f"{where}: there is no column `{name}`; known are {', '.join(COLUMNS)}, and each with "
+        raise UserError(f"{where}: there is no column `{name}`{nearest(name, [*COLUMNS, *(each + CHANGE for each in COLUMNS)])}; known are {', '.join(COLUMNS)}, and each with "
                         f"{CHANGE} for its change in %, of a loss in nats")
 
 

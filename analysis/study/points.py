@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Iterator
 
-from analysis.errors import UserError
+from analysis.errors import UserError, nearest
 from analysis.study.settings import (
     COMMANDS, Settings, check_setting, complete, identity_of, is_deck_key, value_text,
 )
@@ -59,7 +59,7 @@ def name_of(study: Study, labels: dict[str, str], settings: Settings, where: str
     def value(match: re.Match[str]) -> str:
         key = match[1]
         if key not in labels and key not in settings:
-            raise UserError(f"{where}: point: `{{{key}}}` is neither an axis nor a setting")
+            raise UserError(f"{where}: point: `{{{key}}}` is neither an axis nor a setting{nearest(key, [*labels, *settings])}")
         return _UNSAFE.sub("_", labels[key] if key in labels else value_text(settings[key]))
 
     return _UNSAFE.sub("_", _FIELD.sub(value, study.point)).lstrip(".-") or study.name
@@ -69,11 +69,11 @@ def check_options(settings: Settings, where: str) -> None:
     """Options are of the point's own command."""
     command = settings["command"]
     if value_text(command) not in COMMANDS:
-        raise UserError(f"{where}: command is `{value_text(command)}`, expected one of {', '.join(COMMANDS)}")
+        raise UserError(f"{where}: command is `{value_text(command)}`{nearest(value_text(command), COMMANDS)}, expected one of {', '.join(COMMANDS)}")
     for key in settings:
         check_setting(key, where)
         if not is_deck_key(key) and key not in ("command", "deck", "ranks", *COMMANDS[command]):
-            raise UserError(f"{where}: `{key}` is no option of {command}")
+            raise UserError(f"{where}: `{key}` is no option of {command}{nearest(key, COMMANDS[command])}")
 
 
 def combined(study: Study, choices: tuple[Choice, ...], where: str) -> Settings:

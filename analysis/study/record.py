@@ -12,6 +12,7 @@ import yaml
 
 from analysis.errors import UserError
 from analysis.json_files import read_json
+from analysis.runs import near_folder
 from analysis.study.points import Point
 from analysis.study.settings import Settings
 from analysis.study.spec import Study, make_study
@@ -105,7 +106,7 @@ def find_study(name: str) -> Path:
     for folder in (Path(name), Path("runs") / name):
         if is_study_folder(folder):
             return folder
-    raise UserError(f"{name} is no study's folder (no {STUDY} there, nor in {Path('runs') / name}); run "
+    raise UserError(f"{name} is no study's folder (no {STUDY} there, nor in {Path('runs') / name}){near_folder(name)}; run "
                     "jobs/study.py STUDY.yaml first")
 
 

@@ -8,7 +8,7 @@ import math
 from pathlib import Path
 from typing import Any, Mapping
 
-from analysis.errors import UserError
+from analysis.errors import UserError, nearest
 from analysis.yaml_files import load_yaml
 
 Settings = dict[str, Any]
@@ -37,7 +37,7 @@ def check_setting(name: str, where: str) -> None:
     if is_deck_key(name) or name in OWN or any(name in options for options in COMMANDS.values()):
         return
     known = sorted({*OWN, *(option for options in COMMANDS.values() for option in options)})
-    raise UserError(f"{where}: `{name}` is no setting; give a deck key (section.key) or one of {', '.join(known)}")
+    raise UserError(f"{where}: `{name}` is no setting{nearest(name, known)}; give a deck key (section.key) or one of {', '.join(known)}")
 
 
 def value_text(value: Any) -> str:

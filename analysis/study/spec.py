@@ -10,7 +10,7 @@ from typing import Any, Sequence
 
 import yaml
 
-from analysis.errors import UserError
+from analysis.errors import UserError, nearest
 from analysis.first_steps import SKIPPED_STEPS
 from analysis.study.columns import check_column
 from analysis.study.settings import (
@@ -99,7 +99,7 @@ class Study:
 def reject_unknown(content: dict[str, Any], known: Sequence[str], where: str) -> None:
     for key in content:
         if key not in known:
-            raise UserError(f"{where}: unknown key `{key}`; known are {', '.join(known)}")
+            raise UserError(f"{where}: unknown key `{key}`{nearest(key, known)}; known are {', '.join(known)}")
 
 
 def mapping(content: Any, where: str) -> dict[str, Any]:
@@ -189,15 +189,19 @@ def read_axis(name: str, content: Any, where: str) -> Axis:
     return Axis(name, choices)
 
 
+def names_of(axes: Sequence[Axis]) -> list[str]:
+    return [axis.name for axis in axes]
+
+
 def read_where(content: Any, axes: Sequence[Axis], where: str) -> dict[str, str]:
     """Values of axes by their labels."""
     found = {key: value_text(value) for key, value in mapping(content, where).items()}
     for key, label in found.items():
         axis = next((axis for axis in axes if axis.name == key), None)
         if axis is None:
-            raise UserError(f"{where}: `{key}` is no axis; the axes are {', '.join(axis.name for axis in axes)}")
+            raise UserError(f"{where}: `{key}` is no axis{nearest(key, names_of(axes))}; the axes are {', '.join(names_of(axes))}")
         if label not in axis.labels:
-            raise UserError(f"{where}: axis {key} has no value `{label}`; it has {', '.join(axis.labels)}")
+            raise UserError(f"{where}: axis {key} has no value `{label}`{nearest(label, axis.labels)}; it has {', '.join(axis.labels)}")
     return found
 
 
@@ -210,8 +214,8 @@ def file_name(name: str, where: str) -> str:
 
 def axis_name(content: Any, axes: Sequence[Axis], where: str) -> str:
     name = "" if content is None else str(content)
-    if name and name not in [axis.name for axis in axes]:
-        raise UserError(f"{where}: `{name}` is no axis; the axes are {', '.join(axis.name for axis in axes)}")
+    if name and name not in names_of(axes):
+        raise UserError(f"{where}: `{name}` is no axis{nearest(name, names_of(axes))}; the axes are {', '.join(names_of(axes))}")
     return name
 
 
@@ -239,7 +243,7 @@ def read_plot(content: Any, axes: Sequence[Axis], where: str) -> Plot:
     reject_unknown(plot, PLOT_KEYS, where)
     kind = plot.get("kind", "lines")
     if kind not in KINDS:
-        raise UserError(f"{where}: kind is `{kind}`, expected one of {', '.join(KINDS)}")
+        raise UserError(f"{where}: kind is `{kind}`{nearest(str(kind), KINDS)}, expected one of {', '.join(KINDS)}")
     drawn = kind not in RUN_KINDS
     log = [str(each) for each in sequence(plot.get("log"), f"{where}: log")]
     if set(log) - {"x", "y"}:
@@ -261,7 +265,7 @@ def read_settings(content: dict[str, Any], where: str) -> Settings:
         check_setting(key, f"{where}: set")
     settings |= more
     if settings["command"] not in COMMANDS:
-        raise UserError(f"{where}: command is `{settings['command']}`, expected one of {', '.join(COMMANDS)}")
+        raise UserError(f"{where}: command is `{settings['command']}`{nearest(settings['command'], COMMANDS)}, expected one of {', '.join(COMMANDS)}")
     if not settings["deck"] and settings["command"] not in WITHOUT_DECK:
         raise UserError(f"{where}: `deck` is missing")
     return settings
@@ -292,13 +296,13 @@ def with_values(axes: dict[str, Any], text: str) -> dict[str, Any]:
     if not equals or not isinstance(wanted, list) or not wanted:
         raise UserError(f"--axis {text}: expected AXIS=[VALUE,...]")
     if name not in axes:
-        raise UserError(f"--axis {text}: `{name}` is no axis; the axes are {', '.join(axes)}")
+        raise UserError(f"--axis {text}: `{name}` is no axis{nearest(name, axes)}; the axes are {', '.join(axes)}")
     if isinstance(axes[name], list):
         return axes | {name: wanted}
     by_label = {value_text(label): (label, settings) for label, settings in axes[name].items()}
     for label in map(value_text, wanted):
         if label not in by_label:
-            raise UserError(f"--axis {text}: axis {name} has no value `{label}`; it has {', '.join(by_label)}")
+            raise UserError(f"--axis {text}: axis {name} has no value `{label}`{nearest(label, by_label)}; it has {', '.join(by_label)}")
     return axes | {name: dict(by_label[value_text(label)] for label in wanted)}
 
 
@@ -325,7 +329,7 @@ def make_study(content: dict[str, Any], where: str) -> Study:
     name = file_name(str(content["name"]), where)
     scaling = content.get("scaling", "none")
     if scaling not in SCALINGS:
-        raise UserError(f"{where}: scaling is `{scaling}`, expected one of {', '.join(SCALINGS)}")
+        raise UserError(f"{where}: scaling is `{scaling}`{nearest(str(scaling), SCALINGS)}, expected one of {', '.join(SCALINGS)}")
     axes = [read_axis(axis, values, f"{where}: axes: {axis}")
             for axis, values in mapping(content.get("axes"), f"{where}: axes").items()]
     repeat = whole(content.get("repeat", 1), "repeat", where)
