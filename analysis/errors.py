@@ -6,9 +6,10 @@ import difflib
 import re
 from typing import Iterable
 
-# These characters steer a terminal or turn the letters around them: controls of C0 and C1, those of text in two
-# directions, and halves of characters, which no encoding has.
-OBEYED = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+# These characters steer a terminal, begin a line or turn the letters around them: controls of C0 and C1, U+2028 and
+# U+2029, those of text in two directions, and halves of characters, which no encoding has. printable() of the program
+# takes the same.
+OBEYED = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 MOST_LETTERS = 2500  # of an error
 

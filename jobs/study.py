@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -21,7 +22,7 @@ sys.path.insert(0, str(ROOT))
 from analysis.interpreter import missing_text, start_with_system_python, system_python_has_modules  # noqa: E402
 
 try:
-    from analysis.errors import UserError, nearest
+    from analysis.errors import UserError, nearest, one_line
     from analysis.study.index import write_index
     from analysis.study.launch import MPIRUN, Launcher
     from analysis.study.points import Point, expand, unknown_deck_keys
@@ -29,6 +30,7 @@ try:
     from analysis.study.runner import run_points
     from analysis.study.slurm import write_scripts
     from analysis.study.spec import Study, read_study
+    from analysis.tables import counted
 except ModuleNotFoundError as missing:
     if system_python_has_modules():
         start_with_system_python(sys.argv)
@@ -107,21 +109,21 @@ def run(arguments: argparse.Namespace, study: Study, folder: Path) -> int:
     if arguments.dry_run:
         for point in selected:
             state = records[point.name].state if point.name in records else "waiting"
-            print(f"{point.name} ({state})\n  {' '.join(launcher.words(point))}")
-        print(f"{len(selected)} points in {folder}")
+            print(f"{point.name} ({state})\n  {one_line(shlex.join(launcher.words(point)))}")
+        print(f"{counted(len(selected), 'point')} in {one_line(str(folder))}")
         return 0
     check_keys(points, arguments.binary, where)
     write_study(folder, study)
     for name in sorted(set(records) - {point.name for point in points}):
-        print(f"{name} is no point of the study any more: it stays in {folder} and is left out of tables and reports")
+        print(one_line(f"{name} is no point of the study any more: it stays in {folder} and is left out of tables and reports"))
     if arguments.slurm is not None:
         options = [f"--{each.lstrip('-')}" for each in arguments.slurm]
         for path in write_scripts(study.name, selected, folder, arguments_of(arguments, folder), options):
-            print(path)
+            print(one_line(str(path)))
         return 0
     code = run_points(selected, records, launcher, max(0.0, arguments.seconds), study.skip)
-    print(write_index(folder.parent))
-    print(f"python3 -m analysis study {folder}")
+    print(one_line(str(write_index(folder.parent))))
+    print(one_line(f"python3 -m analysis study {shlex.quote(str(folder))}"))
     return code
 
 
@@ -137,7 +139,7 @@ def main() -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        print(f"study.py: {error.filename}: {error.strerror}", file=sys.stderr)
+        print(one_line(f"study.py: {error.filename}: {error.strerror}"), file=sys.stderr)
     return 2
 
 

@@ -23,7 +23,7 @@ from analysis.tests.fake_runs import metrics_row, write_deck, write_metrics, wri
 from analysis.tests.study_case import StudyTest
 
 OBEYED = [*map(chr, range(10)), *map(chr, range(11, 32)), *map(chr, range(127, 160)), "\u061c", "\u200e", "\u200f",
-          *map(chr, range(0x202A, 0x202F)), *map(chr, range(0x2066, 0x206A))]
+          *map(chr, range(0x2028, 0x202F)), *map(chr, range(0x2066, 0x206A))]
 EVIL = "\x1b]0;title\x07\x1b[31m\u202etxt\u2066\x9b2J\r\x7f\u200f"
 NAME = "a) [b](c) 50%20#é <i>"
 

@@ -261,7 +261,7 @@ class Running(StudyTest):
         self.assertIn("ranks_2 (waiting)\n  env RANKS=2 ", out)
         self.assertIn("--set parallel.data=2", out)
         self.assertFalse(Path("runs").exists())
-        self.assertIn("there is no such point; the first are ranks_2", self.run_study("--only", "ranks_9")[2])
+        self.assertIn("there is no such point (did you mean ranks_2?); the first are ranks_2", self.run_study("--only", "ranks_9")[2])
 
     def test_index_lists_every_experiment(self) -> None:
         self.write(axes={"ranks": [1, 2]})

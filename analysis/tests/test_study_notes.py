@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import shlex
 import unittest
 from pathlib import Path
 
@@ -33,6 +34,19 @@ class Notes(StudyTest):
         self.assertEqual((code, err), (0, ""))
         self.assertIn("note: more ranks than cores: ranks_2-context_8 (4 ranks on 2 cores); the parts", out)
         self.assertIn("note: other programs used the machine during ranks_1-context_8, ranks_2-context_8 (load up to 9.25)", out)
+
+    def test_commands_of_a_dry_run_can_be_pasted_and_steer_no_terminal(self) -> None:
+        self.write(axes={"ranks": [2]}, base=None, set={"data.train": ["a b.bin", "c;d"], "run.note": "x\x1b[31m\u2028y"})
+
+        code, out, err = self.run_study("--dry-run", "--output", "my runs")
+
+        self.assertEqual((code, err), (0, ""))
+        name, command, last = out.splitlines()
+        words = shlex.split(command)
+        self.assertIn("data.train=[a b.bin,c;d]", words)
+        self.assertIn("run.directory=my runs/points/ranks_2", words)
+        self.assertIn("run.note=x?[31m?y", words)
+        self.assertEqual((name, last), ("ranks_2 (waiting)", "1 point in my runs"))
 
 
 if __name__ == "__main__":
