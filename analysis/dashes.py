@@ -2,6 +2,7 @@
 """Why a cell of a table is a dash, by the column that it stands in."""
 from __future__ import annotations
 
+import re
 from typing import Iterable, Sequence
 
 DASH = "-"
@@ -26,7 +27,7 @@ REASONS = (
 
 def reason_of(first: str, column: str) -> str:
     """`first`: the name of the table's first column."""
-    if first == "deck key":
+    if first == "deck key" or re.fullmatch(r"[a-z]+\.\w+", column):
         return "the deck lacks the key"
     return next((reason for part, reason in REASONS if part in column), NOT_MEASURED)
 

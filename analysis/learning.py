@@ -18,10 +18,11 @@ from analysis.runs import (
 from analysis.starts import mixed_text
 from analysis.style import Axes, Figure, add_head, add_legend, look_of_run, plt, save
 from analysis.subject import subject_of_runs
-from analysis.tables import note_lines, number, output_folder, path_lines, text_table, write_report
+from analysis.tables import counted, note_lines, number, output_folder, path_lines, text_table, write_report
 from analysis.ticks import round_log_axis, widened
 
 MAX_VALIDATION_ROWS = 25
+SAME = 1e-3  # a relative difference that no eye sees
 Limits = tuple[float, float] | None
 
 
@@ -102,6 +103,22 @@ def diverging_row(metrics: Metrics) -> int:
     return max(1, losses.size if good.all() else int(np.argmin(good)))
 
 
+def coincide(one: Metrics, other: Metrics, x: FloatArray, other_x: FloatArray) -> bool:
+    """Whether two runs lie on one curve, as the same training on other layouts does."""
+    return one.of_images == other.of_images and x.size == other_x.size and all(np.allclose(first, second, rtol=SAME, equal_nan=True) for first, second in (
+        (x, other_x), *((one.column(key), other.column(key)) for key in ("loss", "validation_loss"))))
+
+
+def curves_of(all_metrics: Sequence[Metrics], axis_values: Sequence[FloatArray]) -> dict[int, int]:
+    """By the index of a run that is drawn: how many others lie on its curve."""
+    found: dict[int, int] = {}
+    for index, metrics in enumerate(all_metrics):
+        drawn = next((each for each in found
+                      if coincide(all_metrics[each], metrics, axis_values[each], axis_values[index])), None)
+        found[index if drawn is None else drawn] = 0 if drawn is None else found[drawn] + 1
+    return found
+
+
 def draw_run(axes: Axes, x: FloatArray, metrics: Metrics, panel: Panel, index: int) -> None:
     """A curve that is above the panel leaves it through its upper edge."""
     colour, dashes, marker = look_of_run(index)
@@ -127,18 +144,20 @@ def mark_diverged(axes: Axes, x: FloatArray, metrics: Metrics, panel: Panel, ind
                   transform=axes.get_xaxis_transform(), zorder=4)
 
 
-def label_of(metrics: Metrics) -> str:
+def label_of(metrics: Metrics, others: int = 0) -> str:
+    """`others`: how many other runs lie on its curve."""
     marks = [text for text, is_so in (("diverged", has_diverged(metrics)),
                                       ("mixed", bool(mixed_text(metrics.run)))) if is_so]
-    return f"{metrics.run.label} ({', '.join(marks)})" if marks else metrics.run.label
+    label = f"{metrics.run.label} ({', '.join(marks)})" if marks else metrics.run.label
+    return f"{label} and {counted(others, 'run')} on the same curve" if others else label
 
 
-def legend_handles(all_metrics: Sequence[Metrics]) -> list[Line2D]:
+def legend_handles(all_metrics: Sequence[Metrics], others: Sequence[int] = ()) -> list[Line2D]:
     handles: list[Line2D] = []
     for index, metrics in enumerate(all_metrics):
         colour, dashes, marker = look_of_run(index)
         handles.append(Line2D([], [], color=colour, linestyle=dashes, marker=marker, markersize=5,
-                              linewidth=1.6, label=label_of(metrics)))
+                              linewidth=1.6, label=label_of(metrics, others[index] if others else 0)))
     if any(smoothing_window(len(metrics.rows)) > 1 for metrics in all_metrics):
         handles += [
             Line2D([], [], color="#555555", linewidth=1.6, label="training, smoothed"),
@@ -146,8 +165,8 @@ def legend_handles(all_metrics: Sequence[Metrics]) -> list[Line2D]:
         ]
     else:
         handles.append(Line2D([], [], color="#555555", linewidth=1.6, label="training"))
-    handles.append(Line2D([], [], color="#555555", linestyle="none", marker="o", markersize=5,
-                          label="validation (marks)"))
+    if any(validation_losses(metrics) for metrics in all_metrics):
+        handles.append(Line2D([], [], color="#555555", linestyle="none", marker="o", markersize=5, label="validation (marks)"))
     if any(has_diverged(metrics) for metrics in all_metrics):
         handles.append(Line2D([], [], color="#555555", linestyle="none", marker="x", markersize=8,
                               markeredgewidth=2.0, label="diverged: leaves the panel"))
@@ -179,6 +198,9 @@ def panels_of(all_metrics: Sequence[Metrics]) -> tuple[Panel, ...]:
 
 def draw(all_metrics: Sequence[Metrics], axis_values: Sequence[FloatArray], axis_label: str) -> Figure:
     """A panel for each of panels_of() that some run has values for."""
+    curves = curves_of(all_metrics, axis_values)
+    subject = subject_of_runs([metrics.run for metrics in all_metrics])
+    all_metrics, axis_values = ([each[index] for index in curves] for each in (all_metrics, axis_values))
     panels_known = panels_of(all_metrics)
     shown = [panel for panel in panels_known if panel_limits(panel, all_metrics)] or panels_known[:1]
     figure, panels = plt.subplots(1, len(shown), figsize=(max(8.0, PANEL_INCHES * len(shown)), 5.0),
@@ -186,8 +208,8 @@ def draw(all_metrics: Sequence[Metrics], axis_values: Sequence[FloatArray], axis
     for axes, panel in zip(panels[0], shown):
         draw_panel(axes, panel, all_metrics, axis_values)
         axes.set_xlabel(axis_label)
-    top = add_head(figure, "Learning curves", subject_of_runs([metrics.run for metrics in all_metrics]))
-    bottom = add_legend(figure, legend_handles(all_metrics))
+    top = add_head(figure, "Learning curves", subject)
+    bottom = add_legend(figure, legend_handles(all_metrics, list(curves.values())))
     figure.tight_layout(rect=(0.0, bottom, 1.0, top), w_pad=2.5)
     return figure
 

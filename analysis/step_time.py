@@ -120,9 +120,10 @@ def draw_layout(axes: Axes, layout: Layout, parts: Sequence[str]) -> None:
     times = [rank_time(steps) for steps in layout.ranks]
     x = np.arange(len(times))
     base = np.zeros(len(times))
+    aside = 0.08 if has_reductions(layout) else 0.0  # room for the narrow bar
     for label in parts:
         height = np.array([1e3 * time.parts[label] for time in times])
-        axes.bar(x - 0.08, height, 0.6, bottom=base, color=COLOURS[label],
+        axes.bar(x - aside, height, 0.6, bottom=base, color=COLOURS[label],
                  hatch=HATCHES.get(label), edgecolor="#888888" if label in HATCHES else "white",
                  linewidth=0.4)
         base += height
@@ -144,7 +145,7 @@ def draw_layout(axes: Axes, layout: Layout, parts: Sequence[str]) -> None:
 def legend_patches(parts: Sequence[str], reductions: bool) -> list[Patch]:
     """From the top of a bar; then what stands beside it."""
     patches = [Patch(facecolor=COLOURS[label], hatch=HATCHES.get(label), label=label,
-                     edgecolor="#888888" if label in HATCHES else "white")
+                     edgecolor="#888888")
                for label in reversed(parts)]
     beside = Patch(facecolor="white", edgecolor="#D55E00", hatch="..",
                    label="with a reduction in\nprogress (beside\nbackward)")

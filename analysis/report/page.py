@@ -22,6 +22,7 @@ CURVE_ROWS = ("last step", "diverged", TRAINING_LOSS, "final loss", "validation 
               "validation top-5, last (%)", "images/s, median", "tokens", "wall time (s)")
 
 NOTHING = ("0.00 (0.0)", "0.00", "-")
+PARTS_CAPTION = "Parts of a step, adding up to it; what took no time is left out"
 
 TRAFFIC_SUM = "Transfers overlap each other and the computation, so their sum may exceed the step."
 OTHER = ("Other is what a rank's step has beyond its named parts. Between its passes a pipeline rank lets MPI advance its "
@@ -58,6 +59,13 @@ def picture_name(number: int) -> str:
     return "scaling" if number == 1 else f"scaling_{number}"
 
 
+def without_nothing(table: Table) -> Table:
+    """Without columns in which no cell says anything: pages are narrow."""
+    header, rows = table
+    kept = [index for index in range(len(header)) if any(row[index] not in NOTHING for row in rows)]
+    return [header[index] for index in kept], [[row[index] for index in kept] for row in rows]
+
+
 def group_section(number: int, group: Group) -> Section:
     base = next(index for index, case in enumerate(group.cases) if case is group.base)
     drawing = Drawing(picture_name(number), draw_group(group),
@@ -68,7 +76,7 @@ def group_section(number: int, group: Group) -> Section:
                       "same numbers")
     sheets = [sheet("Time per step, rate, speed-up", scaling_rows(group), base=base)]
     sheets += [sheet(caption, table, base=base) for caption, table in (
-        ("Parts of a step, adding up to it", part_rows(group)), ("Communication", communication_rows(group)),
+        (PARTS_CAPTION, without_nothing(part_rows(group))), ("Communication", communication_rows(group)),
         ("Slowest rank", slowest_rows(group)))]
     laws = law_sheet(group)
     traffic = traffic_rows(group)
@@ -83,18 +91,15 @@ def alone_table(numbered: Sequence[tuple[int, Group]], rows_of: Callable[[Group]
                 left_out: Sequence[str] = ()) -> Table:
     """The rows of several groups below each other, with the number of each; without columns of nothing."""
     header = rows_of(numbered[0][1])[0]
-    found = [(number, row) for number, group in numbered for row in rows_of(group)[1]]
-    kept = [index for index, name in enumerate(header)
-            if index > 0 and name not in left_out and any(row[index] not in NOTHING for _, row in found)]
-    rows = [[row[0], str(number), *(row[index] for index in kept)] for number, row in found]
-    return [header[0], "group", *(header[index] for index in kept)], rows
+    kept = [index for index, name in enumerate(header) if index > 0 and name not in left_out]
+    rows = [[row[0], str(number), *(row[index] for index in kept)] for number, group in numbered for row in rows_of(group)[1]]
+    return without_nothing(([header[0], "group", *(header[index] for index in kept)], rows))
 
 
 def alone_section(numbered: Sequence[tuple[int, Group]]) -> Section:
     """Groups of one run each, in one place: they compare nothing."""
     sheets = [sheet("Time per step and rate", alone_table(numbered, scaling_rows, ("speed-up", "efficiency (%)"))),
-              sheet("Parts of a step, adding up to it; what took no time is left out",
-                    alone_table(numbered, part_rows))]
+              sheet(PARTS_CAPTION, alone_table(numbered, part_rows))]
     several = [each for each in numbered if each[1].base.ranks > 1]
     if several:
         sheets += [sheet("Communication", alone_table(several, communication_rows)),

@@ -19,7 +19,8 @@ from analysis.ticks import round_log_axis, set_ticks, widened
 SKEW_COLOUR, SKEW_HATCH = "#FFFFFF", "xx"
 MANY_BARS = 7
 LINE, IDEAL = "#0072B2", "#767676"
-LONGEST_LABEL = 18
+LONGEST_LABEL = 18  # of a layout
+LONGEST_RUN = 26
 MOST_RANK_LABELS = 8
 SMALLEST_PART = 1e-3  # of a step, to be named
 SIDE_INCHES = 1.6  # of the legends
@@ -114,7 +115,7 @@ def count_text(ranks: int) -> str:
 
 
 def short(text: str) -> str:
-    return text if len(text) <= LONGEST_LABEL else text[:LONGEST_LABEL - 3] + "..."
+    return text if len(text) <= LONGEST_RUN else text[:LONGEST_RUN - 3] + "..."
 
 
 def bar_name(group: Group, case: Case) -> str:

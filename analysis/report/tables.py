@@ -142,6 +142,9 @@ def machine_rows(cases: Sequence[Case]) -> Table:
 
 
 def deck_rows(cases: Sequence[Case]) -> Table:
+    """A column for each run, or for each key if there are fewer of them: pages are narrow."""
     decks = named_decks(cases)
     found = differences(list(decks.values()))
+    if len(found) < len(decks):
+        return ["run", *found], [[run, *values] for run, values in zip(decks, zip(*found.values()))]
     return ["deck key", *decks], [[key, *row] for key, row in found.items()]
