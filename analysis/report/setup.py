@@ -132,7 +132,8 @@ def machine_rows(source: Source) -> list[list[str]]:
     hosts += [str(each.get("host", "")) for each in source.machines]
     commits = [commit for case in source.cases for commit in case.commits]
     commits += [str(each["commit"]) for each in source.benches]
-    libraries = [f"{name} {file}" for each in source.machines for name, file in each.get("libraries", {}).items()]
+    libraries = [version if name in version else f"{name} {version}" for each in source.machines
+                 for name, version in each.get("libraries", {}).items()]
     return [
         ["devices", distinct("CPU" if device == "cpu" else device for device in devices)],
         ["GPUs of the hosts", distinct(gpu for each in source.machines for gpu in each.get("gpus", ()))],
@@ -140,7 +141,7 @@ def machine_rows(source: Source) -> list[list[str]]:
         ["hosts", distinct(hosts)],
         ["commits", distinct(commits)],
         ["program", distinct(str(each.get("program", "")) for each in source.machines)],
-        ["libraries", "; ".join(dict.fromkeys(libraries)) or UNKNOWN],
+        ["compiler and libraries", "; ".join(dict.fromkeys(libraries)) or UNKNOWN],
         ["decks", distinct(source.decks) if source.decks else
          distinct(str(run.path / "deck.yaml") for run in source.runs)],
     ]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""On what a point ran: host, processor, GPUs, and the libraries that the program loads."""
+"""On what a point ran: host, processor, GPUs, and the versions of compiler and libraries."""
 from __future__ import annotations
 
 import os
@@ -10,11 +10,6 @@ import subprocess
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
-
-# Libraries that decide what a run computes and sends, by the start of their file's name.
-LIBRARIES = ("libmpi.", "libhdf5", "libopenblas", "libcudart", "libcublasLt", "libcudnn.", "libnccl", "libyaml-cpp",
-             "libgomp", "libc.so")
-
 
 def output_of(*words: str) -> str:
     """What a program prints; empty if there is none or it fails."""
@@ -27,14 +22,10 @@ def output_of(*words: str) -> str:
     return done.stdout if done.returncode == 0 else ""
 
 
-def libraries_of(binary: Path) -> dict[str, str]:
-    """Name of each library and the file that it stands for, whose end is its version."""
-    found: dict[str, str] = {}
-    for line in output_of("ldd", str(binary)).splitlines():
-        match = re.match(r"\s*(\S+) => (/\S+)", line)
-        if match and match[1].startswith(LIBRARIES):
-            found[match[1].split(".so")[0]] = Path(match[2]).resolve().name
-    return dict(sorted(found.items()))
+def libraries_of(versions: str) -> dict[str, str]:
+    """Name and version of each, from what `--version` prints below its first line."""
+    found = {name: version.strip() for name, version in re.findall(r"(?m)^  (\S+)\s+(.*)$", versions)}
+    return {name: version for name, version in found.items() if not version.startswith("off ")}
 
 
 def processor() -> str:
@@ -55,8 +46,9 @@ def gpus() -> list[str]:
 @lru_cache(maxsize=None)
 def describe_machine(binary: Path) -> dict[str, Any]:
     """Asked once: nvidia-smi alone takes a second."""
+    versions = output_of(str(binary), "--version")
     return {
         "host": platform.node(), "system": platform.platform(), "processor": processor(),
         "cores": len(os.sched_getaffinity(0)), "gpus": gpus(),
-        "program": output_of(str(binary), "--version").partition("\n")[0].strip(), "libraries": libraries_of(binary),
+        "program": versions.partition("\n")[0].strip(), "libraries": libraries_of(versions),
     }

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import json
 import shlex
 import unittest
 from pathlib import Path
 
+from analysis.study.machine import libraries_of
 from analysis.tests.commands import run_command
 from analysis.tests.study_case import StudyTest
 
@@ -47,6 +49,20 @@ class Notes(StudyTest):
         self.assertIn("run.directory=my runs/points/ranks_2", words)
         self.assertIn("run.note=x?[31m?y", words)
         self.assertEqual((name, last), ("ranks_2 (waiting)", "1 point in my runs"))
+
+    def test_libraries_are_named_as_the_program_names_them(self) -> None:
+        self.assertEqual(libraries_of("hyperslab 0.2.0 (abc)\n  compiler  GCC 12.2.0\n  MPI       Open MPI v4.1.4\n"
+                                      "  CUDA      off in this build\n"), {"compiler": "GCC 12.2.0", "MPI": "Open MPI v4.1.4"})
+        self.write()
+        self.run_study()
+        path = Path("runs/tiny/points/ranks_1-context_8/point.json")
+        record = json.loads(path.read_text(encoding="utf-8"))
+        record["machine"]["libraries"] = {"MPI": "Open MPI v4.1.4"}
+        path.write_text(json.dumps(record), encoding="utf-8")
+        run_command("report", "runs/tiny")
+
+        self.assertIn("| compiler and libraries | Open MPI v4.1.4 |",
+                      Path("runs/tiny/report/report.md").read_text(encoding="utf-8"))
 
 
 if __name__ == "__main__":
