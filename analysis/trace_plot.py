@@ -81,6 +81,14 @@ def drawn_spans(rank: RankTrace, step: int, begin: float) -> list[tuple[str, flo
     return [span for span in joined(kernels, least) if span[2] - span[1] >= least]
 
 
+def operations_within(rank: RankTrace, step: int) -> list[tuple[str, float, float]]:
+    """Group, call and end of operations, from the beginning of the step on: a step waits for the last sends of the one
+    before, too."""
+    table = rank.of_step("operations", step)
+    columns = [table.get(name, ()) for name in ("group", "call_seconds", "end_seconds")]
+    return [(str(group), max(0.0, call), end) for group, call, end in zip(*columns) if end > 0.0]
+
+
 def draw_rank(axes: Axes, rank: RankTrace, row: int, trace: Trace, step: int) -> set[str]:
     """Returns the phases and groups that can be seen."""
     begin = trace.begin(step)
@@ -89,10 +97,8 @@ def draw_rank(axes: Axes, rank: RankTrace, row: int, trace: Trace, step: int) ->
         axes.broken_barh([(start, end - start)], (row - COMPUTE_HEIGHT / 2, COMPUTE_HEIGHT),
                          facecolor=COLOURS[label], hatch=HATCHES.get(label), linewidth=0.0)
         seen.add(label)
-    operations = rank.of_step("operations", step)
     shift = rank.begins[step] - begin
-    for group, call, end in zip(operations.get("group", ()), operations.get("call_seconds", ()),
-                                operations.get("end_seconds", ())):
+    for group, call, end in operations_within(rank, step):
         axes.broken_barh([(1e3 * (call + shift), 1e3 * (end - call))],
                          (row + COMPUTE_HEIGHT / 2, GROUP_HEIGHT), facecolor=GROUPS[group],
                          alpha=0.55, linewidth=0.0)

@@ -16,7 +16,7 @@ from analysis.memory import Timeline, read, subtitle_of, title_of
 from analysis.runs import find_runs
 from analysis.tests.commands import CommandTest, cells, run_command
 from analysis.tests.fake_runs import write_deck, write_rank
-from analysis.trace_plot import ends_of_messages, phase_spans
+from analysis.trace_plot import ends_of_messages, operations_within, phase_spans
 from analysis.traces import read_trace
 
 MIB = 1 << 20
@@ -88,6 +88,14 @@ class Traces(CommandTest):
         ends = ends_of_messages(trace, 5)
         self.assertEqual(list(ends), [(0, 1, 0)])
         np.testing.assert_allclose(ends[0, 1, 0], [30.0, 41.0], atol=1e-6)
+
+    def test_operations_of_the_step_before_are_not_drawn(self) -> None:
+        with h5py.File(self.start / "rank_00000.h5", "r+") as file:
+            file["operations/call_seconds"][:2] = [-0.05, -0.01]
+            file["operations/end_seconds"][:2] = [-0.02, 0.015]
+        trace = read_trace(find_runs([str(self.folder / "a")])[0])
+
+        self.assertEqual(operations_within(trace.ranks[0], 5), [("data", 0.0, 0.015), ("pipeline", 0.03, 0.04)])
 
     def test_trace_draws_and_tells_phases_apart(self) -> None:
         code, out, err = run_command("trace", self.folder / "a", "--output", self.output)
