@@ -19,7 +19,7 @@ class Misspelled(StudyTest):
 
     def test_names_in_a_study(self) -> None:
         for near, changes in (
-                ("tables", {"tabels": []}), ("columns", {"tables": [{"colums": ["mfu"]}]}),
+                ("tables", {"tabless": []}), ("columns", {"tables": [{"columnsx": ["mfu"]}]}),
                 ("tokens_per_second", {"tables": [{"columns": ["token_per_second"]}]}),
                 ("final_loss_change", {"tables": [{"columns": ["final_los_change"]}]}),
                 ("model.context", {"tables": [{"columns": ["mfu"], "across": "model.contxt"}]}),
@@ -45,10 +45,10 @@ class Misspelled(StudyTest):
         self.run_study()
         write_metrics(Path("runs/first"), [metrics_row(1)])
 
-        self.expect_error("summary", "runs/frist", says="(did you mean runs/first?)")
-        self.expect_error("summary", "frist", says="(did you mean first?)")
+        self.expect_error("summary", "runs/firstt", says="(did you mean runs/first?)")
+        self.expect_error("summary", "firstt", says="(did you mean first?)")
         self.expect_error("study", "runs/tyny", says="(did you mean runs/tiny?)")
-        self.expect_error("quantization", "runs/frist", "--output", "q", says="(did you mean runs/first?)")
+        self.expect_error("quantization", "runs/firstt", "--output", "q", says="(did you mean runs/first?)")
 
 
 if __name__ == "__main__":
