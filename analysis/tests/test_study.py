@@ -238,7 +238,7 @@ class Running(StudyTest):
         code, _, err = self.run_study()
 
         self.assertEqual(code, 2)
-        self.assertEqual(err, "study.py: study.yaml: the deck has no key train.global_bach; see "
+        self.assertEqual(err, "study.py: study.yaml: the deck has no key train.global_bach (did you mean train.global_batch?); see "
                               f"{ROOT / 'analysis/tests/fake_program.py'} --keys\n")
         self.assertEqual(self.calls(), [])
 

@@ -39,9 +39,10 @@ class RealProgram(StudyTest):
         self.assertAlmostEqual(float(two["run_compute_by_communication"]) * float(two["run_communication_seconds"]),
                                float(two["run_compute_seconds"]), places=6)
         page = Path("runs/tiny/report/report.html").read_text(encoding="utf-8")
-        for words in ("Optimization: Data parallelism", "Laws of scaling, base 1 rank", "Predicted beside measured",
+        for words in ("Optimization: Data parallelism", "Predicted beside measured",
                       "Learning curves", "synthetic (generated tokens of a Markov chain)"):
             self.assertIn(words, page)
+        self.assertRegex(page, "Laws of scaling, base 1 rank|No number of ranks is faster")  # on a busy machine
         self.expect_png(Path("runs/tiny/report/scaling.png"))
 
 
