@@ -281,7 +281,7 @@ std::vector<BenchDType> dtypes_of(const train::Trainer& trainer, const train::Co
   add_found("logits", "logits", products + "; softmax " + statistics);
   add_found("loss", "sums", statistics);
   if (!training) return rows;
-  add("gradients", trainer.strategy().gradients().data.dtype(), products);
+  add("gradients", trainer.gradients().data.dtype(), products);
   add("activation gradients", trainer.stage().gradient({}).dtype(), products);
   add_found("optimizer state", "exp_avg", statistics);
   return rows;

@@ -22,11 +22,11 @@ bool trains(const StageOptions& options, param::Role role) {
 }  // namespace
 
 Stage::Stage(const ModelSpec& spec, const StageOptions& options, Arenas& arenas,
-             sharding::ShardStrategy& strategy)
-    : Stage(make_architecture(spec, options), options, arenas, strategy) {}
+             sharding::Presence& presence)
+    : Stage(make_architecture(spec, options), options, arenas, presence) {}
 
 Stage::Stage(std::unique_ptr<Architecture> architecture, const StageOptions& options,
-             Arenas& arenas, sharding::ShardStrategy& strategy)
+             Arenas& arenas, sharding::Presence& presence)
     : options_(options),
       architecture_(std::move(architecture)),
       params_(
@@ -36,7 +36,7 @@ Stage::Stage(std::unique_ptr<Architecture> architecture, const StageOptions& opt
   if (options_.chunks.empty()) options_.chunks = {{0, architecture_->units(), 1}};
   make_units();
   params_.lay_out(options_.bucket_bytes);
-  strategy.allocate(params_, arenas.parameters, options_.training ? &arenas.gradients : nullptr,
+  presence.allocate(params_, arenas.parameters, options_.training ? &arenas.gradients : nullptr,
                     {options_.statistics(), options_.compute, options_.gradients()});
   architecture_->plan_shared(arenas);
   for (const Held& held : units_) held.unit->plan_shared(arenas);

@@ -16,7 +16,7 @@ namespace hyperslab::optim {
 ///
 /// A whole matrix is orthogonalized by its owner, one rank of the data and tensor groups, which
 /// share this work by its cost; masters and state are held and updated in the parts that the
-/// sharding strategy gives to ranks. exp_avg is the momentum of the matrices too, the same average
+/// residence gives to ranks. exp_avg is the momentum of the matrices too, the same average
 /// of gradients; their part of exp_avg_sq stays zero.
 ///
 /// Products are in bf16 where the run computes in 16 bits, as torch.optim.Muon's, else in

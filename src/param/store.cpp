@@ -277,39 +277,43 @@ void ParamStore::lay_out(std::size_t bucket_bytes) {
   }
 }
 
-namespace {
-
-/// The part of a parameter that lies in this rank's shards.
-void add_shards(const ParamGroup& group, const Param& param, const StateView& state,
-                std::vector<ParamSlab>& out) {
-  const ElementRange mine = group.shard(group.bucket_of(param));
-  const Dim begin = std::max(mine.in_flat - param.flat_begin, Dim{0});
-  const Dim end = std::min(mine.in_flat + mine.size - param.flat_begin, param.numel());
-  for (const Hyperslab& local : hyperslabs_of_range(param.part.count, begin, end)) {
-    const Dim flat = param.flat_begin + first_element(local, param.part.count);
-    const ElementRange range = {flat, mine.in_shards + flat - mine.in_flat, local.numel()};
-    out.push_back({&param, local.shift(param.part.offset), state.at(range).reshaped(local.count)});
-  }
-}
-
-}  // namespace
-
-std::vector<ParamSlab> owned_slabs(const ParamGroup& group, const StateView& state) {
-  std::vector<ParamSlab> out;
-  for (const Param* param : group.params()) {
-    if (param->owned) add_shards(group, *param, state, out);
+std::vector<ElementRange> owned_ranges(const ParamGroup& group) {
+  std::vector<ElementRange> out;
+  for (const Bucket& bucket : group.buckets()) {
+    std::vector<const Param*> members;
+    std::ranges::copy_if(group.params(), std::back_inserter(members),
+                         [&](const Param* param) { return bucket.contains(*param); });
+    if (std::ranges::none_of(members, &Param::owned)) continue;
+    const ElementRange mine = group.shard(bucket);
+    const Dim end = mine.in_flat + mine.size;
+    const auto add = [&](Dim from, Dim to) {
+      if (from < to) out.push_back({from, mine.in_shards + from - mine.in_flat, to - from});
+    };
+    Dim begin = mine.in_flat;
+    for (const Param* param : members) {
+      const Dim last = param->flat_begin + param->numel();
+      if (param->owned || last <= begin || param->flat_begin >= end) continue;
+      add(begin, param->flat_begin);
+      begin = last;
+    }
+    add(begin, end);
   }
   return out;
 }
 
-std::vector<ParamSlab> held_slabs(const ParamGroup& group, const StateView& state) {
+std::vector<ParamSlab> slabs_of(const ParamGroup& group, const StateView& state, SlabsOf which) {
   std::vector<ParamSlab> out;
   for (const Param* param : group.params()) {
-    if (state.sharded) {
-      add_shards(group, *param, state, out);
-    } else if (param->numel() > 0) {
-      const View data = state.data.slice(param->flat_begin, param->numel());
-      out.push_back({param, param->part, data.reshaped(param->part.count)});
+    if (which == SlabsOf::owner && !param->owned) continue;
+    const bool in_shard = which == SlabsOf::owner || state.sharded;
+    const ElementRange mine = in_shard ? group.shard(group.bucket_of(*param)) : group.all();
+    const Dim begin = std::max(mine.in_flat - param->flat_begin, Dim{0});
+    const Dim end = std::min(mine.in_flat + mine.size - param->flat_begin, param->numel());
+    for (const Hyperslab& local : hyperslabs_of_range(param->part.count, begin, end)) {
+      const Dim flat = param->flat_begin + first_element(local, param->part.count);
+      const ElementRange range = {flat, mine.in_shards + flat - mine.in_flat, local.numel()};
+      const View data = state.at(range).reshaped(local.count);
+      out.push_back({param, local.shift(param->part.offset), data});
     }
   }
   return out;

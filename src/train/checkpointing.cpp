@@ -9,6 +9,8 @@
 
 namespace hyperslab::train {
 
+using param::SlabsOf;
+
 /// A value for every element of a group of parameters, and the prefix of the tensors' names.
 struct Trainer::Stored {
   enum class Which : std::uint8_t { all, adapters, base, body };
@@ -67,10 +69,10 @@ std::vector<Trainer::Stored> Trainer::stored(bool with_averages) const {
 
 /// Views of the rank's own memory, but for values in 16 bits, of which the slabs own f32 copies.
 std::vector<io::Slab> Trainer::views_of(const std::vector<Stored>& all) {
-  strategy_->wait_for_updates(*ctx_);
+  presence_.values().wait_for_updates(*ctx_);
   std::vector<io::Slab> out;
   for (const Stored& source : all) {
-    for (const param::ParamSlab& slab : param::owned_slabs(*source.group, source.values)) {
+    for (const param::ParamSlab& slab : slabs_of(*source.group, source.values, SlabsOf::owner)) {
       if (!source.holds(*slab.param)) continue;
       out.push_back(
           {source.prefix + slab.param->name, slab.param->global_shape, slab.part, slab.data});
@@ -90,13 +92,13 @@ std::vector<io::Slab> Trainer::slabs() { return fetch(views_of(stored())); }
 std::vector<io::Slab> Trainer::slabs_in_place() { return views_of(stored()); }
 
 std::vector<io::Slab> Trainer::gradient_slabs() {
-  return fetch(views_of({{"gradient/", &stage_.params().trained(), strategy_->gradients()}}));
+  return fetch(views_of({{"gradient/", &stage_.params().trained(), presence_.gradients().sums()}}));
 }
 
 std::size_t Trainer::checkpoint_bytes() const {
   std::size_t bytes = 0;
   for (const Stored& source : stored()) {
-    for (const param::ParamSlab& slab : param::owned_slabs(*source.group, source.values)) {
+    for (const param::ParamSlab& slab : slabs_of(*source.group, source.values, SlabsOf::owner)) {
       if (!source.holds(*slab.param)) continue;
       const std::size_t each =
           is_narrow(slab.data.dtype()) ? sizeof(float) : size_of(slab.data.dtype());
@@ -126,10 +128,10 @@ void Trainer::fill_meta(io::CheckpointMeta& meta) const {
 
 void Trainer::read(const io::CheckpointReader& reader, const std::vector<Stored>& all) {
   snapshot_ready_.wait();
-  strategy_->wait_for_updates(*ctx_);
+  presence_.values().wait_for_updates(*ctx_);
   std::vector<io::SlabTarget> targets;
   for (const Stored& target : all) {
-    for (const param::ParamSlab& slab : param::held_slabs(*target.group, target.values)) {
+    for (const param::ParamSlab& slab : slabs_of(*target.group, target.values, SlabsOf::holder)) {
       if (!target.holds(*slab.param)) continue;
       targets.push_back(
           {target.prefix + slab.param->name, slab.param->global_shape, slab.part, slab.data});
@@ -144,7 +146,7 @@ void Trainer::read(const io::CheckpointReader& reader, const std::vector<Stored>
   } else {
     read_staged(*ctx_, reader, targets, kStagingBytes);
   }
-  if (!stage_.params().trained().master().sharded) strategy_->masters_changed(*ctx_);
+  if (!stage_.params().trained().master().sharded) presence_.values().masters_changed(*ctx_);
 }
 
 /// Fake quantization rounds values of the compute dtype, so a model that it trained is rounded from
@@ -178,7 +180,7 @@ void Trainer::load(const io::CheckpointReader& reader) {
 /// The average starts over from the present weights.
 void Trainer::restart_averages() {
   if (!averages()) return;
-  for (const param::ElementRange& range : strategy_->updated_ranges()) {
+  for (const param::ElementRange& range : presence_.values().updated_ranges()) {
     optimizer_->restart_average(*ctx_, range);
   }
 }
@@ -188,12 +190,12 @@ void Trainer::exchange_averages() {
   require(averages(), "exchange_averages: no average is kept");
   wait_all();  // until the newest parameters are here
   ctx_->stream().wait(snapshot_ready_);
-  const std::vector<param::ElementRange>& ranges = strategy_->updated_ranges();
+  const std::vector<param::ElementRange>& ranges = presence_.values().updated_ranges();
   for (std::size_t i = 0; i < ranges.size(); ++i) {
     optimizer_->exchange_average(*ctx_, ranges[i]);
-    strategy_->after_update(*ctx_, i);
+    presence_.values().after_update(*ctx_, i);
   }
-  strategy_->wait_all(*ctx_);
+  presence_.values().wait_all(*ctx_);
 }
 
 void Trainer::gather_fp8() {
@@ -201,7 +203,7 @@ void Trainer::gather_fp8() {
 }
 
 void Trainer::share_values() {
-  if (stage_.params().trained().master().sharded) strategy_->masters_changed(*ctx_);
+  if (stage_.params().trained().master().sharded) presence_.values().masters_changed(*ctx_);
 }
 
 }  // namespace hyperslab::train

@@ -71,7 +71,7 @@ bool all_finite(const unsigned char* bytes, Dim count) {
 }  // namespace
 
 std::uint64_t Trainer::replica_sum() {
-  strategy_->wait_all(*ctx_);
+  presence_.values().wait_all(*ctx_);
   synchronize(*ctx_);
   Reader reader(*ctx_);
   std::uint64_t sum = 0;

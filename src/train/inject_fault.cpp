@@ -31,19 +31,19 @@ void flip_middle(Context& ctx, const View& values) {
 
 }  // namespace
 
-void inject_gradient_fault(Context& ctx, const sharding::ShardStrategy& strategy) {
+void inject_gradient_fault(Context& ctx, const sharding::GradientSums& gradients) {
   if (ctx.device() == Device::meta || !fault::corrupts("step.gradients")) return;
-  for (const View& gradient : strategy.norm_views()) {
+  for (const View& gradient : gradients.norm_views()) {
     if (gradient.numel() == 0) continue;
     // The gaps between tensors, which are never written again, stay finite.
     ops::fill(ctx, std::numeric_limits<float>::quiet_NaN(), gradient.slice(0, 1));
   }
 }
 
-void inject_parameter_fault(Context& ctx, sharding::ShardStrategy& strategy,
+void inject_parameter_fault(Context& ctx, sharding::PresentValues& values,
                             const param::ParamStore& params) {
   if (ctx.device() == Device::meta || !fault::corrupts("step.parameters")) return;
-  strategy.wait_all(ctx);
+  values.wait_all(ctx);
   for (const param::GatheredFp8& gathered : params.gathered_fp8()) {
     if (gathered.values) flip_middle(ctx, gathered.values.flat());
   }

@@ -59,11 +59,11 @@ bool StageWorker::by_unit() const { return parts_.ctx.device() != Device::cuda |
 
 bool StageWorker::reduces(int microbatch) const {
   const bool last = microbatch == args_.microbatches - 1;
-  return args_.reduces && (last || parts_.strategy.reduces_every_microbatch());
+  return args_.reduces && (last || parts_.presence.gradients().reduces_every_microbatch());
 }
 
 nn::Accumulate StageWorker::accumulate(int microbatch) const {
-  return microbatch == 0 || parts_.strategy.reduces_every_microbatch() ? nn::Accumulate::no
+  return microbatch == 0 || parts_.presence.gradients().reduces_every_microbatch() ? nn::Accumulate::no
                                                                        : nn::Accumulate::yes;
 }
 
@@ -75,14 +75,14 @@ GraphSegment& StageWorker::segment(Work work, model::SlotId id, int first, int l
 
 /// Makes work that is enqueued from now on see the values of units [first, last).
 void StageWorker::await_values(int first, int last) {
-  for (int unit = first; unit < last; ++unit) parts_.strategy.before_forward(parts_.ctx, unit);
+  for (int unit = first; unit < last; ++unit) parts_.presence.values().before(parts_.ctx, unit);
 }
 
 /// Lets work that is enqueued from now on write the gradients of units [first, last).
 void StageWorker::free_gradients(int first, int last, int microbatch) {
   if (!args_.reduces || args_.mode != model::Mode::train) return;
   for (int unit = first; unit < last; ++unit) {
-    parts_.strategy.before_backward(parts_.ctx, unit, microbatch);
+    parts_.presence.gradients().before_backward(parts_.ctx, unit, microbatch);
   }
 }
 
@@ -97,7 +97,7 @@ void StageWorker::forward(int chunk, int slot, int microbatch) {
   const bool trains = args_.mode == model::Mode::train;
   const nn::Accumulate add = accumulate(microbatch);
   const auto [begin, end] = stage.units(chunk);
-  const bool waits = trains && parts_.strategy.waits_before_forward() && microbatch == 0;
+  const bool waits = trains && parts_.presence.values().waits() && microbatch == 0;
   const int stride = by_unit() || waits ? 1 : end - begin;
   for (int first = begin; first < end; first += stride) {
     const int last = std::min(first + stride, end);
@@ -132,7 +132,7 @@ void StageWorker::run_backward(model::SlotId id, int microbatch, nn::BackwardPar
   for (int last = end; last > begin;) {
     int first = last - 1;
     const auto ends_here = [&] {
-      return by_unit() || (sums && parts_.strategy.closes(first, is_last));
+      return by_unit() || (sums && parts_.presence.gradients().closes(first, is_last));
     };
     while (first > begin && !ends_here()) --first;
     free_gradients(first, last, microbatch);
@@ -147,8 +147,8 @@ void StageWorker::run_backward(model::SlotId id, int microbatch, nn::BackwardPar
         stage.for_units(parts_.ctx, first, last, model::Stage::Order::descending, pass);
       }
     });
-    if (sums) parts_.strategy.gradients_ready(parts_.ctx, first, microbatch, is_last);
-    parts_.strategy.progress();
+    if (sums) parts_.presence.gradients().ready(parts_.ctx, first, microbatch, is_last);
+    parts_.presence.gradients().progress();
     last = first;
   }
   if (part != nn::BackwardPart::input) {

@@ -9,7 +9,7 @@
 #include "hyperslab/io/dataset.hpp"
 #include "hyperslab/model/stage.hpp"
 #include "hyperslab/pipeline/executor.hpp"
-#include "hyperslab/sharding/strategy.hpp"
+#include "hyperslab/sharding/presence.hpp"
 #include "hyperslab/train/batch_feed.hpp"
 #include "hyperslab/train/memory_meter.hpp"
 #include "hyperslab/train/slot_data.hpp"
@@ -27,7 +27,7 @@ class StageWorker final : public pipeline::Worker {
     BatchFeed& feed;
     MemoryMeter& memory;
     MemoryTimeline& timeline;
-    sharding::ShardStrategy& strategy;
+    sharding::Presence& presence;
     bool graphs = true;
   };
   explicit StageWorker(const Parts& parts) : parts_(parts) {}

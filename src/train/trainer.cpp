@@ -110,17 +110,9 @@ Batch batch_like(const model::Stage& stage) {
 bool overlaps_updates(const Config& config, const TrainerOptions& options,
                       const model::MemoryPlan* plan) {
   const bool dequantizes = config.adapter || config.quantization;
-  return plan != nullptr && options.device == Device::cuda && options.overlap_update &&
+  return plan != nullptr && options.training && options.device == Device::cuda &&
+         options.overlap_update &&
          !options.time_components && !dequantizes;
-}
-
-std::unique_ptr<sharding::ShardStrategy> strategy_of(const Config& config,
-                                                     const TrainerOptions& options,
-                                                     const model::MemoryPlan* plan) {
-  if (!options.training) return sharding::make_replicated();
-  std::unique_ptr<sharding::ShardStrategy> strategy = sharding::make_strategy(config.parallel.zero);
-  strategy->set_overlaps_updates(overlaps_updates(config, options, plan));
-  return strategy;
 }
 
 model::Arenas arenas_of(const TrainerOptions& options, const model::MemoryPlan* plan) {
@@ -148,8 +140,9 @@ Trainer::Trainer(const Config& config, const mesh::Mesh& mesh, const TrainerOpti
       options_(options),
       program_(program_of(config, options.training)),
       arenas_(arenas_of(options, plan)),
-      strategy_(strategy_of(config, options, plan)),
-      stage_(config.model, stage_options(config, mesh, options, program_), arenas_, *strategy_) {
+      presence_(sharding::zero(options.training ? config.parallel.zero : 0),
+                overlaps_updates(config, options, plan)),
+      stage_(config.model, stage_options(config, mesh, options, program_), arenas_, presence_) {
   const bool real = plan != nullptr;
   {
     const MainStreams priority;
@@ -199,7 +192,7 @@ void Trainer::set_up_worker() {
   feed_ = make_feed(*ctx_, batch_like(stage_),
                     {depth, program_.microbatches, stage_.reads(0, model::Mode::train).tokens});
   worker_ = std::make_unique<StageWorker>(
-      StageWorker::Parts{*ctx_, stage_, *feed_, memory_, timeline_, *strategy_, options_.graphs});
+      StageWorker::Parts{*ctx_, stage_, *feed_, memory_, timeline_, presence_, options_.graphs});
   comm::Communicator* group = &mesh_.group(mesh::Axis::pipeline);
   executor_ = std::make_unique<pipeline::Executor>(program_, mesh_.at(mesh::Axis::pipeline), group);
   evaluation_ = std::make_unique<pipeline::Executor>(
@@ -210,9 +203,9 @@ void Trainer::set_up_worker() {
 
 void Trainer::set_up_training() {
   optimizer_ = optim::make_optimizer(
-      config_.optimizer, stage_.params().trained(), strategy_->shards_state(), arenas_.optimizer,
+      config_.optimizer, stage_.params().trained(), presence_.shards_state(), arenas_.optimizer,
       {.data = &mesh_.group(mesh::kGradients), .tensor = &mesh_.group(mesh::Axis::tensor)});
-  strategy_->connect(mesh_);
+  presence_.connect(mesh_);
 }
 
 Trainer::~Trainer() {
@@ -221,12 +214,12 @@ Trainer::~Trainer() {
 
 void Trainer::wait_all() {
   executor_->finish(*ctx_);
-  strategy_->wait_all(*ctx_);
+  presence_.values().wait_all(*ctx_);
 }
 
 void Trainer::complete_values() {
   executor_->finish(*ctx_);
-  strategy_->complete_values(*ctx_);
+  presence_.values().complete(*ctx_);
 }
 
 model::MemoryPlan Trainer::memory_plan() const {
@@ -282,10 +275,10 @@ void Trainer::step(const StepArgs& args) {
 }
 
 void Trainer::train(const StepArgs& args, const SlotData& tokens) {
-  strategy_->begin_step();
+  presence_.gradients().begin_step();
   run_program(args, tokens, true);
-  strategy_->finish(*ctx_);
-  inject_gradient_fault(*ctx_, *strategy_);
+  presence_.gradients().finish(*ctx_);
+  inject_gradient_fault(*ctx_, presence_.gradients());
   fault::reach("step.optimizer");
   const bool alone = mesh_.group(mesh::kWorld).size() == 1;
   timeline_.begin_update(*ctx_);
@@ -299,9 +292,9 @@ void Trainer::train(const StepArgs& args, const SlotData& tokens) {
     finalize();
     begin_update();
   });
-  if (!leaves_out && strategy_->overlaps_updates()) update_beside();
-  inject_parameter_fault(*ctx_, *strategy_, stage_.params());
-  strategy_->report_waits(*ctx_);
+  if (!leaves_out && presence_.overlaps_updates()) update_beside();
+  inject_parameter_fault(*ctx_, presence_.values(), stage_.params());
+  presence_.gradients().report_waits(*ctx_);
   if (args.traced) executor_->finish(*ctx_);  // so that the ends of all transfers are in the trace
   end();
 }
@@ -392,7 +385,7 @@ void Trainer::reduce_sums() {
   const Scope phase(ctx_->recorder(), Phase::optimizer);
   {
     const Scope component(ctx_->recorder(), optim::kOptimizerComponent);
-    for (const View& gradient : strategy_->norm_views()) {
+    for (const View& gradient : presence_.gradients().norm_views()) {
       ops::add_norm_squared(*ctx_, gradient, records_->sums());
     }
   }
@@ -422,16 +415,16 @@ void Trainer::finalize() {
 /// All of the update, or the part before the ranges if these are updated beside the next step.
 void Trainer::begin_update() {
   const Scope phase(ctx_->recorder(), Phase::optimizer);
-  optimizer_->update_whole(*ctx_, records_->state(), strategy_->gradients());
-  if (strategy_->overlaps_updates()) return records_->keep_state_of_update();
-  for (std::size_t i = 0; i < strategy_->updated_ranges().size(); ++i) {
+  optimizer_->update_whole(*ctx_, records_->state(), presence_.gradients().sums());
+  if (presence_.overlaps_updates()) return records_->keep_state_of_update();
+  for (std::size_t i = 0; i < presence_.values().updated_ranges().size(); ++i) {
     update_range(records_->state(), i);
   }
 }
 
 void Trainer::update_range(const ops::StepState* state, std::size_t index) {
-  optimizer_->update(*ctx_, state, strategy_->gradients(), strategy_->updated_ranges()[index]);
-  strategy_->after_update(*ctx_, index);
+  optimizer_->update(*ctx_, state, presence_.gradients().sums(), presence_.values().updated_ranges()[index]);
+  presence_.values().after_update(*ctx_, index);
 }
 
 /// The next forward pass waits for all ranges before anything else writes their operands:
@@ -439,9 +432,9 @@ void Trainer::update_range(const ops::StepState* state, std::size_t index) {
 void Trainer::update_beside() {
   const Scope phase(ctx_->recorder(), Phase::optimizer);
   (void)ctx_->run_beside([&] {
-    for (std::size_t i = 0; i < strategy_->updated_ranges().size(); ++i) {
+    for (std::size_t i = 0; i < presence_.values().updated_ranges().size(); ++i) {
       update_range(records_->state_of_update(), i);
-      strategy_->update_ends(i, ctx_->stream().record());
+      presence_.values().update_ends(i, ctx_->stream().record());
     }
   });
 }

@@ -94,8 +94,8 @@ class GoldenModel : public testing::TestWithParam<Case> {
     plan_ = measuring.used();
     arenas_.emplace(model::Arenas::real(Device::cpu, plan_, true));
     ctx_ = std::make_unique<Context>(Device::cpu, meta.workspace_high_water());
-    strategy_ = sharding::make_replicated();
-    stage_ = std::make_unique<model::Stage>(spec_, options_, *arenas_, *strategy_);
+    presence_.emplace();
+    stage_ = std::make_unique<model::Stage>(spec_, options_, *arenas_, *presence_);
     adamw_ = optim::make_optimizer(optimizer_config(), group(), false, arenas_->optimizer);
     stage_->initialize(*ctx_);
     adamw_->initialize(*ctx_);
@@ -108,14 +108,14 @@ class GoldenModel : public testing::TestWithParam<Case> {
     return options_.compute == DType::f64 ? DType::f64 : DType::f32;
   }
   void run_on_meta(model::Arenas& arenas, Context& meta) {
-    const auto strategy = sharding::make_replicated();
-    model::Stage stage(spec_, options_, arenas, *strategy);
+    sharding::Presence presence;
+    model::Stage stage(spec_, options_, arenas, presence);
     const param::ParamGroup& params = stage.params().trained();
     const auto adamw = optim::make_optimizer(optimizer_config(), params, false, arenas.optimizer);
     const View sums(nullptr, statistics(), Device::meta, {ops::kSumCount});
     pass(stage, meta, {nullptr, sums});
-    ops::add_norm_squared(meta, strategy->gradients().data, sums);
-    adamw->update(meta, nullptr, strategy->gradients(), params.all());
+    ops::add_norm_squared(meta, presence.gradients().sums().data, sums);
+    adamw->update(meta, nullptr, presence.gradients().sums(), params.all());
   }
   [[nodiscard]] optim::OptimizerConfig optimizer_config() const {
     optim::OptimizerConfig config;
@@ -177,7 +177,7 @@ class GoldenModel : public testing::TestWithParam<Case> {
   model::MemoryPlan plan_;
   std::optional<model::Arenas> arenas_;
   std::unique_ptr<Context> ctx_;
-  std::unique_ptr<sharding::ShardStrategy> strategy_;
+  std::optional<sharding::Presence> presence_;
   std::unique_ptr<model::Stage> stage_;
   std::unique_ptr<optim::Optimizer> adamw_;
   Tensor sums_;
@@ -223,8 +223,8 @@ TEST_P(GoldenModel, AccumulatingTwiceDoublesTheGradient) {
   ops::begin_step(*ctx_, input_, &state_, sums_.view());
   pass(*stage_, *ctx_, step);
   const Tensor once = [&] {
-    Tensor copy(Device::cpu, statistics(), strategy_->gradients().data.shape());
-    std::memcpy(copy.view().raw(), strategy_->gradients().data.raw(), copy.view().bytes());
+    Tensor copy(Device::cpu, statistics(), presence_->gradients().sums().data.shape());
+    std::memcpy(copy.view().raw(), presence_->gradients().sums().data.raw(), copy.view().bytes());
     return copy;
   }();
 
@@ -255,10 +255,10 @@ TEST_P(GoldenModel, TwoAdamWSteps) {
     input_.step = i + 1;
     ops::begin_step(*ctx_, input_, &state_, sums_.view());
     pass(*stage_, *ctx_, {&state_, sums_.view()});
-    ops::add_norm_squared(*ctx_, strategy_->gradients().data, sums_.view());
+    ops::add_norm_squared(*ctx_, presence_->gradients().sums().data, sums_.view());
     std::array<ops::StepResult, ops::kResultRing> results{};
     ops::finalize_step(*ctx_, adamw_->finalize_constants(), sums_.view(), &state_, results.data());
-    adamw_->update(*ctx_, &state_, strategy_->gradients(), group().all());
+    adamw_->update(*ctx_, &state_, presence_->gradients().sums(), group().all());
 
     const ops::StepResult& result = results[static_cast<std::size_t>(i + 1)];
     const double slack = i == 0 ? 1 : 20;  // Adam divides small gradients by themselves
@@ -278,10 +278,10 @@ TEST_P(GoldenModel, TwoAdamWSteps) {
 TEST_P(GoldenModel, TouchesExactlyThePlannedMemory) {
   ops::begin_step(*ctx_, input_, &state_, sums_.view());
   pass(*stage_, *ctx_, {&state_, sums_.view()});
-  ops::add_norm_squared(*ctx_, strategy_->gradients().data, sums_.view());
+  ops::add_norm_squared(*ctx_, presence_->gradients().sums().data, sums_.view());
   std::array<ops::StepResult, ops::kResultRing> results{};
   ops::finalize_step(*ctx_, adamw_->finalize_constants(), sums_.view(), &state_, results.data());
-  adamw_->update(*ctx_, &state_, strategy_->gradients(), group().all());
+  adamw_->update(*ctx_, &state_, presence_->gradients().sums(), group().all());
 
   const model::MemoryPlan used = arenas_->used();
   EXPECT_EQ(arenas_->parameters.highest_touched(), plan_.parameters);

@@ -66,16 +66,16 @@ class GoldenVision : public testing::TestWithParam<Case> {
     model::Arenas measuring = model::Arenas::measuring();
     Context meta(Device::meta);
     {
-      const auto strategy = sharding::make_replicated();
-      model::Stage stage(model::make_architecture(spec_, options_), options_, measuring, *strategy);
+      sharding::Presence presence;
+      model::Stage stage(model::make_architecture(spec_, options_), options_, measuring, presence);
       forward(stage, meta, {nullptr, View(nullptr, statistics(), Device::meta, {ops::kSumCount})});
       backward(stage, meta, {nullptr, View(nullptr, statistics(), Device::meta, {ops::kSumCount})});
     }
     arenas_.emplace(model::Arenas::real(Device::cpu, measuring.used(), true));
     ctx_ = std::make_unique<Context>(Device::cpu, meta.workspace_high_water());
-    strategy_ = sharding::make_replicated();
+    presence_.emplace();
     stage_ = std::make_unique<model::Stage>(model::make_architecture(spec_, options_), options_,
-                                            *arenas_, *strategy_);
+                                            *arenas_, *presence_);
     stage_->initialize(*ctx_);
     sums_ = Tensor(Device::cpu, statistics(), {ops::kSumCount});
     load();
@@ -121,7 +121,7 @@ class GoldenVision : public testing::TestWithParam<Case> {
   model::StageOptions options_;
   std::optional<model::Arenas> arenas_;
   std::unique_ptr<Context> ctx_;
-  std::unique_ptr<sharding::ShardStrategy> strategy_;
+  std::optional<sharding::Presence> presence_;
   std::unique_ptr<model::Stage> stage_;
   Tensor sums_;
   ops::StepInput input_;

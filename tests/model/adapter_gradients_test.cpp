@@ -150,8 +150,8 @@ TEST_P(FirstBlock, AdaptersHaveTheGradientsOfAModelThatComputesAllOfThem) {
 std::int64_t input_gradients(const ModelSpec& spec, const StageOptions& options) {
   Arenas measuring = Arenas::measuring();
   Context meta(Device::meta);
-  const auto strategy = sharding::make_replicated();
-  Stage stage(spec, options, measuring, *strategy);
+  sharding::Presence presence;
+  Stage stage(spec, options, measuring, presence);
   const View sums(nullptr, DType::f32, Device::meta, {ops::kSumCount});
   for (int unit = 0; unit < stage.units(); ++unit) {
     stage.forward(meta, {}, unit, Mode::train, {nullptr, sums}, nn::Accumulate::no);

@@ -40,8 +40,8 @@ class Trained {
     std::array<ops::StepResult, ops::kResultRing> results{};
     ops::finalize_step(*run.ctx, optimizer_->finalize_constants(), run.sums.view(), &run.state,
                        results.data());
-    optimizer_->update_whole(*run.ctx, &run.state, run.strategy->gradients());
-    optimizer_->update(*run.ctx, &run.state, run.strategy->gradients(),
+    optimizer_->update_whole(*run.ctx, &run.state, run.presence.gradients().sums());
+    optimizer_->update(*run.ctx, &run.state, run.presence.gradients().sums(),
                        run.stage->params().trained().all());
   }
   StageHarness run;

@@ -53,11 +53,12 @@ class StageHarness {
       : options_(options), vocabulary_(vocabulary) {
     model::Arenas measuring = model::Arenas::measuring();
     Context meta(Device::meta);
-    model::Stage planned(make(), options, measuring, *sharding::make_replicated());
+    sharding::Presence measured;
+    model::Stage planned(make(), options, measuring, measured);
     run_once(planned, meta);
     arenas_.emplace(model::Arenas::real(Device::cpu, measuring.used(), false));
     ctx = std::make_unique<Context>(Device::cpu, meta.workspace_high_water());
-    stage.emplace(make(), options, *arenas_, *strategy);
+    stage.emplace(make(), options, *arenas_, presence);
     stage->initialize(*ctx);
     sums = Tensor(Device::cpu, DType::f32, {ops::kSumCount});
     input.step = 1;
@@ -108,13 +109,13 @@ class StageHarness {
     std::array<ops::StepResult, ops::kResultRing> results{};
     ops::finalize_step(*ctx, {1.0F, 0.9F, 0.95F}, sums.view(), &state, results.data());
     ops::adamw(*ctx, {}, &state,
-               {params.master().data, strategy->gradients().data, {}, decay_.view()},
+               {params.master().data, presence.gradients().sums().data, {}, decay_.view()},
                exp_avg_.view(), exp_avg_sq_.view());
     return loss;
   }
 
   std::unique_ptr<Context> ctx;
-  std::unique_ptr<sharding::ShardStrategy> strategy = sharding::make_replicated();
+  sharding::Presence presence;
   std::optional<model::Stage> stage;
   Tensor sums;
   ops::StepInput input;
@@ -126,7 +127,7 @@ class StageHarness {
     exp_avg_ = filled_tensor(DType::f32, {size}, 0);
     exp_avg_sq_ = filled_tensor(DType::f32, {size}, 0);
     decay_ = filled_tensor(DType::f32, {size / ops::kDecayGranule}, 0);
-    const View gradients = strategy->gradients().data;
+    const View gradients = presence.gradients().sums().data;
     std::memset(gradients.raw(), 0, gradients.bytes());
   }
   void run_once(model::Stage& planned, Context& meta) const {

@@ -117,7 +117,8 @@ TEST(Stage, KnowsItsUnitsInTheModel) {
   StageOptions of_rank = small_stage(1, 16, true);
   of_rank.chunks = {{0, 2, 1}, {3, 2, 1}};
   Arenas measuring = Arenas::measuring();
-  const Stage stage(spec, of_rank, measuring, *sharding::make_replicated());
+  sharding::Presence presence;
+  const Stage stage(spec, of_rank, measuring, presence);
 
   std::vector<int> found;
   for (int unit = 0; unit < stage.units(); ++unit) found.push_back(stage.unit_of_model(unit));

@@ -203,7 +203,7 @@ std::vector<float> gradients(const ModelSpec& spec, nn::Recompute recompute) {
   Vision vision(spec, options);
   (void)vision.forward(Mode::train);
   vision.backward();
-  const auto all = vision.strategy->gradients().data.span<float>();
+  const auto all = vision.presence.gradients().sums().data.span<float>();
   return {all.begin(), all.end()};
 }
 

@@ -6,7 +6,7 @@
 
 #include "hyperslab/core/arena.hpp"
 #include "hyperslab/nn/linear.hpp"
-#include "hyperslab/sharding/strategy.hpp"
+#include "hyperslab/sharding/presence.hpp"
 #include "ops/finite_difference.hpp"
 #include "ops/ops_test.hpp"
 
@@ -35,7 +35,7 @@ class AdaptedLayer {
   explicit AdaptedLayer(const AdapterConfig& adapter)
       : linear(store_, {}, kOutputs, {kInputs, true, {.std = 0.5F}, Parallel::column, adapter}) {
     store_.lay_out(1 << 20);
-    strategy_->allocate(store_, parameters_, &gradients_, {DType::f64, DType::f64, DType::f64});
+    presence_.allocate(store_, parameters_, &gradients_, {DType::f64, DType::f64, DType::f64});
     std::uint64_t seed = 10;
     for (const param::Param& param : store_.params()) {
       const Tensor values = random_tensor(DType::f64, param.value.shape(), seed++);
@@ -59,7 +59,7 @@ class AdaptedLayer {
   param::ParamStore store_ = new_store();
   Arena parameters_{"parameters", Device::cpu, 1 << 16};
   Arena gradients_{"gradients", Device::cpu, 1 << 16};
-  std::unique_ptr<sharding::ShardStrategy> strategy_ = sharding::make_replicated();
+  sharding::Presence presence_;
 
  public:
   Linear linear;

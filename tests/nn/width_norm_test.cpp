@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "hyperslab/core/arena.hpp"
-#include "hyperslab/sharding/strategy.hpp"
+#include "hyperslab/sharding/presence.hpp"
 #include "ops/finite_difference.hpp"
 #include "ops/ops_test.hpp"
 
@@ -25,7 +25,7 @@ class WidthNormTest : public OpsTest {
     store_.begin_unit();
     norm_.emplace(store_, "attention", kLayout, 1e-5F);
     store_.lay_out(1 << 20);
-    strategy_->allocate(store_, parameters_, &gradients_, {DType::f64, DType::f64, DType::f64});
+    presence_.allocate(store_, parameters_, &gradients_, {DType::f64, DType::f64, DType::f64});
     std::uint64_t seed = 10;
     for (const param::Param& param : store_.params()) {
       const Tensor values = random_tensor(DType::f64, param.value.shape(), seed++);
@@ -44,7 +44,7 @@ class WidthNormTest : public OpsTest {
   Arena parameters_{"parameters", Device::cpu, 1 << 12};
   Arena gradients_{"gradients", Device::cpu, 1 << 12};
   Arena activations_{"activations", Device::cpu, 1 << 14};
-  std::unique_ptr<sharding::ShardStrategy> strategy_ = sharding::make_replicated();
+  sharding::Presence presence_;
   std::optional<WidthNorm> norm_;
   WidthNorm::Slot slot_;
   Tensor qkv_ = random_tensor(DType::f64, {2, 3, kLayout.packed_width()}, 1);

@@ -48,7 +48,7 @@ TEST_P(Fp8Gather, SendsHalfTheBytesOfMatrices) {
   const std::int64_t before = sent();
   rank.update(0);
   const std::int64_t of_step = sent() - before;
-  rank.strategy().wait_all(ctx_);
+  rank.presence().values().wait_all(ctx_);
 
   std::int64_t matrices = 0;
   for (const param::GatheredFp8* gathered : rank.matrices()) matrices += gathered->values.numel();

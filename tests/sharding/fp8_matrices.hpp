@@ -13,7 +13,7 @@
 
 #include "hyperslab/core/transfer.hpp"
 #include "hyperslab/ops/fp8.hpp"
-#include "hyperslab/sharding/strategy.hpp"
+#include "hyperslab/sharding/presence.hpp"
 #include "support/tensors.hpp"
 
 namespace hyperslab::test {
@@ -61,20 +61,20 @@ class Fp8Rank {
   Fp8Rank(Context& ctx, const mesh::Mesh& mesh, int zero, std::size_t bucket_bytes)
       : ctx_(ctx),
         store_(mesh.position()),
-        strategy_(sharding::make_strategy(zero)),
+        presence_(sharding::zero(zero)),
         parameters_("parameters", ctx.device(), std::size_t{1} << 22),
         gradients_("gradients", ctx.device(), std::size_t{1} << 22),
         matrices_(store_) {
     store_.lay_out(bucket_bytes);
-    strategy_->allocate(store_, parameters_, &gradients_, {DType::f32, DType::bf16, DType::f32});
-    strategy_->connect(mesh);
+    presence_.allocate(store_, parameters_, &gradients_, {DType::f32, DType::bf16, DType::f32});
+    presence_.connect(mesh);
     const View values = group().value().data;
     Tensor ones(Device::cpu, values.dtype(), values.shape());
     std::memset(ones.view().raw(), 0xff, ones.view().bytes());
     put(ones.view(), values);
   }
   [[nodiscard]] const param::ParamGroup& group() const { return store_.trained(); }
-  [[nodiscard]] sharding::ShardStrategy& strategy() { return *strategy_; }
+  [[nodiscard]] sharding::Presence& presence() { return presence_; }
   [[nodiscard]] const std::vector<const param::GatheredFp8*>& matrices() const {
     return matrices_.all;
   }
@@ -86,7 +86,7 @@ class Fp8Rank {
     return std::sin(0.37F * at + static_cast<float>(round)) * std::exp(std::sin(0.01F * at));
   }
   void set_masters(int round, Dim bad = -1) {
-    for (const param::ElementRange& range : strategy_->updated_ranges()) {
+    for (const param::ElementRange& range : presence_.values().updated_ranges()) {
       Tensor masters(Device::cpu, DType::f32, {range.size});
       for (Dim i = 0; i < range.size; ++i) {
         masters.view().data<float>()[i] = element(range.in_flat + i, round, bad);
@@ -94,14 +94,14 @@ class Fp8Rank {
       put(masters.view(), group().master().at(range));
     }
   }
-  /// As an update does with values: those of its shards, and then what the strategy makes of them.
+  /// As an update does with values: those of its shards, and then what the presence makes of them.
   void update(int round) {
-    const std::vector<param::ElementRange>& ranges = strategy_->updated_ranges();
+    const std::vector<param::ElementRange>& ranges = presence_.values().updated_ranges();
     for (std::size_t i = 0; i < ranges.size(); ++i) {
       const auto& [first, in_shards, size] = ranges[i];
       const Tensor mine = values(first, {size}, round);
       put(mine.view(), group().value().data.slice(first, size));
-      strategy_->after_update(ctx_, i);
+      presence_.values().after_update(ctx_, i);
     }
   }
 
@@ -157,7 +157,7 @@ class Fp8Rank {
 
   Context& ctx_;
   param::ParamStore store_;
-  std::unique_ptr<sharding::ShardStrategy> strategy_;
+  sharding::Presence presence_;
   Arena parameters_, gradients_;
   Fp8Matrices matrices_;
 };
@@ -170,7 +170,7 @@ inline void expect_bits_of_rounding(Context& ctx, const mesh::Mesh& mesh, int ze
     SCOPED_TRACE("zero " + std::to_string(zero) + " round " + std::to_string(round));
     rank.update(round);
     for (int unit = 0; unit < Fp8Matrices::kUnits; ++unit) {
-      rank.strategy().before_forward(ctx, unit);
+      rank.presence().values().before(ctx, unit);
     }
     for (const param::GatheredFp8* gathered : rank.matrices()) {
       rank.expect_fp8_values(*gathered, round);
@@ -179,7 +179,7 @@ inline void expect_bits_of_rounding(Context& ctx, const mesh::Mesh& mesh, int ze
       if (param->role != param::Role::matrix) rank.expect_values(*param, round);
     }
     if (round == 1) continue;
-    rank.strategy().complete_values(ctx);
+    rank.presence().values().complete(ctx);
     for (const param::Param* param : rank.group().params()) rank.expect_values(*param, round);
   }
 }
@@ -188,9 +188,9 @@ inline void expect_fp8_values_of_masters(Context& ctx, const mesh::Mesh& mesh,
                                          std::size_t bucket_bytes) {
   Fp8Rank rank(ctx, mesh, 1, bucket_bytes);
   rank.set_masters(5);
-  rank.strategy().masters_changed(ctx);
+  rank.presence().values().masters_changed(ctx);
   for (const param::GatheredFp8* gathered : rank.matrices()) rank.expect_fp8_values(*gathered, 5);
-  rank.strategy().complete_values(ctx);
+  rank.presence().values().complete(ctx);
   for (const param::Param* param : rank.group().params()) rank.expect_values(*param, 5);
 }
 
@@ -200,7 +200,7 @@ inline void expect_nan_in_one_matrix(Context& ctx, const mesh::Mesh& mesh,
   const param::GatheredFp8& bad = *rank.matrices()[1];
   const Dim at = bad.matrix.members().front()->flat_begin + 7;
   rank.set_masters(0, at);
-  rank.strategy().masters_changed(ctx);
+  rank.presence().values().masters_changed(ctx);
   rank.expect_fp8_values(bad, 0, at);
   rank.expect_fp8_values(*rank.matrices()[0], 0);
   rank.expect_fp8_values(*rank.matrices()[2], 0);

@@ -27,21 +27,21 @@ TEST(ShardedState, BringsEveryShardBeforeItsUnitReadsIt) {
       RankOfLayout rank(layout, mesh, 1, bucket_bytes, DType::bf16);
       const param::ParamGroup& group = rank.group();
       auto* values = static_cast<std::uint16_t*>(group.value().data.raw());
-      const std::vector<param::ElementRange> ranges = rank.strategy.updated_ranges();
+      const std::vector<param::ElementRange> ranges = rank.presence.values().updated_ranges();
       ASSERT_EQ(ranges.size(), group.buckets().size());
       for (const auto& [first, in_shards, size] : ranges) {
         for (Dim i = 0; i < size; ++i) values[first + i] = pattern(first + i);
       }
-      EXPECT_EQ(rank.strategy.gathers(), world().size() > 1);
+      EXPECT_EQ(rank.presence.values().gathers(), world().size() > 1);
 
-      for (std::size_t i = 0; i < ranges.size(); ++i) rank.strategy.after_update(rank.ctx, i);
+      for (std::size_t i = 0; i < ranges.size(); ++i) rank.presence.values().after_update(rank.ctx, i);
       for (const param::Param* param : group.params()) {
-        rank.strategy.before_forward(rank.ctx, param->unit);
+        rank.presence.values().before(rank.ctx, param->unit);
         for (Dim i = param->flat_begin; i < param->flat_begin + param->numel(); ++i) {
           ASSERT_EQ(values[i], pattern(i)) << param->name;
         }
       }
-      rank.strategy.wait_all(rank.ctx);
+      rank.presence.values().wait_all(rank.ctx);
     }
   }
 }
@@ -68,7 +68,7 @@ class Alone {
   void step(int step) {
     const std::vector<float> sums = test::brute_force_flat(
         like_.layout(), bound_.table(), like_.mesh().position(), step, kMicrobatches);
-    const param::StateView& gradients = bound_.strategy().gradients();
+    const param::StateView& gradients = bound_.presence().gradients().sums();
     std::ranges::copy(sums, gradients.data.data<float>());
     const ops::StepState state = state_of(step);
     optimizer_->update(ctx_, &state, gradients, bound_.group().all());
@@ -95,18 +95,18 @@ TEST(ShardedMasters, GiveTheValuesOfARankAloneBitForBit) {
         Alone alone(rank, kBucketBytes, compute);
         Arena arena("optimizer", Device::cpu, 1 << 18);
         const auto optimizer =
-            optim::make_optimizer({}, rank.group(), rank.strategy.shards_state(), arena);
+            optim::make_optimizer({}, rank.group(), rank.presence.shards_state(), arena);
         optimizer->initialize(rank.ctx);
         param::initialize(rank.ctx, rank.group(), kSeed);
         for (int step = 1; step <= kSteps; ++step) {
           const ops::StepState state = state_of(step);
           rank.step(step, kMicrobatches, 1);
-          const std::vector<param::ElementRange> ranges = rank.strategy.updated_ranges();
+          const std::vector<param::ElementRange> ranges = rank.presence.values().updated_ranges();
           for (std::size_t i = 0; i < ranges.size(); ++i) {
-            optimizer->update(rank.ctx, &state, rank.strategy.gradients(), ranges[i]);
-            rank.strategy.after_update(rank.ctx, i);
+            optimizer->update(rank.ctx, &state, rank.presence.gradients().sums(), ranges[i]);
+            rank.presence.values().after_update(rank.ctx, i);
           }
-          rank.strategy.wait_all(rank.ctx);
+          rank.presence.values().wait_all(rank.ctx);
           alone.step(step);
 
           const CView value = rank.group().value().data;

@@ -55,7 +55,7 @@ void for_each_element(const param::ParamSlab& slab, const Body& body) {
 }
 
 void fill_first_values(const param::ParamGroup& group) {
-  for (const param::ParamSlab& slab : param::held_slabs(group, group.master())) {
+  for (const param::ParamSlab& slab : param::slabs_of(group, group.master(), param::SlabsOf::holder)) {
     for_each_element(slab, [&](Dim local, Dim global) {
       slab.data.data<float>()[local] = first_value(slab.param->name, global);
     });
@@ -86,7 +86,7 @@ class Whole {
 
   /// Puts a part's gradient into the whole one.
   void add_part(const param::Param& part, const std::vector<float>& values) {
-    for (const param::ParamSlab& slab : param::held_slabs(group(), gradients_)) {
+    for (const param::ParamSlab& slab : param::slabs_of(group(), gradients_, param::SlabsOf::holder)) {
       if (slab.param->name != part.name) continue;
       const View whole = slab.data;
       const param::ParamSlab mine = {&part, part.part, {}};
@@ -112,10 +112,10 @@ class Whole {
 void expect_parts_of(const param::ParamGroup& parts, const param::StateView& found,
                      const param::ParamGroup& whole, const param::StateView& expected) {
   std::map<std::string, CView> tensors;
-  for (const param::ParamSlab& slab : param::held_slabs(whole, expected)) {
+  for (const param::ParamSlab& slab : param::slabs_of(whole, expected, param::SlabsOf::holder)) {
     tensors[slab.param->name] = slab.data;
   }
-  for (const param::ParamSlab& slab : param::held_slabs(parts, found)) {
+  for (const param::ParamSlab& slab : param::slabs_of(parts, found, param::SlabsOf::holder)) {
     const auto* all = tensors.at(slab.param->name).data<float>();
     const auto* mine = slab.data.data<float>();
     Dim differing = 0;
@@ -134,7 +134,7 @@ class Part {
        Dim round_elements)
       : rank_(layout, mesh, zero, bucket_bytes), whole_(rank_.table()) {
     optimizer_ = make_optimizer(
-        muon(), rank_.group(), rank_.strategy.shards_state(), arena_,
+        muon(), rank_.group(), rank_.presence.shards_state(), arena_,
         {&mesh.group(mesh::kSamples), &mesh.group(mesh::Axis::tensor), round_elements});
     optimizer_->initialize(rank_.ctx);
     ops::fill(rank_.ctx, 0, rank_.group().master().data);
@@ -144,14 +144,14 @@ class Part {
   void step(int step) {
     const ops::StepState state = state_of(step);
     rank_.step(step, kMicrobatches, 1);
-    const param::StateView& gradients = rank_.strategy.gradients();
+    const param::StateView& gradients = rank_.presence.gradients().sums();
     optimizer_->update_whole(ctx_, &state, gradients);
-    const std::vector<param::ElementRange>& ranges = rank_.strategy.updated_ranges();
+    const std::vector<param::ElementRange>& ranges = rank_.presence.values().updated_ranges();
     for (std::size_t i = 0; i < ranges.size(); ++i) {
       optimizer_->update(rank_.ctx, &state, gradients, ranges[i]);
-      rank_.strategy.after_update(rank_.ctx, i);
+      rank_.presence.values().after_update(rank_.ctx, i);
     }
-    rank_.strategy.wait_all(rank_.ctx);
+    rank_.presence.values().wait_all(rank_.ctx);
     update_whole(state, step);
     expect_equal();
   }

@@ -12,7 +12,7 @@
 #include "hyperslab/core/philox.hpp"
 #include "hyperslab/mesh/mesh.hpp"
 #include "hyperslab/ops/elementwise.hpp"
-#include "hyperslab/sharding/strategy.hpp"
+#include "hyperslab/sharding/presence.hpp"
 #include "sharding/tables.hpp"
 #include "support/mpi_world.hpp"
 
@@ -101,11 +101,11 @@ class RankOfLayout {
         mesh_(mesh),
         case_(layout.table(mesh.position(), bucket_bytes)),
         bound_(case_, compute, zero, mesh.at(mesh::kSamples)),
-        strategy(bound_.strategy()) {
+        presence(bound_.presence()) {
     for (const param::Bucket& bucket : group().buckets()) {  // gaps are finite from the start
       ops::fill(ctx, 0, group().gradient(bucket));
     }
-    strategy.connect(mesh);
+    presence.connect(mesh);
   }
   [[nodiscard]] param::ParamStore& table() { return bound_.table(); }
   [[nodiscard]] const param::ParamGroup& group() const { return bound_.group(); }
@@ -115,27 +115,27 @@ class RankOfLayout {
   /// Forward and backward of all microbatches. `units` 1: every unit alone; 0: all those between
   /// two reductions at once, as graphs have them.
   void step(int step, int microbatches, int units_at_once) {
-    strategy.begin_step();
+    presence.gradients().begin_step();
     for (int m = 0; m < microbatches; ++m) {
       const int units = table().params().back().unit + 1;
-      if (case_.last) strategy.before_backward(ctx, units - 1, m);
+      if (case_.last) presence.gradients().before_backward(ctx, units - 1, m);
       const bool last_one = m == microbatches - 1;
-      const bool reduces = strategy.reduces() && (last_one || strategy.reduces_every_microbatch());
+      const bool reduces = presence.gradients().reduces() && (last_one || presence.gradients().reduces_every_microbatch());
       for (int last = units; last > 0;) {
         int first = last - 1;
         const auto ends = [&] {
-          return units_at_once == 1 || (reduces && strategy.closes(first, last_one));
+          return units_at_once == 1 || (reduces && presence.gradients().closes(first, last_one));
         };
         while (first > 0 && !ends()) --first;
-        for (int unit = first; unit < last; ++unit) strategy.before_backward(ctx, unit, m);
+        for (int unit = first; unit < last; ++unit) presence.gradients().before_backward(ctx, unit, m);
         for (int unit = last - 1; unit >= first; --unit) write(unit, {step, m, false});
-        if (reduces) strategy.gradients_ready(ctx, first, m, last_one);
-        strategy.progress();
+        if (reduces) presence.gradients().ready(ctx, first, m, last_one);
+        presence.gradients().progress();
         last = first;
       }
     }
-    strategy.finish(ctx);
-    strategy.report_waits(ctx);
+    presence.gradients().finish(ctx);
+    presence.gradients().report_waits(ctx);
   }
 
   Context ctx{Device::cpu};
@@ -153,7 +153,7 @@ class RankOfLayout {
       if (param.unit != unit && !by_head) continue;
       const bool second = !by_head && case_.tied && case_.last && param.name == "tokens" &&
                           unit != table().params().back().unit;
-      const bool fresh = (when.microbatch == 0 || strategy.reduces_every_microbatch()) && !second;
+      const bool fresh = (when.microbatch == 0 || presence.gradients().reduces_every_microbatch()) && !second;
       float* gradient = param.gradient.data<float>();
       for (Dim i = 0; i < param.numel(); ++i) {
         const float value =
@@ -168,7 +168,7 @@ class RankOfLayout {
   BoundTable bound_;
 
  public:
-  sharding::ShardStrategy& strategy;
+  sharding::Presence& presence;
 };
 
 /// The ranks whose terms make up a parameter's gradient on the rank `at`.

@@ -16,8 +16,8 @@ void expect_sums(RankOfLayout& rank, int step, int microbatches) {
   const param::ParamGroup& group = rank.group();
   const std::vector<float> expected = test::brute_force_flat(
       rank.layout(), rank.table(), rank.mesh().position(), step, microbatches);
-  for (const param::ElementRange& range : rank.strategy.updated_ranges()) {
-    const View found = rank.strategy.gradients().at(range);
+  for (const param::ElementRange& range : rank.presence.values().updated_ranges()) {
+    const View found = rank.presence.gradients().sums().at(range);
     const float* values = found.data<float>();
     for (Dim i = 0; i < found.numel(); ++i) {
       ASSERT_EQ(values[i], expected[static_cast<std::size_t>(range.in_flat + i)])
@@ -59,7 +59,7 @@ double squares_of_model(const Layout& layout, std::size_t bucket_bytes, int step
 
 void expect_norm(RankOfLayout& rank, std::size_t bucket_bytes, int step, int microbatches) {
   double mine = 0;
-  for (const View& view : rank.strategy.norm_views()) mine += squares(view);
+  for (const View& view : rank.presence.gradients().norm_views()) mine += squares(view);
   EXPECT_EQ(world().sum(mine), squares_of_model(rank.layout(), bucket_bytes, step, microbatches));
 }
 

@@ -57,18 +57,18 @@ class Optimized {
     config.decay_embeddings = false;
     config.ema_decay = 0.75;
     config.ema_start_step = 1;
-    optimizer_ = make_optimizer(config, group(), bound_.strategy().shards_state(), arena_);
+    optimizer_ = make_optimizer(config, group(), bound_.presence().shards_state(), arena_);
     optimizer_->initialize(ctx_);
     fill(group().master(), -1);
   }
   [[nodiscard]] const param::ParamGroup& group() const { return bound_.group(); }
   [[nodiscard]] const Optimizer& optimizer() const { return *optimizer_; }
   [[nodiscard]] std::vector<param::ElementRange> ranges() {
-    return bound_.strategy().updated_ranges();
+    return bound_.presence().values().updated_ranges();
   }
 
   void update(const ops::StepState& state, int step) {
-    const param::StateView& gradients = bound_.strategy().gradients();
+    const param::StateView& gradients = bound_.presence().gradients().sums();
     fill(gradients, step);
     for (const param::ElementRange& range : ranges()) {
       optimizer_->update(ctx_, &state, gradients, range);

@@ -44,7 +44,7 @@ TEST(Shards, FillTheirSpaceAndTogetherTheFlatOne) {
         const param::ParamGroup& group = bound.group();
         flat.resize(static_cast<std::size_t>(group.flat_size()), 0);
         Dim end = 0;
-        for (const param::ElementRange& mine : bound.strategy().updated_ranges()) {
+        for (const param::ElementRange& mine : bound.presence().values().updated_ranges()) {
           EXPECT_EQ(mine.in_shards, end);
           end += mine.size;
           for (Dim i = 0; i < mine.size; ++i) ++flat.at(static_cast<std::size_t>(mine.in_flat + i));
@@ -85,7 +85,7 @@ TEST(OwnedSlabs, CoverEveryParameterOnceWithItsValues) {
         for (const param::Param* param : group.params()) {
           if (param->owned) params[param->name] = param;
         }
-        for (const param::ParamSlab& slab : param::owned_slabs(group, group.master())) {
+        for (const param::ParamSlab& slab : param::slabs_of(group, group.master(), param::SlabsOf::owner)) {
           ASSERT_EQ(problem_of(slab.part, slab.param->global_shape), "");
           for_elements(slab, [&](Dim element, Dim index) {
             const float value = slab.data.data<float>()[index];
@@ -122,7 +122,7 @@ TEST(Shards, ViewsOfParametersLieInTheirBuckets) {
 TEST(Shards, GradientsOfZero2TakeTurnsInTwoBuffers) {
   for_every_rank([](const TableCase& c, int zero, BoundTable& bound) {
     const param::ParamGroup& group = bound.group();
-    const param::StateView& gradients = bound.strategy().gradients();
+    const param::StateView& gradients = bound.presence().gradients().sums();
     EXPECT_EQ(gradients.sharded, zero == 2);
     EXPECT_EQ(gradients.data.numel(), zero == 2 ? group.shard_size() : group.flat_size());
     if (zero < 2) return;
@@ -147,7 +147,7 @@ class StageOfRank {
  public:
   StageOfRank(model::Family family, bool tied, DType compute, int zero,
               const mesh::Position& position = {})
-      : strategy_(sharding::make_strategy(zero)) {
+      : presence_(sharding::zero(zero)) {
     model::ModelSpec spec = model::preset(family);
     spec.layers = 2;
     spec.width = 24;
@@ -165,16 +165,17 @@ class StageOfRank {
     options.vocabulary_multiple = 8;
     options.bucket_bytes = 4096;
     model::Arenas measuring = model::Arenas::measuring();
-    const model::Stage planned(spec, options, measuring, *sharding::make_strategy(zero));
+    sharding::Presence measured(sharding::zero(zero));
+    const model::Stage planned(spec, options, measuring, measured);
     arenas_.emplace(model::Arenas::real(Device::cpu, measuring.used(), true));
-    stage_.emplace(spec, options, *arenas_, *strategy_);
+    stage_.emplace(spec, options, *arenas_, presence_);
     Context ctx(Device::cpu);
     stage_->initialize(ctx);
   }
   [[nodiscard]] const param::ParamStore& params() { return stage_->params(); }
 
  private:
-  std::unique_ptr<sharding::ShardStrategy> strategy_;
+  sharding::Presence presence_;
   std::optional<model::Arenas> arenas_;
   std::optional<model::Stage> stage_;
 };

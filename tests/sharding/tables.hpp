@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "hyperslab/param/store.hpp"
-#include "hyperslab/sharding/strategy.hpp"
+#include "hyperslab/sharding/presence.hpp"
 
 namespace hyperslab::test {
 
@@ -124,35 +124,35 @@ inline param::ParamStore make_table(const TableCase& c, int data_rank = 0) {
   return table;
 }
 
-/// A table on the CPU as a strategy binds it, every byte of its memory 0xff: NaN.
+/// A table on the CPU as a presence binds it, every byte of its memory 0xff: NaN.
 class BoundTable {
  public:
   BoundTable(const TableCase& c, DType compute, int zero, int data_rank)
-      : table_(make_table(c, data_rank)), strategy_(sharding::make_strategy(zero)) {
+      : table_(make_table(c, data_rank)), presence_(sharding::zero(zero)) {
     const DType master = compute == DType::f64 ? DType::f64 : DType::f32;
-    const sharding::ShardStrategy::DTypes dtypes = {master, compute, master};
+    const sharding::Presence::DTypes dtypes = {master, compute, master};
     Arena parameters("parameters");
     Arena gradients("gradients");
     param::ParamStore measured = make_table(c, data_rank);
-    sharding::make_strategy(zero)->allocate(measured, parameters, &gradients, dtypes);
+    sharding::Presence(sharding::zero(zero)).allocate(measured, parameters, &gradients, dtypes);
     parameters_.emplace("parameters", Device::cpu, parameters.used_bytes());
     gradients_.emplace("gradients", Device::cpu, gradients.used_bytes());
-    strategy_->allocate(table_, *parameters_, &*gradients_, dtypes);
+    presence_.allocate(table_, *parameters_, &*gradients_, dtypes);
     poison(group().master().data);
     poison(group().value().data);
-    poison(strategy_->gradients().data);
+    poison(presence_.gradients().sums().data);
     for (const param::Bucket& bucket : group().buckets()) poison(group().gradient(bucket));
   }
   [[nodiscard]] param::ParamStore& table() { return table_; }
   [[nodiscard]] const param::ParamGroup& group() const { return table_.trained(); }
-  [[nodiscard]] sharding::ShardStrategy& strategy() { return *strategy_; }
+  [[nodiscard]] sharding::Presence& presence() { return presence_; }
 
  private:
   static void poison(View view) {
     if (view) std::memset(view.raw(), 0xff, view.bytes());
   }
   param::ParamStore table_;
-  std::unique_ptr<sharding::ShardStrategy> strategy_;
+  sharding::Presence presence_;
   std::optional<Arena> parameters_;
   std::optional<Arena> gradients_;
 };

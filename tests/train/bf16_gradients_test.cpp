@@ -40,7 +40,7 @@ Trace trace_of(const Overrides& overrides, const std::string& gradients) {
   for (int step = 1; step <= kSteps; ++step) {
     trace.losses.push_back(run.step(step));
     if (step > 1) continue;
-    trace.gradients.push_back(test::to_doubles(run.trainer().strategy().gradients().data));
+    trace.gradients.push_back(test::to_doubles(run.trainer().gradients().data));
   }
   trace.gradient_bytes = run.plan().memory.gradients;
   return trace;

@@ -39,7 +39,7 @@ double parity(const param::Param& a, const param::Param& b, double largest) {
 
 double largest_gradient(train::Trainer& trainer) {
   double largest = 0;
-  for (const float g : trainer.strategy().gradients().data.span<float>()) {
+  for (const float g : trainer.gradients().data.span<float>()) {
     largest = std::max(largest, std::abs(static_cast<double>(g)));
   }
   return largest;

@@ -93,6 +93,8 @@ class Movement {
   /// Enqueues the other steps. Work that is enqueued after this call finds the elements in `to`; on
   /// the CPU it blocks, with progress, while the communicators work.
   void wait(Context& ctx);
+  /// True between start() and wait() if there is something to wait for.
+  [[nodiscard]] bool in_progress() const { return ticket_ != 0; }
 
  private:
   explicit Movement(std::unique_ptr<const MovementPlan> plan);

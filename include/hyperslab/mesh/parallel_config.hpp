@@ -9,7 +9,7 @@
 
 namespace hyperslab::mesh {
 
-/// The largest `parallel.zero`; make_strategy() in parallel/sharding has a strategy for each.
+/// The largest `parallel.zero`; sharding::zero() has a residence for each.
 inline constexpr int kMostZero = 2;
 
 /// Deck section `parallel`.

@@ -10,7 +10,7 @@
 #include "hyperslab/model/spec.hpp"
 #include "hyperslab/model/stage_options.hpp"
 #include "hyperslab/model/unit.hpp"
-#include "hyperslab/sharding/strategy.hpp"
+#include "hyperslab/sharding/presence.hpp"
 
 namespace hyperslab::model {
 
@@ -26,12 +26,12 @@ struct SlotId {
 /// chunk and the gradient of the residual stream, for every slot; the rest is the units' own.
 class Stage {
  public:
-  /// `strategy` takes the parameters' memory. It is used here alone, but refers to params().
+  /// `presence` takes the parameters' memory. It is used here alone, but refers to params().
   Stage(std::unique_ptr<Architecture> architecture, const StageOptions& options, Arenas& arenas,
-        sharding::ShardStrategy& strategy);
+        sharding::Presence& presence);
   /// A stage of the model that `spec` describes.
   Stage(const ModelSpec& spec, const StageOptions& options, Arenas& arenas,
-        sharding::ShardStrategy& strategy);
+        sharding::Presence& presence);
 
   [[nodiscard]] const StageOptions& options() const { return options_; }
   [[nodiscard]] param::ParamStore& params() { return params_; }

@@ -23,7 +23,7 @@ struct UpdateGroups {
 };
 
 /// Updates the trained parameters. One per run; it owns its state, in an arena of its own. The
-/// sharding strategy says which elements this rank updates.
+/// sharding says which elements this rank updates.
 class Optimizer {
  public:
   /// A buffer that checkpoints keep, as "optimizer/<name>/<parameter>".
@@ -103,7 +103,7 @@ class Optimizer {
 };
 
 /// The optimizer of the deck's optimizer.name for the group, which must outlive it. `sharded`:
-/// sharding::ShardStrategy::shards_state(). The groups must outlive it, too.
+/// sharding::Presence::shards_state(). The groups must outlive it, too.
 [[nodiscard]] std::unique_ptr<Optimizer> make_optimizer(const OptimizerConfig& config,
                                                         const param::ParamGroup& group,
                                                         bool sharded, Arena& arena,

@@ -94,7 +94,7 @@ struct Placement {
 [[nodiscard]] constexpr Placement partial() { return {Placement::Kind::partial, 0}; }
 
 /// The placement over the axes on which it differs. Over the data axis every value is replicated
-/// and every gradient partial; sharding::ShardStrategy decides which data rank keeps which part of
+/// and every gradient partial; a sharding::Residence says which data rank keeps which part of
 /// both.
 struct Placements {
   Placement tensor = shard(0);    ///< a group of one rank counts as a shard

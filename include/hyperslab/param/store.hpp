@@ -65,7 +65,7 @@ class FusedParam {
 };
 
 /// A trained matrix whose data ranks gather FP8 values in place of values
-/// (sharding::Fp8Gather). The views are absent until the strategy takes memory for them, which it
+/// (sharding::Fp8Gather). The views are absent until it takes memory for them, which it
 /// does in a training run.
 struct GatheredFp8 {
   FusedParam matrix;
@@ -161,7 +161,7 @@ class ParamGroup {
 };
 
 /// All parameters of a stage in forward order. Setup: declare everything, lay out, bind the groups
-/// to memory (sharding::ShardStrategy::allocate).
+/// to memory (sharding::Presence::allocate).
 class ParamStore {
  public:
   /// `trains`: true for roles of trained parameters; the others are frozen: they have no gradient,
@@ -271,10 +271,17 @@ struct ParamSlab {
   Hyperslab part;  ///< part of the global tensor
   View data;       ///< values of that part, shape part.count
 };
-/// The slabs of a buffer that this rank writes to checkpoints: together the ranks of the world
-/// write every element of every tensor exactly once, in equal shares over the data group.
-[[nodiscard]] std::vector<ParamSlab> owned_slabs(const ParamGroup& group, const StateView& state);
-/// All that this rank holds of a buffer.
-[[nodiscard]] std::vector<ParamSlab> held_slabs(const ParamGroup& group, const StateView& state);
+/// The parts of parameters in a buffer that belong to this rank.
+enum class SlabsOf : std::uint8_t {
+  holder,  ///< all that it has
+  owner,   ///< those that it writes to checkpoints: together the ranks of the world write every
+           ///< element of every tensor exactly once, in equal shares over the data group
+};
+[[nodiscard]] std::vector<ParamSlab> slabs_of(const ParamGroup& group, const StateView& state,
+                                              SlabsOf which);
+/// The ranges of this rank's shards that it counts in the norm, without the parameters that another
+/// tensor or pipeline rank owns. Together the ranks of the world count every element exactly once,
+/// and zeros besides.
+[[nodiscard]] std::vector<ElementRange> owned_ranges(const ParamGroup& group);
 
 }  // namespace hyperslab::param

@@ -17,7 +17,7 @@
 #include "hyperslab/ops/optimizer.hpp"
 #include "hyperslab/optim/optimizer.hpp"
 #include "hyperslab/pipeline/executor.hpp"
-#include "hyperslab/sharding/strategy.hpp"
+#include "hyperslab/sharding/presence.hpp"
 #include "hyperslab/train/config.hpp"
 #include "hyperslab/train/evaluation.hpp"
 #include "hyperslab/train/memory_meter.hpp"
@@ -212,7 +212,7 @@ class Trainer {
   [[nodiscard]] model::Stage& stage() { return stage_; }
   [[nodiscard]] const model::Stage& stage() const { return stage_; }
   [[nodiscard]] const model::Arenas& arenas() const { return arenas_; }
-  [[nodiscard]] const sharding::ShardStrategy& strategy() const { return *strategy_; }
+  [[nodiscard]] const param::StateView& gradients() const { return presence_.gradients().sums(); }
   [[nodiscard]] const MemoryMeter& memory() const { return memory_; }
   [[nodiscard]] const MemoryTimeline& memory_timeline() const { return timeline_; }
   /// Lives of the allocations of all arenas in the newest traced step, while it is the newest step.
@@ -263,7 +263,7 @@ class Trainer {
   /// Communicator::share of the tensor group's scratch, then of the data group's parameters and
   /// gradients; null where ranks share none.
   std::vector<std::shared_ptr<void>> shared_memory_;
-  std::unique_ptr<sharding::ShardStrategy> strategy_;
+  sharding::Presence presence_;
   model::Stage stage_;
   std::unique_ptr<optim::Optimizer> optimizer_;  ///< null if forward only
   std::unique_ptr<Context> ctx_;

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "hyperslab/layout/layout.hpp"
+
+namespace hyperslab::sharding {
+
+/// Where the data ranks keep trained parameters and what belongs to them, after ZeRO (Rajbhandari
+/// et al. 2020). The layouts are of a bucket, which is this rank's part of some tensors: they say
+/// nothing of the axes that cut tensors (param::Placements). Their formats are those of
+/// Presence::DTypes.
+struct Residence {
+  layout::Layout value;     ///< values between steps
+  layout::Layout present;   ///< values while layers multiply by them
+  layout::Layout state;     ///< masters and optimizer state
+  layout::Layout written;   ///< gradients as backward writes them
+  layout::Layout gradient;  ///< their sums
+  /// Buckets whose written gradients have memory at a time; 0: all, where their sums stay.
+  int written_rooms = 0;
+};
+
+/// The residence of the deck's parallel.zero.
+///
+///   level  value      state      gradient
+///   0      replicate  replicate  replicate
+///   1      replicate  flat       flat, within what backward wrote
+///   2      replicate  flat       flat; two buckets are written at a time
+[[nodiscard]] Residence zero(int level);
+
+/// True if the ranks along an axis hold different elements.
+[[nodiscard]] inline bool is_flat(const layout::Layout& layout) {
+  return !layout.axes(layout::Placement::Kind::flat).empty();
+}
+
+}  // namespace hyperslab::sharding

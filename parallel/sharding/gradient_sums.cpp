@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hyperslab/sharding/gradient_sums.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include "hyperslab/ops/elementwise.hpp"
+
+namespace hyperslab::sharding {
+
+// Setup.
+
+std::vector<View> GradientSums::allocate(const param::ParamGroup& group,
+                                         const Residence& residence, Arena& arena, DType dtype) {
+  group_ = &group;
+  residence_ = residence;
+  const bool in_rooms = residence_.written_rooms > 0;
+  const Dim size = in_rooms ? group.shard_size() : group.flat_size();
+  sums_ = {arena.take(dtype, {size}, in_rooms ? "gradient shards" : "gradients"), in_rooms};
+  Dim largest = 0;
+  for (const Bucket& bucket : group.buckets()) {
+    if (bucket.is_sharded()) largest = std::max(largest, bucket.size());
+  }
+  std::vector<View> rooms;
+  for (int room = 0; room < residence_.written_rooms; ++room) {
+    rooms.push_back(arena.take(dtype, {largest}, "gradient bucket " + std::to_string(room)));
+  }
+  std::vector<View> by_bucket;
+  std::size_t turn = 0;
+  for (const Bucket& bucket : group.buckets()) {
+    by_bucket.push_back(!in_rooms ? sums_.data.slice(bucket.begin, bucket.size())
+                        : bucket.is_sharded()
+                            ? rooms[turn++ % rooms.size()].slice(0, bucket.size())
+                            : arena.take(dtype, {bucket.size()}, "gradient bucket"));
+  }
+  return by_bucket;
+}
+
+void GradientSums::connect(const mesh::Mesh& mesh) {
+  mesh_ = &mesh;
+  states_.resize(group_->buckets().size());
+  const auto in_dtype = [&](layout::Layout layout) {
+    layout.format.dtype = sums_.data.dtype();
+    return layout;
+  };
+  for (std::size_t i = 0; i < states_.size() && data().size() > 1; ++i) {
+    const std::array shapes = {Shape{bucket(i).size()}};
+    states_[i].sum = layout::Movement::plan(mesh, shapes, in_dtype(residence_.written),
+                                            in_dtype(residence_.gradient));
+  }
+  if (mesh_->key_value_group() != nullptr) find_key_values();
+  find_norm_views();
+  begin_step();
+}
+
+/// Key and value of a layer lie side by side and are summed by one call.
+void GradientSums::find_key_values() {
+  for (std::size_t i = 0; i < states_.size(); ++i) {
+    const View home = group_->gradient(bucket(i));
+    Dim begin = -1;
+    Dim end = -1;
+    const auto add = [&] {
+      if (begin < end) states_[i].key_values.push_back(home.slice(begin, end - begin));
+    };
+    for (const param::Param* param : group_->params()) {
+      const Dim first = param->flat_begin - bucket(i).begin;
+      if (param->replicas == 1 || first < 0 || first >= bucket(i).size()) continue;
+      if (first != end) {
+        add();
+        begin = first;
+      }
+      end = first + param->numel();
+    }
+    add();
+  }
+}
+
+/// Ranges that lie one after the other are one view.
+void GradientSums::find_norm_views() {
+  Dim begin = 0;
+  Dim end = 0;
+  const auto add = [&] {
+    if (begin < end) norm_views_.push_back(sums_.data.slice(begin, end - begin));
+  };
+  for (const param::ElementRange& range : param::owned_ranges(*group_)) {
+    const Dim first = sums_.index(range);
+    if (first != end) {
+      add();
+      begin = first;
+    }
+    end = first + range.size;
+  }
+  add();
+}
+
+View GradientSums::summed(const Bucket& bucket) const {
+  const View written = group_->gradient(bucket);
+  if (!is_flat(residence_.gradient)) return written;
+  const param::ElementRange mine = group_->shard(bucket);
+  return written.slice(mine.in_flat - bucket.begin, mine.size);
+}
+
+// The walk over the buckets.
+
+bool GradientSums::reduces() const {
+  return reduces_every_microbatch() || data().size() > 1 ||
+         mesh_->size(mesh::Axis::tensor) > 1 || tied() != nullptr;
+}
+
+bool GradientSums::closes(int unit, bool last) const {
+  if (!reduces() || (!last && !reduces_every_microbatch())) return false;
+  return next_ >= 0 && bucket(static_cast<std::size_t>(next_)).first_unit >= unit;
+}
+
+void GradientSums::begin_step() {
+  reopen();
+  for (State& state : states_) state.microbatch = -1;
+  microbatch_ = -1;
+}
+
+/// Empties and clears the room that the gradients of the unit's buckets go to.
+void GradientSums::before_backward(Context& ctx, int unit, int microbatch) {
+  if (!reduces_every_microbatch()) return;
+  if (microbatch != microbatch_) {
+    microbatch_ = microbatch;
+    reopen();
+  }
+  for (std::size_t i = 0; i < states_.size(); ++i) {
+    const Bucket& mine = bucket(i);
+    if (unit < mine.first_unit || unit > mine.last_unit) continue;
+    if (states_[i].microbatch == microbatch) continue;
+    for (std::size_t other = 0; other < states_.size(); ++other) {
+      if (!share_room(bucket(other), mine)) continue;
+      if (states_[other].sum && states_[other].sum->in_progress()) note_arrival(ctx);
+      keep(ctx, other);
+    }
+    states_[i].microbatch = microbatch;
+    ops::fill(ctx, 0, group_->gradient(mine));  // gaps between tensors hold another bucket's
+  }
+}
+
+bool GradientSums::share_room(const Bucket& a, const Bucket& b) const {
+  return group_->gradient(a).raw() == group_->gradient(b).raw();
+}
+
+void GradientSums::ready(Context& ctx, int unit, int microbatch, bool last) {
+  while (closes(unit, last)) {
+    const auto index = static_cast<std::size_t>(next_--);
+    states_[index].microbatch = microbatch;
+    close(ctx, index);
+  }
+}
+
+void GradientSums::close(Context& ctx, std::size_t index) {
+  State& state = states_[index];
+  for (const View& part : state.key_values) sum(ctx, *mesh_->key_value_group(), part);
+  state.pending = true;
+  if (state.sum) state.sum->start(ctx, group_->gradient(bucket(index)), summed(bucket(index)), {});
+}
+
+/// Over tensor ranks, which come together in every layer.
+void GradientSums::sum(Context& ctx, comm::Communicator& group, View gradients) {
+  const Scope phase(ctx.recorder(), Phase::tensor_comm);
+  group.wait(ctx, group.all_reduce(ctx, gradients, comm::ReduceOp::sum));
+}
+
+void GradientSums::progress() {
+  const bool waits = std::ranges::any_of(
+      states_, [](const State& state) { return state.sum && state.sum->in_progress(); });
+  if (waits) data().progress();
+}
+
+// The waits.
+
+std::optional<Scope<Phase>> GradientSums::enter_exposed(Context& ctx) const {
+  if (data().size() == 1 && tied() == nullptr) return std::nullopt;
+  return std::optional<Scope<Phase>>(std::in_place, ctx.recorder(), Phase::reduce_exposed);
+}
+
+template <class Wait>
+void GradientSums::await(Arrivals::Point point, Wait wait) {
+  const double begin = now_seconds();
+  wait();
+  arrivals_.waited(point, begin, now_seconds());
+}
+
+void GradientSums::complete(Context& ctx, std::size_t index) {
+  State& state = states_[index];
+  if (!state.pending) return;
+  state.pending = false;
+  if (state.sum) await(data_point_, [&] { state.sum->wait(ctx); });
+  const param::Placements& placement = bucket(index).placement;
+  const View sums = summed(bucket(index));
+  if (placement.tensor.is_partial()) sum(ctx, mesh_->group(mesh::Axis::tensor), sums);
+  if (placement.pipeline.is_partial() && tied() != nullptr) {
+    await(arrivals_.arrive(ctx, *tied()), [&] {
+      tied()->wait(ctx, tied()->all_reduce(ctx, sums, comm::ReduceOp::sum));
+    });
+  }
+}
+
+void GradientSums::keep(Context& ctx, std::size_t index) {
+  if (!states_[index].pending) return;
+  {
+    const auto exposed = enter_exposed(ctx);
+    complete(ctx, index);
+  }
+  const View found = summed(bucket(index));
+  const View kept = sums_.at(group_->shard(bucket(index)));
+  if (states_[index].microbatch == 0) {
+    ops::cast(ctx, found, kept);
+  } else {
+    ops::add(ctx, found, kept, kept);
+  }
+}
+
+void GradientSums::finish(Context& ctx) {
+  note_arrival(ctx);
+  if (reduces_every_microbatch()) {
+    const Scope adds(ctx.recorder(), Phase::backward);  // to the kept sums, as within backward
+    for (std::size_t i = states_.size(); i-- > 0;) keep(ctx, i);
+    return;
+  }
+  const auto exposed = enter_exposed(ctx);  // once for all buckets: a GPU is charged by launches
+  for (std::size_t i = states_.size(); i-- > 0;) complete(ctx, i);
+}
+
+void GradientSums::report_waits(Context& ctx) {
+  ctx.recorder().move(Phase::reduce_exposed, Phase::wait, arrivals_.take_late_seconds(ctx));
+}
+
+}  // namespace hyperslab::sharding

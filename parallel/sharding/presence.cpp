@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hyperslab/sharding/presence.hpp"
+
+#include <utility>
+
+namespace hyperslab::sharding {
+namespace {
+
+/// Memory with an entry for every element that this rank holds in a layout.
+param::StateView take(const param::ParamGroup& group, const layout::Layout& layout, Arena& arena,
+                      DType dtype, const char* label) {
+  const Dim size = is_flat(layout) ? group.shard_size() : group.flat_size();
+  return {arena.take(dtype, {size}, label), is_flat(layout)};
+}
+
+}  // namespace
+
+void Presence::allocate(param::ParamStore& store, Arena& parameters, Arena* gradients,
+                        const DTypes& dtypes) {
+  param::ParamGroup& trained = store.trained();
+  const bool own_values = dtypes.compute != dtypes.master;
+  param::ParamGroup::Memory memory;
+  // Masters in the dtype of the values are the values.
+  memory.master = take(trained, own_values ? residence_.state : residence_.value, parameters,
+                       dtypes.master, "masters");
+  memory.value = own_values
+                     ? take(trained, residence_.value, parameters, dtypes.compute, "values")
+                     : memory.master;
+  if (gradients != nullptr) {
+    memory.gradients = gradients_.allocate(trained, residence_, *gradients, dtypes.gradient);
+  }
+  trained.bind(std::move(memory));
+  store.take_quantized(parameters, dtypes.compute, gradients != nullptr);
+  if (gradients != nullptr) store.take_reserved(parameters);
+  values_.allocate(store, residence_, gradients != nullptr ? &parameters : nullptr,
+                   overlaps_updates_);
+  param::ParamGroup& frozen = store.frozen();
+  if (frozen.params().empty()) return;
+  const View values = parameters.take(dtypes.compute, {frozen.flat_size()}, "frozen values");
+  frozen.bind({.master = {}, .value = {values, false}, .gradients = {}});
+}
+
+void Presence::connect(const mesh::Mesh& mesh) {
+  values_.connect(mesh);
+  gradients_.connect(mesh);
+}
+
+}  // namespace hyperslab::sharding
