@@ -253,7 +253,7 @@ constexpr auto kSentences = std::to_array<KeySentence>({
     {"parallel.stage_layers", "Blocks of every stage, first to last; empty: cut into equal cost."},
     {"parallel.zero",
      "What data ranks share besides samples: 1 the optimizer's state, 2 also the "
-     "gradients, 0 nothing."},
+     "gradients, 3 also the parameters, 0 nothing."},
     {"parallel.bucket_mib", "Least size in MiB of the buckets in which gradients are reduced."},
 
     {"precision", "In what the model is computed."},

@@ -167,21 +167,10 @@ constexpr std::array kLayoutRules = {
          },
          [](const Config& c, const Surroundings&) {
            return fmt::format(
-               "zero 2 holds the gradients of two buckets at a time, and {} has more in progress: "
+               "zero {} holds the gradients of two buckets at a time, and {} has more in progress: "
                "set parallel.schedule to 1f1b; nearest: 1",
-               name_of(c.parallel.schedule));
+               c.parallel.zero, name_of(c.parallel.schedule));
          }},
-    Rule{
-        "parallel.zero", "parallel.pipeline", "at most 1 with a pipeline",
-        [](const Config& c, const Surroundings&) {
-          return !c.parallel.shards_gradients() || c.parallel.pipeline == 1;
-        },
-        [](const Config& c, const Surroundings&) {
-          return fmt::format(
-              "zero 2 sums gradients in every microbatch, {} times a step, while a pipeline waits; "
-              "nearest: 1",
-              c.train.microbatch > 0 ? c.microbatches() : 1);
-        }},
 };
 
 }  // namespace

@@ -26,6 +26,15 @@ constexpr std::array kSampleRules = {
                "{}; set it to 0, and run generate on the run's checkpoints",
                c.parallel.pipeline);
          }},
+    Rule{"train.sample_every", "parallel.zero", "0 with parallel.zero 3",
+         [](const Config& c, const Surroundings& s) {
+           return !samples(c, s) || c.parallel.zero < 3;
+         },
+         [](const Config&, const Surroundings&) -> std::string {
+           return "data ranks generate different texts, and zero 3 gathers parameters by all of "
+                  "them at once; set it to 0, and run generate on the run's checkpoints, or "
+                  "parallel.zero to 2";
+         }},
     Rule{"train.sample_every", "parallel.sequence parallel.tensor",
          "0 if parallel.sequence cuts rows",
          [](const Config& c, const Surroundings& s) { return !samples(c, s) || !c.cuts_rows(); },

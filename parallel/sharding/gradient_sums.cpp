@@ -5,6 +5,7 @@
 #include <array>
 
 #include "hyperslab/ops/elementwise.hpp"
+#include "rooms.hpp"
 
 namespace hyperslab::sharding {
 
@@ -17,21 +18,10 @@ std::vector<View> GradientSums::allocate(const param::ParamGroup& group,
   const bool in_rooms = residence_.written_rooms > 0;
   const Dim size = in_rooms ? group.shard_size() : group.flat_size();
   sums_ = {arena.take(dtype, {size}, in_rooms ? "gradient shards" : "gradients"), in_rooms};
-  Dim largest = 0;
-  for (const Bucket& bucket : group.buckets()) {
-    if (bucket.is_sharded()) largest = std::max(largest, bucket.size());
-  }
-  std::vector<View> rooms;
-  for (int room = 0; room < residence_.written_rooms; ++room) {
-    rooms.push_back(arena.take(dtype, {largest}, "gradient bucket " + std::to_string(room)));
-  }
+  if (in_rooms) return take_rooms(group, residence_.written_rooms, arena, dtype, "gradient bucket");
   std::vector<View> by_bucket;
-  std::size_t turn = 0;
   for (const Bucket& bucket : group.buckets()) {
-    by_bucket.push_back(!in_rooms ? sums_.data.slice(bucket.begin, bucket.size())
-                        : bucket.is_sharded()
-                            ? rooms[turn++ % rooms.size()].slice(0, bucket.size())
-                            : arena.take(dtype, {bucket.size()}, "gradient bucket"));
+    by_bucket.push_back(sums_.data.slice(bucket.begin, bucket.size()));
   }
   return by_bucket;
 }
@@ -107,13 +97,17 @@ bool GradientSums::reduces() const {
          mesh_->size(mesh::Axis::tensor) > 1 || tied() != nullptr;
 }
 
-bool GradientSums::closes(int unit, bool last) const {
+int GradientSums::next(int microbatch) const {
+  return microbatch == microbatch_ ? next_ : static_cast<int>(states_.size()) - 1;
+}
+
+bool GradientSums::closes(int unit, int microbatch, bool last) const {
   if (!reduces() || (!last && !reduces_every_microbatch())) return false;
-  return next_ >= 0 && bucket(static_cast<std::size_t>(next_)).first_unit >= unit;
+  const int index = next(microbatch);
+  return index >= 0 && bucket(static_cast<std::size_t>(index)).first_unit >= unit;
 }
 
 void GradientSums::begin_step() {
-  reopen();
   for (State& state : states_) state.microbatch = -1;
   microbatch_ = -1;
 }
@@ -121,10 +115,6 @@ void GradientSums::begin_step() {
 /// Empties and clears the room that the gradients of the unit's buckets go to.
 void GradientSums::before_backward(Context& ctx, int unit, int microbatch) {
   if (!reduces_every_microbatch()) return;
-  if (microbatch != microbatch_) {
-    microbatch_ = microbatch;
-    reopen();
-  }
   for (std::size_t i = 0; i < states_.size(); ++i) {
     const Bucket& mine = bucket(i);
     if (unit < mine.first_unit || unit > mine.last_unit) continue;
@@ -144,8 +134,10 @@ bool GradientSums::share_room(const Bucket& a, const Bucket& b) const {
 }
 
 void GradientSums::ready(Context& ctx, int unit, int microbatch, bool last) {
-  while (closes(unit, last)) {
-    const auto index = static_cast<std::size_t>(next_--);
+  while (closes(unit, microbatch, last)) {
+    const auto index = static_cast<std::size_t>(next(microbatch));
+    next_ = static_cast<int>(index) - 1;
+    microbatch_ = microbatch;
     states_[index].microbatch = microbatch;
     close(ctx, index);
   }
@@ -189,14 +181,19 @@ void GradientSums::complete(Context& ctx, std::size_t index) {
   if (!state.pending) return;
   state.pending = false;
   if (state.sum) await(data_point_, [&] { state.sum->wait(ctx); });
-  const param::Placements& placement = bucket(index).placement;
   const View sums = summed(bucket(index));
-  if (placement.tensor.is_partial()) sum(ctx, mesh_->group(mesh::Axis::tensor), sums);
-  if (placement.pipeline.is_partial() && tied() != nullptr) {
-    await(arrivals_.arrive(ctx, *tied()), [&] {
-      tied()->wait(ctx, tied()->all_reduce(ctx, sums, comm::ReduceOp::sum));
-    });
+  if (bucket(index).placement.tensor.is_partial()) {
+    sum(ctx, mesh_->group(mesh::Axis::tensor), sums);
   }
+  if (!reduces_every_microbatch()) sum_ends(ctx, index, sums);
+}
+
+/// Once a step: the two ends of a pipeline are at different microbatches until then.
+void GradientSums::sum_ends(Context& ctx, std::size_t index, View sums) {
+  if (!bucket(index).placement.pipeline.is_partial() || tied() == nullptr) return;
+  await(arrivals_.arrive(ctx, *tied()), [&] {
+    tied()->wait(ctx, tied()->all_reduce(ctx, sums, comm::ReduceOp::sum));
+  });
 }
 
 void GradientSums::keep(Context& ctx, std::size_t index) {
@@ -219,6 +216,10 @@ void GradientSums::finish(Context& ctx) {
   if (reduces_every_microbatch()) {
     const Scope adds(ctx.recorder(), Phase::backward);  // to the kept sums, as within backward
     for (std::size_t i = states_.size(); i-- > 0;) keep(ctx, i);
+    const auto exposed = enter_exposed(ctx);
+    for (std::size_t i = states_.size(); i-- > 0;) {
+      sum_ends(ctx, i, sums_.at(group_->shard(bucket(i))));
+    }
     return;
   }
   const auto exposed = enter_exposed(ctx);  // once for all buckets: a GPU is charged by launches

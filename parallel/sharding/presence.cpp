@@ -3,6 +3,8 @@
 
 #include <utility>
 
+#include "rooms.hpp"
+
 namespace hyperslab::sharding {
 namespace {
 
@@ -26,6 +28,10 @@ void Presence::allocate(param::ParamStore& store, Arena& parameters, Arena* grad
   memory.value = own_values
                      ? take(trained, residence_.value, parameters, dtypes.compute, "values")
                      : memory.master;
+  if (residence_.present_rooms > 0) {
+    memory.present = take_rooms(trained, residence_.present_rooms, parameters, dtypes.compute,
+                                "present values");
+  }
   if (gradients != nullptr) {
     memory.gradients = gradients_.allocate(trained, residence_, *gradients, dtypes.gradient);
   }

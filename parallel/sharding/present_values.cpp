@@ -39,14 +39,15 @@ void PresentValues::find_ranges() {
 void PresentValues::connect(const mesh::Mesh& mesh) {
   data_ = &mesh.group(mesh::kGradients);
   states_.resize(group_->buckets().size());
-  if (!gathers()) return;
   for (std::size_t i = 0; i < states_.size(); ++i) {
-    if (fp8_ && fp8_->covers(i)) continue;
+    const param::Bucket& bucket = group_->buckets()[i];
+    states_[i].shares = in_rooms() && bucket.is_sharded();
+    if (!(gathers() || in_rooms()) || (fp8_ && fp8_->covers(i))) continue;
     layout::Layout present = residence_.present;
     present.format.dtype = group_->value().data.dtype();
     const layout::Layout updated =
         present.with(residence_.state.axes(layout::Placement::Kind::flat), layout::flat());
-    const std::array shapes = {Shape{group_->buckets()[i].size()}};
+    const std::array shapes = {Shape{bucket.size()}};
     states_[i].gather = layout::Movement::plan(mesh, shapes, updated, present);
   }
 }
@@ -57,23 +58,70 @@ bool PresentValues::gathers() const {
 
 void PresentValues::after_update(Context& ctx, std::size_t index) {
   if (fp8_ && fp8_->covers(index)) return fp8_->start(ctx, *data_, index);
-  if (!gathers()) return;
+  if (!states_[index].gather) return;
+  if (states_[index].shares) {
+    states_[index].present = false;
+  } else {
+    start_gather(ctx, index);
+  }
+}
+
+void PresentValues::start_gather(Context& ctx, std::size_t index) {
   const param::Bucket& bucket = group_->buckets()[index];
-  const View values = group_->value().data.slice(bucket.begin, bucket.size());
-  states_[index].gather->start(ctx, group_->value().at(group_->shard(bucket)), values, {});
+  states_[index].gather->start(ctx, group_->value().at(group_->shard(bucket)),
+                               group_->present(bucket), {});
 }
 
 void PresentValues::update_ends(std::size_t index, Event end) {
   states_[index].update = std::move(end);
 }
 
+bool PresentValues::is_in(std::size_t bucket, int unit) const {
+  const param::Bucket& mine = group_->buckets()[bucket];
+  return unit >= mine.first_unit && unit <= mine.last_unit;
+}
+
+void PresentValues::make_present(Context& ctx, std::size_t index) {
+  State& mine = states_[index];
+  ctx.stream().wait(std::exchange(mine.update, {}));
+  if (!mine.shares || mine.present) return;
+  const View room = group_->present(group_->buckets()[index]);
+  for (std::size_t i = 0; i < states_.size(); ++i) {
+    State& other = states_[i];
+    if (!other.present || group_->present(group_->buckets()[i]).raw() != room.raw()) continue;
+    other.gather->wait(ctx);  // if nobody has waited for it
+    other.present = false;
+  }
+  start_gather(ctx, index);
+  mine.present = true;
+}
+
 void PresentValues::before(Context& ctx, int unit) {
   for (std::size_t i = 0; i < states_.size(); ++i) {
-    const param::Bucket& bucket = group_->buckets()[i];
-    if (unit < bucket.first_unit || unit > bucket.last_unit) continue;
-    ctx.stream().wait(std::exchange(states_[i].update, {}));
+    if (!is_in(i, unit)) continue;
+    make_present(ctx, i);
     await_gather(ctx, i);
   }
+}
+
+void PresentValues::before(Context& ctx, int unit, Order order) {
+  before(ctx, unit);
+  if (!in_rooms()) return;
+  if (const auto next = next_shared(unit, order)) make_present(ctx, *next);
+}
+
+/// Buckets that share rooms take turns in them, so that neighbours are in different ones.
+std::optional<std::size_t> PresentValues::next_shared(int unit, Order order) const {
+  const auto is_next = [&](std::size_t i) {
+    const param::Bucket& bucket = group_->buckets()[i];
+    return states_[i].shares &&
+           (order == Order::ascending ? bucket.first_unit > unit : bucket.last_unit < unit);
+  };
+  for (std::size_t step = 0; step < states_.size(); ++step) {
+    const std::size_t i = order == Order::ascending ? step : states_.size() - 1 - step;
+    if (is_next(i)) return i;
+  }
+  return std::nullopt;
 }
 
 void PresentValues::await_gather(Context& ctx, std::size_t index) {
@@ -96,12 +144,11 @@ void PresentValues::complete(Context& ctx) {
 }
 
 void PresentValues::masters_changed(Context& ctx) {
-  if (!group_->has_own_values()) {
-    require(!fp8_, "FP8 values are gathered of values that are the masters");
-    return;
-  }
+  const bool casts = group_->has_own_values();
+  require(casts || !fp8_, "FP8 values are gathered of values that are the masters");
+  if (!casts && !in_rooms()) return;
   for (std::size_t i = 0; i < ranges_.size(); ++i) {
-    ops::cast(ctx, group_->master().at(ranges_[i]), group_->value().at(ranges_[i]));
+    if (casts) ops::cast(ctx, group_->master().at(ranges_[i]), group_->value().at(ranges_[i]));
     after_update(ctx, i);
   }
   wait_all(ctx);

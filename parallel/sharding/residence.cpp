@@ -18,6 +18,10 @@ Residence zero(int level) {
   residence.written = everywhere.with(mesh::kGradients, layout::partial());
   if (level >= 1) residence.state = residence.gradient = in_shards;
   if (level >= 2) residence.written_rooms = 2;
+  if (level >= 3) {
+    residence.value = in_shards;
+    residence.present_rooms = 2;
+  }
   return residence;
 }
 

@@ -55,7 +55,7 @@ BenchRig::BenchRig(comm::World& world, train::Config config, const BenchOptions&
     loader_->count_keys(config_.model.scores.window);
     trainer_->fill_slots(*loader_, 1);
   });
-  trainer_->gather_fp8();
+  trainer_->share_initial_values();
 }
 
 train::Trainer::StepArgs BenchRig::arguments(std::int64_t step) const {

@@ -14,7 +14,6 @@
 #include "hyperslab/io/text_file.hpp"
 #include "hyperslab/mesh/mesh.hpp"
 #include "hyperslab/plan/documents.hpp"
-#include "hyperslab/plan/gather.hpp"
 #include "hyperslab/train/setup.hpp"
 #include "hyperslab/train/trainer.hpp"
 #include "plan_layout.hpp"
@@ -175,15 +174,14 @@ std::size_t largest_bytes(const std::vector<plan::Plan>& plans) {
 
 /// Options that need others, or do not go with them.
 void require_usable(const Arguments& args) {
-  for (const char* option :
-       {"schedule", "json", "mtbf-hours", "save-seconds", "gather-parameters"}) {
+  for (const char* option : {"schedule", "json", "mtbf-hours", "save-seconds"}) {
     if (!args.has("search") || !args.has(option)) continue;
     throw Error(
         ExitCode::usage,
         fmt::format("--{} does not go with --search; plan the layout that it finds", option))
         .on_all_ranks();
   }
-  for (const char* option : {"mtbf-hours", "save-seconds", "gather-parameters", "search"}) {
+  for (const char* option : {"mtbf-hours", "save-seconds", "search"}) {
     if (!args.has(option)) continue;
     if (!args.has("machine")) {
       throw Error(ExitCode::usage, fmt::format("--{} goes with --machine FILE", option))
@@ -207,14 +205,6 @@ double save_seconds(const Arguments& args, const std::vector<plan::Plan>& plans,
   std::size_t most = 0;
   for (const plan::Plan& plan : plans) most = std::max(most, plan.checkpoint_bytes);
   return static_cast<double>(most) / machine.storage_bytes_per_second;
-}
-
-/// The note that --gather-parameters adds to the times.
-void print_gathers(double bytes) {
-  fmt::print(
-      "gathers       of {:g} bytes a parameter before every forward and backward are part of these "
-      "times, as --gather-parameters says; Hyperslab does none\n",
-      bytes);
 }
 
 /// The deck for the ranks and the device that are asked for, not those that are here.
@@ -284,9 +274,6 @@ Arguments plan_arguments() {
       "hours between two failures of one rank: say how often to save")(
       "save-seconds", po::value<double>(),
       "how long a checkpoint takes (default: by the machine file)")(
-      "gather-parameters", po::value<double>(),
-      "also price gathers of all parameters, so many bytes each, before every pass, as programs "
-      "that shard parameters fully do; Hyperslab does not")(
       "json", po::value<std::string>(), "also write memory and predicted times to this file");
   args.positional("DECK");
   return args;
@@ -315,14 +302,8 @@ ExitCode run_plan(comm::World& world, const std::vector<std::string>& arguments)
         parallel.virtual_stages, static_cast<int>(config.microbatches())));
   }
   constexpr int kSimulatedSteps = 2;
-  std::vector<plan::Plan> plans =
+  const std::vector<plan::Plan> plans =
       make_plans(config, training, machine ? kSimulatedSteps : 1, documents.shares);
-  if (args.has("gather-parameters")) {
-    const auto layers = static_cast<int>(config.model.layers) / parallel.pipeline;
-    for (plan::Plan& plan : plans) {
-      plan::add_parameter_gathers(plan, std::max(1, layers), args.get<double>("gather-parameters"));
-    }
-  }
   print_memory(parallel, plans);
   if (training) print_checkpoint(config, plans);
   print_work(config, plans);
@@ -336,7 +317,6 @@ ExitCode run_plan(comm::World& world, const std::vector<std::string>& arguments)
     const plan::PredictedStep predicted =
         plan::predict(config, plans, *machine, training, documents.shares);
     print_prediction(config, predicted, *machine);
-    if (args.has("gather-parameters")) print_gathers(args.get<double>("gather-parameters"));
     out.update(to_json(config, predicted, *machine));
     if (args.has("mtbf-hours")) {
       print_interval(plan::checkpoint_interval(save_seconds(args, plans, *machine),

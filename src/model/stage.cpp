@@ -29,6 +29,7 @@ Stage::Stage(std::unique_ptr<Architecture> architecture, const StageOptions& opt
              Arenas& arenas, sharding::Presence& presence)
     : options_(options),
       architecture_(std::move(architecture)),
+      values_(presence.values()),
       params_(
           options.position, [&](param::Role role) { return trains(options, role); },
           options.storage, architecture_->parametrization()) {

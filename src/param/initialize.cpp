@@ -37,21 +37,22 @@ void initialize_bucket(Context& ctx, const ParamGroup& group, const Bucket& buck
 void initialize(Context& ctx, const ParamGroup& group, std::uint64_t seed) {
   const DType wide = group.value().data.dtype() == DType::f64 ? DType::f64 : DType::f32;
   for (const Bucket& bucket : group.buckets()) {
-    const View values = group.value().data.slice(bucket.begin, bucket.size());
-    const bool in_place = group.master() && !group.master().sharded;
+    const ElementRange all = {bucket.begin, 0, bucket.size()};
+    const ElementRange mine = group.shard(bucket);
+    const auto range_in = [&](const StateView& state) { return state.sharded ? mine : all; };
+    const StateView& wide_state = group.master() ? group.master() : group.value();
+    const bool in_place = !wide_state.sharded && wide_state.data.dtype() == wide;
     Tensor whole;
-    if (!in_place && values.dtype() != wide) {
-      whole = Tensor(ctx.device(), wide, {bucket.size()});
-    }
-    const View masters = in_place       ? group.master().data.slice(bucket.begin, bucket.size())
-                         : whole.view() ? whole.view()
-                                        : values;
+    if (!in_place) whole = Tensor(ctx.device(), wide, {bucket.size()});
+    const View masters = in_place ? wide_state.at(all) : whole.view();
     initialize_bucket(ctx, group, bucket, seed, masters);
-    if (group.master().sharded) {
-      const ElementRange mine = group.shard(bucket);
-      copy(ctx, masters.slice(mine.in_flat - bucket.begin, mine.size), group.master().at(mine));
+    for (const StateView& state : {group.master(), group.value()}) {
+      if (!state) continue;
+      const ElementRange range = range_in(state);
+      const View from = masters.slice(range.in_flat - bucket.begin, range.size);
+      const View to = state.at(range);
+      if (from.raw() != to.raw()) ops::cast(ctx, from, to);
     }
-    if (values.dtype() != masters.dtype()) ops::cast(ctx, masters, values);
     synchronize(ctx);  // before `whole` goes
   }
 }

@@ -72,6 +72,11 @@ View ParamGroup::gradient(const Bucket& bucket) const {
   return memory_.gradients.at(static_cast<std::size_t>(&bucket - buckets_.data()));
 }
 
+View ParamGroup::present(const Bucket& bucket) const {
+  if (memory_.present.empty()) return value().data.slice(bucket.begin, bucket.size());
+  return memory_.present.at(static_cast<std::size_t>(&bucket - buckets_.data()));
+}
+
 void ParamGroup::bind(Memory memory) {
   memory_ = std::move(memory);
   for (Param* param : params_) {
@@ -79,8 +84,8 @@ void ParamGroup::bind(Memory memory) {
       return flat.slice(begin, param->numel()).reshaped(param->part.count);
     };
     if (master() && !master().sharded) param->master = view_in(master().data, param->flat_begin);
-    param->value = view_in(value().data, param->flat_begin);
     const Bucket& bucket = bucket_of(*param);
+    param->value = view_in(present(bucket), param->flat_begin - bucket.begin);
     if (const View home = gradient(bucket)) {
       param->gradient = view_in(home, param->flat_begin - bucket.begin);
     }

@@ -103,7 +103,7 @@ class Tracer {
       trainer_ = plan::make_trainer(config_, *mesh_, options, memory, is_legal);
       trainer_->initialize();
     });
-    trainer_->gather_fp8();
+    trainer_->share_initial_values();
     train::start_from_initial(world_, config_, *trainer_);
   }
 

@@ -88,7 +88,7 @@ class Search {
     for (const auto recompute :
          {nn::Recompute::none, nn::Recompute::selective, nn::Recompute::full}) {
       const int alone = deck_.precision.fp8_param_gather ? 1 : 0;  // required by the deck's rules
-      for (const int zero : config.parallel.data > 1 ? std::vector{1, 2} : std::vector{alone}) {
+      for (const int zero : config.parallel.data > 1 ? std::vector{1, 2, 3} : std::vector{alone}) {
         config.memory.recompute = recompute;
         config.parallel.zero = zero;
         const std::string reason = consider(config);

@@ -132,7 +132,7 @@ void TrainingRun::make_trainer() {
     setting_.traffic = plan.traffic;
     trainer_->initialize();
   });
-  trainer_->gather_fp8();
+  trainer_->share_initial_values();
 }
 
 /// Rank 0. `bytes`: of a checkpoint.

@@ -198,8 +198,9 @@ void Trainer::exchange_averages() {
   presence_.values().wait_all(*ctx_);
 }
 
-void Trainer::gather_fp8() {
-  if (!stage_.params().gathered_fp8().empty()) share_values();
+void Trainer::share_initial_values() {
+  const param::ParamStore& params = stage_.params();
+  if (params.trained().value().sharded || !params.gathered_fp8().empty()) share_values();
 }
 
 void Trainer::share_values() {

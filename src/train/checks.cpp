@@ -94,6 +94,7 @@ std::uint64_t Trainer::replica_sum() {
     add("scale/" + name, gathered.scale);
   }
   for (const auto* group : {&stage_.params().trained(), &stage_.params().frozen()}) {
+    if (group->value().sharded) continue;  // no rank has a copy of another's
     for (const param::Param* param : group->params()) {
       if (!has_fp8(param)) add(param->name, param->value);
       if (param->master && param->master.raw() != param->value.raw()) {

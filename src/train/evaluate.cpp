@@ -108,8 +108,10 @@ Evaluation Trainer::evaluate(const io::Samples& samples, std::int64_t count, com
       break;
     }
     const std::int64_t chunk = first + mesh_.at(mesh::kSamples);
-    if (chunk >= chunks) break;  // in the last round, after which nothing is asked
-    passes.tokens = SampledData{samples, chunk, count, config_.parallel.data};
+    const bool is_mine = chunk < chunks;  // not on all data ranks in the last round
+    if (!is_mine && !presence_.values().in_rooms()) break;
+    passes.tokens =
+        SampledData{samples, is_mine ? chunk : chunks - 1, count, config_.parallel.data};
     ops::begin_step(*ctx_, input_, records_->state(), records_->sums());
     worker_->begin(passes);
     evaluation_->run(*ctx_, *worker_);
@@ -117,6 +119,7 @@ Evaluation Trainer::evaluate(const io::Samples& samples, std::int64_t count, com
       if (++unread % program_.microbatches == 0) synchronize(*ctx_);
       continue;
     }
+    if (!is_mine) continue;  // the pass was for the others, which gathered values
     // Summed in double on the host, so that the number does not depend on the layout.
     const auto sums = records_->read_sums();
     mine.loss_sum += sums[ops::kSumLoss];

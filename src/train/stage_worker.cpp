@@ -73,9 +73,12 @@ GraphSegment& StageWorker::segment(Work work, model::SlotId id, int first, int l
   return segments_[{work, id.chunk, id.slot, first, last, accumulate == nn::Accumulate::yes}];
 }
 
-/// Makes work that is enqueued from now on see the values of units [first, last).
-void StageWorker::await_values(int first, int last) {
-  for (int unit = first; unit < last; ++unit) parts_.presence.values().before(parts_.ctx, unit);
+/// Makes work that is enqueued from now on, a pass in this order, see the values of units [first,
+/// last).
+void StageWorker::await_values(int first, int last, model::Stage::Order order) {
+  for (int unit = first; unit < last; ++unit) {
+    parts_.presence.values().before(parts_.ctx, unit, order);
+  }
 }
 
 /// Lets work that is enqueued from now on write the gradients of units [first, last).
@@ -97,11 +100,11 @@ void StageWorker::forward(int chunk, int slot, int microbatch) {
   const bool trains = args_.mode == model::Mode::train;
   const nn::Accumulate add = accumulate(microbatch);
   const auto [begin, end] = stage.units(chunk);
-  const bool waits = trains && parts_.presence.values().waits() && microbatch == 0;
+  const bool waits = parts_.presence.values().by_unit(trains && microbatch == 0);
   const int stride = by_unit() || waits ? 1 : end - begin;
   for (int first = begin; first < end; first += stride) {
     const int last = std::min(first + stride, end);
-    await_values(first, last);
+    await_values(first, last, model::Stage::Order::ascending);
     for (int unit = first; unit < last; ++unit) {
       if (stage.forward_writes_gradients(unit)) free_gradients(unit, unit + 1, microbatch);
     }
@@ -128,13 +131,17 @@ void StageWorker::run_backward(model::SlotId id, int microbatch, nn::BackwardPar
   const Work work = part == nn::BackwardPart::both    ? Work::backward
                     : part == nn::BackwardPart::input ? Work::input
                                                       : Work::weight;
+  // Products of weights' gradients take no values.
+  const bool multiplies =
+      parts_.presence.values().by_unit(false) && part != nn::BackwardPart::weight;
   const auto [begin, end] = stage.units(id.chunk);
   for (int last = end; last > begin;) {
     int first = last - 1;
     const auto ends_here = [&] {
-      return by_unit() || (sums && parts_.presence.gradients().closes(first, is_last));
+      return by_unit() || multiplies || (sums && parts_.presence.gradients().closes(first, microbatch, is_last));
     };
     while (first > begin && !ends_here()) --first;
+    if (multiplies) await_values(first, last, model::Stage::Order::descending);
     free_gradients(first, last, microbatch);
     segment(work, id, first, last, add).run(parts_.ctx, graphs(), [&] {
       const auto pass = [&](int unit) {

@@ -115,6 +115,15 @@ bool overlaps_updates(const Config& config, const TrainerOptions& options,
          !options.time_components && !dequantizes;
 }
 
+/// A rank that is alone on the data axis has no values to gather, and in a pipeline each pass of a
+/// microbatch would gather them again: then they stay.
+sharding::Residence residence_of(const Config& config, const TrainerOptions& options) {
+  const mesh::ParallelConfig& parallel = config.parallel;
+  if (!options.training) return sharding::zero(0);
+  const bool keeps_values = parallel.data == 1 || parallel.pipeline > 1;
+  return sharding::zero(keeps_values ? std::min(parallel.zero, 2) : parallel.zero);
+}
+
 model::Arenas arenas_of(const TrainerOptions& options, const model::MemoryPlan* plan) {
   if (plan == nullptr) return model::Arenas::measuring();
   return model::Arenas::real(options.device, *plan, options.canary);
@@ -140,8 +149,7 @@ Trainer::Trainer(const Config& config, const mesh::Mesh& mesh, const TrainerOpti
       options_(options),
       program_(program_of(config, options.training)),
       arenas_(arenas_of(options, plan)),
-      presence_(sharding::zero(options.training ? config.parallel.zero : 0),
-                overlaps_updates(config, options, plan)),
+      presence_(residence_of(config, options), overlaps_updates(config, options, plan)),
       stage_(config.model, stage_options(config, mesh, options, program_), arenas_, presence_) {
   const bool real = plan != nullptr;
   {

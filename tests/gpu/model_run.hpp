@@ -47,7 +47,7 @@ class ModelRun {
     options_.overlap_update = overlap_update;
     trainer_ = train::Trainer::make(config, *mesh_, options_, plan_.memory);
     trainer_->initialize();
-    trainer_->gather_fp8();
+    trainer_->share_initial_values();
   }
   /// Mean loss of the step, in nats.
   double step(std::int64_t step) {

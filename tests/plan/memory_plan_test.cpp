@@ -65,6 +65,8 @@ TEST(MemoryPlan, ShardsOfGradientsAndStateEqualTheClosedForms) {
         const model::MemoryPlan zero1 = memory(numbers);
         numbers.zero = 2;
         const model::MemoryPlan zero2 = memory(numbers);
+        numbers.zero = 3;
+        const model::MemoryPlan zero3 = memory(numbers);
 
         EXPECT_EQ(zero0.gradients, in_arena({4 * N}));
         EXPECT_EQ(zero1.gradients, in_arena({4 * N}));
@@ -73,6 +75,13 @@ TEST(MemoryPlan, ShardsOfGradientsAndStateEqualTheClosedForms) {
         EXPECT_EQ(zero0.optimizer, in_arena({4 * N, 4 * N, d * decay}));
         EXPECT_EQ(zero1.optimizer, in_arena({4 * N / d, 4 * N / d, decay}));
         EXPECT_EQ(zero2.optimizer, zero1.optimizer);
+        EXPECT_EQ(zero3.optimizer, zero1.optimizer);
+        EXPECT_EQ(zero3.gradients, zero2.gradients);
+        EXPECT_EQ(zero2.parameters, zero0.parameters);
+        if (!gpt2) continue;  // whose table of angles lies there, too
+        EXPECT_EQ(zero2.parameters, in_arena({4 * N}));
+        EXPECT_EQ(zero3.parameters,
+                  d == 1 ? in_arena({4 * N}) : in_arena({4 * N / d, bucket, bucket}));
       }
     }
   }

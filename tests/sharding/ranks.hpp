@@ -124,7 +124,7 @@ class RankOfLayout {
       for (int last = units; last > 0;) {
         int first = last - 1;
         const auto ends = [&] {
-          return units_at_once == 1 || (reduces && presence.gradients().closes(first, last_one));
+          return units_at_once == 1 || (reduces && presence.gradients().closes(first, m, last_one));
         };
         while (first > 0 && !ends()) --first;
         for (int unit = first; unit < last; ++unit) presence.gradients().before_backward(ctx, unit, m);

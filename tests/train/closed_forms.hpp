@@ -235,7 +235,7 @@ inline Flows tensor_flows(const Numbers& n, const PipelineRank& rank) {
   // Rows of the input again, and of the output's gradient, which a split backward needs twice.
   out.all_gather.add(forwards + (n.splits_backward() ? 3 : 2) * sublayers, stream);
   out.all_gather.add((rank.first ? m : 0) + (rank.last ? m : 0), stream);
-  const std::int64_t times = n.zero == 2 ? m : 1;
+  const std::int64_t times = n.zero >= 2 ? m : 1;
   const std::int64_t summed = buckets(n, rank).summed;
   if (summed > 0) out.all_reduce.add(times, 4 * summed / (n.zero == 0 ? 1 : n.data));
   return out;
@@ -257,11 +257,23 @@ inline Flows pipeline_flows(const Numbers& n, const PipelineRank& rank) {
 inline Flows data_flows(const Numbers& n, const PipelineRank& rank) {
   Flows out;
   if (n.data == 1) return out;
-  for (const std::int64_t size : buckets(n, rank).all()) {
+  const Buckets all = buckets(n, rank);
+  for (const std::int64_t size : all.all()) {
     if (n.zero == 0) out.all_reduce.add(1, 4 * size);
     if (n.zero == 0) continue;
-    out.reduce_scatter.add(n.zero == 2 ? n.microbatches : 1, 4 * size);
+    out.reduce_scatter.add(n.zero >= 2 ? n.microbatches : 1, 4 * size);
     out.all_gather.add(1, 4 * size);
+  }
+  if (n.zero < 3 || n.pipeline > 1) return out;
+  // Each pass but the first, which is counted, gathers again what lies in rooms, but for the two
+  // buckets that the pass before used last.
+  const auto& parts = all.parts;
+  for (std::int64_t pass = 1; pass < 2 * n.microbatches; ++pass) {
+    const bool is_forward = pass % 2 == 0;
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      const std::size_t before = is_forward ? i : parts.size() - 1 - i;
+      if (before >= 2) out.all_gather.add(1, 4 * parts[i]);
+    }
   }
   return out;
 }
@@ -278,7 +290,7 @@ inline Flows tied_flows(const Numbers& n, const PipelineRank& rank) {
 inline Flows key_value_flows(const Numbers& n, const PipelineRank& rank) {
   Flows out;
   if (n.tensor <= n.kv_heads) return out;
-  const std::int64_t times = (n.zero == 2 ? n.microbatches : 1) * rank.layers();
+  const std::int64_t times = (n.zero >= 2 ? n.microbatches : 1) * rank.layers();
   out.all_reduce.add(times, 4 * 2 * kv_rows(n) * n.C);
   if (n.gpt2) out.all_reduce.add(times, 4 * 2 * kv_rows(n));
   return out;

@@ -40,7 +40,7 @@ class SmallRun {
         plan_(plan::make_plan(config, options, world_rank)),
         trainer_(train::Trainer::make(config, mesh, options, plan_.memory)) {
     trainer_->initialize();
-    trainer_->gather_fp8();
+    trainer_->share_initial_values();
   }
   /// Mean loss of the step.
   double step(std::int64_t step) {

@@ -10,7 +10,7 @@
 namespace hyperslab::mesh {
 
 /// The largest `parallel.zero`; sharding::zero() has a residence for each.
-inline constexpr int kMostZero = 2;
+inline constexpr int kMostZero = 3;
 
 /// Deck section `parallel`.
 struct ParallelConfig {
@@ -22,10 +22,11 @@ struct ParallelConfig {
   int virtual_stages = 1;
   /// Blocks of every stage of the pipeline, virtual ones too; empty: cut by cost.
   std::vector<std::int64_t> stage_layers = {};
-  int zero = 0;            ///< 0 all-reduce | 1 sharded state | 2 sharded state and gradients
+  /// 0 all-reduce | 1 sharded state | 2 sharded state and gradients | 3 sharded values, too
+  int zero = 0;
   double bucket_mib = 16;  ///< least size of a gradient bucket
   /// True if gradients are summed in every microbatch, as a rank keeps only its shard of them.
-  [[nodiscard]] bool shards_gradients() const { return zero == 2; }
+  [[nodiscard]] bool shards_gradients() const { return zero >= 2; }
   /// Ranks along an axis. All data ranks lie along `fold`, as each holds other shards of state.
   [[nodiscard]] int size(Axis axis) const {
     switch (axis) {

@@ -26,7 +26,7 @@ struct SlotId {
 /// chunk and the gradient of the residual stream, for every slot; the rest is the units' own.
 class Stage {
  public:
-  /// `presence` takes the parameters' memory. It is used here alone, but refers to params().
+  /// `presence` takes the parameters' memory. It refers to params(), and outlives the stage.
   Stage(std::unique_ptr<Architecture> architecture, const StageOptions& options, Arenas& arenas,
         sharding::Presence& presence);
   /// A stage of the model that `spec` describes.
@@ -78,20 +78,25 @@ class Stage {
   /// Fills constants, and masters and values with initial values.
   void initialize(Context& ctx);
 
-  enum class Order : std::uint8_t { ascending, descending };
+  using Order = sharding::PresentValues::Order;
   /// Calls `pass` for units [first, last) in this order, each with its dequantized matrices in
-  /// place (param::QuantizedWeight); the next unit's are dequantized beside the pass. Every
-  /// forward pass, and every backward pass but one for weights alone, goes through it.
+  /// place (param::QuantizedWeight); the next unit's are dequantized beside the pass. Values that
+  /// are in rooms (sharding::PresentValues) are gathered if they are not there. Every forward pass, and every backward pass but one for weights alone, goes through it.
   template <class Pass>
   void for_units(Context& ctx, int first, int last, Order order, Pass&& pass) const {
     const int step = order == Order::ascending ? 1 : -1;
     const int end = order == Order::ascending ? last : first - 1;
     int unit = order == Order::ascending ? first : last - 1;
-    if (unit != end) params_.dequantize(ctx, unit);
+    const auto prepare = [&](int next) {
+      if (values_.in_rooms()) values_.before(ctx, next);  // nothing if they are there already
+      params_.dequantize(ctx, next);
+    };
+    if (unit != end) prepare(unit);
     for (; unit != end; unit += step) {
       Event next;
       const bool prefetches = unit + step != end && params_.dequantizes(unit + step);
-      if (prefetches) next = ctx.run_beside([&] { params_.dequantize(ctx, unit + step); });
+      if (prefetches) next = ctx.run_beside([&] { prepare(unit + step); });
+      if (values_.in_rooms()) values_.before(ctx, unit);
       pass(unit);
       if (prefetches) ctx.stream().wait(next);
     }
@@ -171,6 +176,7 @@ class Stage {
 
   StageOptions options_;
   std::unique_ptr<Architecture> architecture_;
+  sharding::PresentValues& values_;
   param::ParamStore params_;
   std::vector<Held> units_;
   std::vector<std::vector<Slot>> slots_;  ///< [chunk][slot]

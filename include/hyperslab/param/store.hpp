@@ -135,16 +135,20 @@ class ParamGroup {
   [[nodiscard]] const Bucket& bucket_of(const Param& param) const;
 
   /// Memory of a group. `gradients`: by bucket, of its size, where backward writes; may be empty.
+  /// `present`: by bucket, where layers read the values; empty: in `value`.
   struct Memory {
     StateView master;
     StateView value;
     std::vector<View> gradients;
+    std::vector<View> present = {};
   };
   /// Sets the views of all parameters.
   void bind(Memory memory);
   [[nodiscard]] const StateView& master() const { return memory_.master; }
   [[nodiscard]] const StateView& value() const { return memory_.value; }
   [[nodiscard]] View gradient(const Bucket& bucket) const;
+  /// The values of a bucket where layers read them.
+  [[nodiscard]] View present(const Bucket& bucket) const;
   /// True if values are copies of the masters in another dtype.
   [[nodiscard]] bool has_own_values() const {
     return master() && value().data.dtype() != master().data.dtype();

@@ -41,7 +41,7 @@ class GradientSums {
   /// units end; `last`: in the last microbatch. Starts the sums that became ready.
   void ready(Context& ctx, int unit, int microbatch, bool last);
   /// True if ready() with these arguments would start something.
-  [[nodiscard]] bool closes(int unit, bool last) const;
+  [[nodiscard]] bool closes(int unit, int microbatch, bool last) const;
   /// True if gradients are summed over other ranks, or kept outside of what backward writes.
   [[nodiscard]] bool reduces() const;
   /// True if gradients are summed in every microbatch, and so are never added up in place.
@@ -75,8 +75,9 @@ class GradientSums {
   [[nodiscard]] View summed(const Bucket& bucket) const;
   void find_key_values();
   void find_norm_views();
-  /// Backward begins again: buckets close from the last to the first.
-  void reopen() { next_ = static_cast<int>(states_.size()) - 1; }
+  /// The bucket that closes next, from the last to the first: all of them anew in each microbatch
+  /// that reduces; -1: none.
+  [[nodiscard]] int next(int microbatch) const;
   [[nodiscard]] bool share_room(const Bucket& a, const Bucket& b) const;
   void close(Context& ctx, std::size_t index);
   static void sum(Context& ctx, comm::Communicator& group, View gradients);
@@ -89,6 +90,8 @@ class GradientSums {
   /// If the sums of a bucket are in progress: waits for the one over kGradients, then sums over the
   /// other axes. To be called after enter_exposed().
   void complete(Context& ctx, std::size_t index);
+  /// If the bucket is a tied table's: sums it over the two ends of the pipeline.
+  void sum_ends(Context& ctx, std::size_t index, View sums);
   /// With rooms, complete(), and adds what this rank keeps to sums().
   void keep(Context& ctx, std::size_t index);
 
@@ -98,8 +101,8 @@ class GradientSums {
   param::StateView sums_;
   std::vector<View> norm_views_;
   std::vector<State> states_;  ///< by bucket
-  int next_ = -1;              ///< the bucket that closes next
-  int microbatch_ = -1;
+  int next_ = -1;              ///< next() of microbatch_
+  int microbatch_ = -1;        ///< the newest that reduces
   Arrivals arrivals_;
   Arrivals::Point data_point_ = 0;  ///< at which this rank waits for the data group
 };

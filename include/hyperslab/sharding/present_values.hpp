@@ -15,6 +15,10 @@ class Fp8Gather;
 
 /// The values of trained parameters from an update to the layers that multiply by them: ranks
 /// update their ranges, and gather the others' while the next forward pass already runs.
+///
+/// With rooms, a rank keeps its shards alone. Each pass gathers the values of a bucket into one of
+/// few rooms, while the layers before it compute; a bucket that is still there is not gathered
+/// again. A bucket that has a room of its own is gathered after its update.
 class PresentValues {
  public:
   PresentValues();
@@ -39,10 +43,20 @@ class PresentValues {
   /// Range `index` is updated once `end` is complete; before() of its units waits for it.
   void update_ends(std::size_t index, Event end);
 
-  /// Before layers of `unit` are enqueued on ctx: their values come from the last update.
+  /// The order in which a pass takes the units.
+  enum class Order : std::uint8_t { ascending, descending };
+  /// Before layers of `unit` are enqueued on ctx: their values come from the last update. With
+  /// rooms, starts to gather those of the next unit in this order.
+  void before(Context& ctx, int unit, Order order);
+  /// before() without the next unit: for passes in which no unit comes next, or not soon.
   void before(Context& ctx, int unit);
-  /// True if before() may have to wait; if not, it need not be called for each unit.
-  [[nodiscard]] bool waits() const { return overlaps_updates_ || gathers(); }
+  /// True if before() is to be called for each unit of a pass just before its layers; else it may
+  /// be called for all of them at first. `first`: in the first pass since an update.
+  [[nodiscard]] bool by_unit(bool first) const {
+    return in_rooms() || (first && (overlaps_updates_ || gathers()));
+  }
+  /// True if every pass gathers values, so that all data ranks must take the same passes.
+  [[nodiscard]] bool in_rooms() const { return residence_.present_rooms > 0; }
   /// True if values are gathered from other ranks.
   [[nodiscard]] bool gathers() const;
 
@@ -60,9 +74,17 @@ class PresentValues {
  private:
   struct State {
     std::optional<layout::Movement> gather;
-    Event update = {};  ///< end of an update in progress; complete: none
+    Event update = {};      ///< end of an update in progress; complete: none
+    bool shares = false;    ///< its room is also other buckets'
+    bool present = false;   ///< if it shares a room: its values are there, or on their way
   };
   void find_ranges();
+  void start_gather(Context& ctx, std::size_t index);
+  /// If the bucket shares a room and is not there: starts to gather it.
+  void make_present(Context& ctx, std::size_t index);
+  /// The bucket in a room that has the values of the unit after `unit`; none: it is the last.
+  [[nodiscard]] std::optional<std::size_t> next_shared(int unit, Order order) const;
+  [[nodiscard]] bool is_in(std::size_t bucket, int unit) const;
   /// The part of before() that waits for the other ranks' values of bucket `index`.
   void await_gather(Context& ctx, std::size_t index);
 

@@ -15,6 +15,8 @@ struct Residence {
   layout::Layout state;     ///< masters and optimizer state
   layout::Layout written;   ///< gradients as backward writes them
   layout::Layout gradient;  ///< their sums
+  /// Buckets whose present values have memory at a time; 0: all, where they rest.
+  int present_rooms = 0;
   /// Buckets whose written gradients have memory at a time; 0: all, where their sums stay.
   int written_rooms = 0;
 };
@@ -25,6 +27,7 @@ struct Residence {
 ///   0      replicate  replicate  replicate
 ///   1      replicate  flat       flat, within what backward wrote
 ///   2      replicate  flat       flat; two buckets are written at a time
+///   3      flat       flat       as 2; the values of two buckets are present at a time
 [[nodiscard]] Residence zero(int level);
 
 /// True if the ranks along an axis hold different elements.

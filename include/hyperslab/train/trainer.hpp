@@ -77,9 +77,9 @@ class Trainer {
 
   /// Initial parameters, by (seed, name, global element index), and cleared moments.
   void initialize();
-  /// After initialize() on every rank: the FP8 values of weights that data ranks gather, if they do
-  /// (precision.fp8_param_gather). Collective over the data group.
-  void gather_fp8();
+  /// After initialize() on every rank: brings what ranks that shard values hold for each other, and
+  /// FP8 values of weights that data ranks gather. Collective over the data group.
+  void share_initial_values();
 
   /// One optimizer step: microbatches from the loader through the pipeline's program, reduction,
   /// finalize_step, update. Everything is only enqueued if the device works beside the host;
