@@ -46,7 +46,9 @@ void Executor::run(Context& ctx, Worker& worker) {
       start(ctx, worker, action);
     else
       compute(ctx, worker, action);
-    if (!open_.empty()) group_->progress();
+    if (open_.empty()) continue;
+    const Scope phase(ctx.recorder(), Phase::pipeline_comm);  // MPI may give up the core
+    group_->progress();
   }
 }
 

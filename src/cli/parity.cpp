@@ -7,10 +7,12 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "command.hpp"
 #include "hyperslab/core/error.hpp"
+#include "hyperslab/io/text_file.hpp"
 #include "hyperslab/train/setup.hpp"
 
 namespace hyperslab::cli {
@@ -55,16 +57,40 @@ std::vector<Candidate> read_matrix(comm::World& world, const std::string& deck,
 }
 
 void print_report(const Candidate& candidate, const parity::ParityReport& report,
-                  std::int64_t rows) {
-  fmt::print("{}: {}  largest gradient difference {:.2e} ({}), loss {:.2e} (step {})\n",
-             report.agrees ? "agrees " : "DIFFERS", candidate.name,
-             report.rows.empty() ? 0.0 : report.rows.front().difference,
-             report.rows.empty() ? "-" : report.rows.front().tensor, report.loss_difference,
-             report.worst_step);
+                  const parity::ParityTolerance& limits, std::int64_t steps, std::int64_t rows) {
+  const std::string losses =
+      report.worst_step == 0
+          ? fmt::format("losses equal in {} steps", steps)
+          : fmt::format("loss {:.2e} (step {})", report.loss_difference, report.worst_step);
+  const std::string late =
+      steps > parity::kEarlySteps
+          ? fmt::format(", {:.0e} after step {}", limits.late_loss, parity::kEarlySteps)
+          : "";
+  fmt::print(
+      "{}: {}  largest gradient difference {:.2e} ({}), {}; limits {:.0e} and {:.0e}{}; {}\n",
+      report.agrees ? "agrees " : "DIFFERS", candidate.name,
+      report.rows.empty() ? 0.0 : report.rows.front().difference,
+      report.rows.empty() ? "-" : report.rows.front().tensor, losses, limits.gradient, limits.loss,
+      late, mesh::describe(candidate.config.parallel));
   for (std::int64_t i = 0; i < std::min<std::int64_t>(rows, std::ssize(report.rows)); ++i) {
     const auto& row = report.rows[static_cast<std::size_t>(i)];
     fmt::print("  {:.2e}  {}\n", row.difference, row.tensor);
   }
+}
+
+nlohmann::ordered_json to_json(const Candidate& candidate, const parity::ParityReport& report,
+                               const parity::ParityTolerance& limits) {
+  nlohmann::ordered_json tensors;
+  for (const auto& [tensor, difference] : report.rows) tensors[tensor] = difference;
+  return {{"name", candidate.name},
+          {"layout", mesh::describe(candidate.config.parallel)},
+          {"agrees", report.agrees},
+          {"gradient_limit", limits.gradient},
+          {"loss_limit", limits.loss},
+          {"late_loss_limit", limits.late_loss},
+          {"loss_difference", report.loss_difference},
+          {"worst_step", report.worst_step},
+          {"gradient_differences", tensors}};
 }
 
 /// Throws Error(usage) if the decks would train different models or on different batches.
@@ -103,15 +129,22 @@ bool compare_all(comm::World& world, const Arguments& args, const train::Config&
   const parity::LayoutTrace expected =
       parity::trace_layout(world, reference, steps, legal_changes(reference));
   bool agrees = true;
+  nlohmann::ordered_json out = {{"steps", steps},
+                                {"reference", mesh::describe(reference.parallel)},
+                                {"layouts", nlohmann::ordered_json::array()}};
   for (const Candidate& candidate : candidates) {
     const parity::LayoutTrace found =
         parity::trace_layout(world, candidate.config, steps, legal_changes(candidate.config));
     if (world.rank() != 0) continue;
-    const parity::ParityReport report =
-        parity::compare(expected, found, parity::parity_tolerance(candidate.config.precision));
+    const parity::ParityTolerance limits = parity::parity_tolerance(candidate.config.precision);
+    const parity::ParityReport report = parity::compare(expected, found, limits);
     agrees = agrees && report.agrees;
     const bool brief = args.has("matrix") && report.agrees;
-    print_report(candidate, report, brief ? 0 : args.get<std::int64_t>("rows"));
+    print_report(candidate, report, limits, steps, brief ? 0 : args.get<std::int64_t>("rows"));
+    out["layouts"].push_back(to_json(candidate, report, limits));
+  }
+  if (world.rank() == 0 && args.has("json")) {
+    io::write_text_file(args.get<std::string>("json"), out.dump(2) + "\n");
   }
   return world.all(agrees);
 }
@@ -132,7 +165,8 @@ Arguments parity_arguments() {
   add_deck_options(args);
   args.add()("matrix", po::value<std::string>(), "layouts to compare DECK with, a line each")(
       "steps", po::value<std::int64_t>()->default_value(10), "steps to train")(
-      "rows", po::value<std::int64_t>()->default_value(10), "tensors to list, of a pair");
+      "rows", po::value<std::int64_t>()->default_value(10), "tensors to list, of a pair")(
+      "json", po::value<std::string>(), "also write all differences and limits to this file");
   args.positional("DECK", true);
   return args;
 }
@@ -146,6 +180,7 @@ ExitCode run_parity(comm::World& world, const std::vector<std::string>& argument
     throw Error(ExitCode::usage, "parity compares two decks, or one deck with --matrix FILE")
         .on_all_ranks();
   }
+  require_places(world, args, {"json"});
   const std::vector<std::string> sets = args.list("set");
   const auto config_of = [&](const std::string& deck) {
     return read_config(world, {deck, sets, true, true});

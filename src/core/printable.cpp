@@ -17,6 +17,7 @@ std::size_t control_bytes(std::string_view text, bool lines) {
   if (first < 0x20) return lines && (first == '\n' || first == '\t') ? 0 : 1;
   if (first == 0x7F) return 1;
   if (first == 0xC2) return byte(1) >= 0x80 && byte(1) < 0xA0 ? 2 : 0;  // C1 in UTF-8
+  if (first == 0xD8 && byte(1) == 0x9C) return 2;                       // U+061C
   if (first != 0xE2) return 0;
   const unsigned low = byte(2);
   const bool is_mark = byte(1) == 0x80 && (low == 0x8E || low == 0x8F);   // U+200E, U+200F

@@ -21,7 +21,6 @@
 namespace hyperslab::parity {
 namespace {
 
-constexpr std::int64_t kEarlySteps = 10;
 constexpr double kKindShare = 1e-3;
 
 void put(std::string& out, const void* from, std::size_t bytes) {

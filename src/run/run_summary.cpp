@@ -129,8 +129,8 @@ std::string text_of(const RunSummary& s) {
                          : fmt::format("finished after step {}", s.step);
   text += fmt::format(": {} steps in {}", s.step - s.first_step + 1, duration(s.seconds));
   if (s.first_step > 1) text += fmt::format(" ({} with earlier starts)", duration(s.all_seconds));
-  text += fmt::format(", {:.0f} {}/s overall; last loss {:.4f}", s.targets / s.seconds,
-                      s.of_images ? "images" : "tokens", s.last_loss);
+  text += fmt::format(", {:.0f} {}/s overall; loss of step {} {:.4f}", s.targets / s.seconds,
+                      s.of_images ? "images" : "tokens", s.step, s.last_loss);
   if (s.best) {
     text += fmt::format(", best validation loss {:.4f} (step {})", s.best->loss, s.best->step);
   }

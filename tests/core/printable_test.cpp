@@ -17,11 +17,11 @@ TEST(Printable, ControlCharactersBecomeQuestionMarks) {
 
 TEST(Printable, MarksOfDirectionAndLinesBecomeQuestionMarks) {
   for (const char* const mark :
-       {"\u200e", "\u200f", "\u2028", "\u2029", "\u202a", "\u202e", "\u2066", "\u2069"}) {
+       {"\u061c", "\u200e", "\u200f", "\u2028", "\u2029", "\u202a", "\u202e", "\u2066", "\u2069"}) {
     EXPECT_EQ(printable(std::string("a") + mark + "b", true), "a?b");
   }
   for (const char* const other :
-       {"\u200d", "\u2027", "\u202f", "\u2065", "\u206a", "\xE2", "\xE2\x80"}) {
+       {"\u061b", "\u200d", "\u2027", "\u202f", "\u2065", "\u206a", "\xE2", "\xE2\x80"}) {
     EXPECT_EQ(printable(other), other);
   }
 }

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """parity: two decks or a matrix of layouts; and ranks that were not started alike."""
 
+import json
 import pathlib
 import re
 import subprocess
@@ -159,7 +160,21 @@ class Parity(support.Case):
         self.assertEqual(len(rows), 2 * 9 + 3)  # of two blocks, two tables and a norm
         self.assertEqual(differences, sorted(differences, reverse=True))
         self.assertLessEqual(differences[0], 2e-6)
+        self.assertRegex(first, r"(losses equal in 3 steps|loss \S+ \(step [123]\)); limits 2e-06 and 1e-05; data \d x tensor \d x")
         self.assertEqual(support.snapshot(self.folder), before)
+
+    def test_figures_in_a_file(self):
+        result = self.parity("deck.yaml", "deck.yaml", "--json", "same.json", ranks=1)
+
+        self.assertEqual((result.code, result.messages), (0, []), result.err)
+        self.assertIn("losses equal in 3 steps", result.out)
+        found = json.loads((self.folder / "same.json").read_text(encoding="utf-8"))
+        self.assertEqual((found["steps"], found["reference"]), (3, "data 1 x tensor 1 x pipeline 1"))
+        layout = found["layouts"][0]
+        self.assertEqual([layout[key] for key in ("name", "agrees", "gradient_limit", "loss_limit", "late_loss_limit",
+                                                  "loss_difference", "worst_step")],
+                         ["deck.yaml", True, 2e-6, 1e-5, 1e-4, 0, 0])
+        self.assertEqual(set(layout["gradient_differences"].values()), {0})
 
     def test_layouts_of_a_deck_in_bf16(self):
         result = self.parity("deck.yaml", "--matrix", "bf16.txt", "--set", "precision.compute=bf16")
@@ -262,7 +277,7 @@ class Parity(support.Case):
         result = self.parity(inputs / "parity-16h.yaml", "--matrix", inputs / "layouts-4-ranks.txt")
 
         self.assertEqual(result.code, 0, result.err + result.out)
-        self.assertEqual(result.out.count("agrees"), 22, result.out)
+        self.assertEqual(result.out.count("agrees"), 26, result.out)
 
     def test_matrix_of_images(self):
         self.write("images.yaml", IMAGES_DECK)

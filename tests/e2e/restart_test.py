@@ -107,7 +107,7 @@ class Summary(support.Case):
         self.assertLessEqual(len(summary.splitlines()), 8)
         lines = support.metrics(self.folder / run)
         best = min((line["validation_loss"], line["step"]) for line in lines if "validation_loss" in line)
-        self.assertIn(f"last loss {lines[-1]['loss']:.4f}, best validation loss {best[0]:.4f} (step {best[1]})", summary)
+        self.assertIn(f"loss of step 20 {lines[-1]['loss']:.4f}, best validation loss {best[0]:.4f} (step {best[1]})", summary)
         self.assertRegex(summary, r" \d+ tokens/s overall; .* peak memory \d+\.\d [MG]iB a rank\n")
         found = re.findall(COMMAND, summary)
         self.assertEqual([name for name, _ in found], ["train on", "generate", "plot", "plot"])

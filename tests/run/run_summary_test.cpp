@@ -86,8 +86,8 @@ TEST(Summary, OfAFinishedRun) {
                            .most_memory = 3 << 20};
 
   EXPECT_EQ(text_of(summary),
-            "finished after step 300: 300 steps in 2 min 30 s, 1024 tokens/s overall; last loss "
-            "2.5000, best validation loss 2.2500 (step 225), peak memory 3.0 MiB a rank");
+            "finished after step 300: 300 steps in 2 min 30 s, 1024 tokens/s overall; loss of step "
+            "300 2.5000, best validation loss 2.2500 (step 225), peak memory 3.0 MiB a rank");
 }
 
 TEST(Summary, OfAStopOnRequestAfterAResume) {
@@ -102,10 +102,11 @@ TEST(Summary, OfAStopOnRequestAfterAResume) {
                            .least_memory = 1LL << 30,
                            .most_memory = 3LL << 29};
 
-  EXPECT_EQ(text_of(summary),
-            "stopped on request after step 150 of 300: 50 steps in 50 s (1 min 50 s with earlier "
-            "starts), 100 tokens/s overall; last loss 3.0000, peak memory 1.00 GiB to 1.50 GiB a "
-            "rank");
+  EXPECT_EQ(
+      text_of(summary),
+      "stopped on request after step 150 of 300: 50 steps in 50 s (1 min 50 s with earlier "
+      "starts), 100 tokens/s overall; loss of step 150 3.0000, peak memory 1.00 GiB to 1.50 GiB a "
+      "rank");
 }
 
 TEST(Summary, CountsBrokenImages) {
@@ -113,9 +114,10 @@ TEST(Summary, CountsBrokenImages) {
   summary.of_images = true;
   summary.broken_images = 3;
 
-  EXPECT_EQ(text_of(summary),
-            "finished after step 2: 2 steps in 2 s, 16 images/s overall; last loss 0.0000, 3 of 32 "
-            "images broken, which did not count, peak memory 0.0 MiB a rank");
+  EXPECT_EQ(
+      text_of(summary),
+      "finished after step 2: 2 steps in 2 s, 16 images/s overall; loss of step 2 0.0000, 3 of "
+      "32 images broken, which did not count, peak memory 0.0 MiB a rank");
 }
 
 TEST(Summary, BestValidationIsTheLowestOfAllStarts) {

@@ -31,11 +31,14 @@ struct LayoutTrace {
 [[nodiscard]] LayoutTrace trace_layout(comm::World& world, const train::Config& config,
                                        std::int64_t steps, const plan::IsLegal& is_legal = {});
 
+/// Steps whose losses have ParityTolerance::loss.
+inline constexpr std::int64_t kEarlySteps = 10;
+
 /// The largest differences that two layouts may have.
 struct ParityTolerance {
-  double gradient = 2e-6;  ///< difference in step 1, see tensor_difference
-  double loss = 1e-5;      ///< relative, over the first 10 steps
-  double late_loss = 1e-4;
+  double gradient = 2e-6;   ///< difference in step 1, see compare()
+  double loss = 1e-5;       ///< relative, over the first kEarlySteps
+  double late_loss = 1e-4;  ///< relative, in later steps
 };
 /// Layouts cut matrices and microbatches differently, and so choose other scales of 8-bit floats.
 [[nodiscard]] ParityTolerance parity_tolerance(const train::PrecisionConfig& precision);
@@ -45,9 +48,9 @@ struct ParityReport {
     std::string tensor;
     double difference = 0;
   };
-  std::vector<Row> rows;  ///< a row per tensor, the largest difference first
-  double loss_difference = 0;
-  std::int64_t worst_step = 0;
+  std::vector<Row> rows;        ///< a row per tensor, the largest difference first
+  double loss_difference = 0;   ///< relative, the largest of all steps
+  std::int64_t worst_step = 0;  ///< its step; 0: the losses of all steps are equal
   bool agrees = false;
 };
 /// Per tensor max|a - b| / max(max|a|, 1e-3 of the largest of its kind (weights or biases)), so
