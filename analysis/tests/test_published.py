@@ -69,7 +69,7 @@ class Tables(unittest.TestCase):
 
         self.assertEqual({row.source for row in rows.values() if row.is_modelled and row.sharding == "full"},
                          {"KempnerForge", "llm-foundry", "torchtitan"})
-        self.assertIn("zero: 2", deck_text(rows[49]))
+        self.assertIn("zero: 3", deck_text(rows[49]))
         self.assertIn("zero: 0", deck_text(rows[35]))
         self.assertEqual(rows[3].assumed.split(), ["tied", "microbatch", "recompute", "sharding", "sequence"])
         self.assertEqual([number for number, row in rows.items() if row.is_modelled and row.is_open],
