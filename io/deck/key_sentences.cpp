@@ -14,11 +14,9 @@ constexpr auto kSentences = std::to_array<KeySentence>({
      "Folder for the run's records and, unless checkpoint.directory is given, its checkpoints; "
      "null: runs/ and the name."},
     {"run.seed",
-     "Number that decides initial weights, order of samples, dropout masks and "
-     "synthetic tokens."},
+     "Number that decides initial weights, order of samples, dropout masks and synthetic tokens."},
     {"run.device",
-     "Where ranks compute; auto takes GPUs if the program was built with CUDA and "
-     "finds one."},
+     "Where ranks compute; auto takes GPUs if the program was built with CUDA and finds one."},
     {"run.deterministic",
      "Sum in a fixed order: equal runs on GPUs give equal bits, and what generate and serve add "
      "has the log-probabilities of a forward pass, bit for bit; slower, on GPUs by far."},
@@ -47,8 +45,7 @@ constexpr auto kSentences = std::to_array<KeySentence>({
     {"model.width", "Features of a token in the residual stream."},
     {"model.heads", "Heads of attention; each has width / heads features."},
     {"model.kv_heads",
-     "Heads of keys and values, which groups of heads share; 0: as many as "
-     "heads."},
+     "Heads of keys and values, which groups of heads share; 0: as many as heads."},
     {"model.head_width", "Features of a head; 0: width / heads."},
     {"model.ffn_width",
      "Inner features of the feed-forward layer; 0: 4 x width, with swiglu and "
@@ -254,6 +251,9 @@ constexpr auto kSentences = std::to_array<KeySentence>({
     {"parallel.zero",
      "What data ranks share besides samples: 1 the optimizer's state, 2 also the "
      "gradients, 3 also the parameters, 0 nothing."},
+    {"parallel.shard",
+     "Data ranks that share what parallel.zero shards, the nearest ones, such as those of a host; "
+     "the others hold copies; 0: all of them."},
     {"parallel.bucket_mib", "Least size in MiB of the buckets in which gradients are reduced."},
 
     {"precision", "In what the model is computed."},

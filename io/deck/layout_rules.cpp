@@ -160,6 +160,25 @@ constexpr std::array kLayoutRules = {
                c.parallel.pipeline, c.microbatches(),
                nearest_multiples(unit, c.train.global_batch));
          }},
+    Rule{"parallel.shard", "parallel.data", "0 or a divisor of parallel.data from 2",
+         [](const Config& c, const Surroundings&) {
+           const auto& p = c.parallel;
+           return p.shard == 0 || (p.shard >= 2 && p.data % p.shard == 0);
+         },
+         [](const Config& c, const Surroundings&) {
+           return fmt::format("{} data ranks cannot share state in groups of {}; nearest: {}",
+                              c.parallel.data, c.parallel.shard,
+                              nearest_divisors(c.parallel.data, c.parallel.shard, divides_number));
+         }},
+    Rule{"parallel.shard", "parallel.zero", "0 unless parallel.zero is 1 to 3",
+         [](const Config& c, const Surroundings&) {
+           return c.parallel.shard == 0 || c.parallel.zero > 0;
+         },
+         [](const Config&, const Surroundings&) -> std::string {
+           return "with parallel.zero 0 every rank holds all of the state; set parallel.zero to 1, "
+                  "2 "
+                  "or 3, or parallel.shard to 0";
+         }},
     Rule{"parallel.zero", "parallel.schedule", "at most 1 unless parallel.schedule is 1f1b",
          [](const Config& c, const Surroundings&) {
            return !c.parallel.shards_gradients() ||

@@ -156,11 +156,11 @@ constexpr std::array kPrecisionRules = {
            return !c.precision.fp8_param_gather || c.parallel.zero == 1 || c.parallel.zero == 2;
          },
          [](const Config& c, const Surroundings&) -> std::string {
-           return fmt::format("with parallel.zero {}: set parallel.zero to 1 or 2, or "
-                              "precision.fp8_param_gather to false",
-                              c.parallel.zero == 0
-                                  ? "0 every rank updates all parameters and gathers none"
-                                  : "3 each pass gathers 16-bit values");
+           return fmt::format(
+               "with parallel.zero {}: set parallel.zero to 1 or 2, or "
+               "precision.fp8_param_gather to false",
+               c.parallel.zero == 0 ? "0 every rank updates all parameters and gathers none"
+                                    : "3 each pass gathers 16-bit values");
          }},
     Rule{"precision.fp8_param_gather", "adapter.rank train.trainable",
          "false with adapter.rank, and unless matrices are trained",

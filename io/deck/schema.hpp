@@ -396,6 +396,7 @@ void visit_layout(Visitor& v, Config& config) {
   v.integer("virtual_stages", parallel.virtual_stages, kRanks);
   v.integers("stage_layers", parallel.stage_layers, IntegerRange{0, kMostLayers});
   v.integer("zero", parallel.zero, IntegerRange{0, mesh::kMostZero});
+  v.integer("shard", parallel.shard, IntegerRange{0, kMostRanks});
   v.real("bucket_mib", parallel.bucket_mib, kPositive);
   v.section("precision");
   v.named("compute", config.precision.compute, kPrecisions);
@@ -503,13 +504,12 @@ void visit_records(Visitor& v, Config& config) {
 
 template <class Visitor, class Config>
 void visit_spikes(Visitor& v, Config& config) {
-  auto& spikes = config.spikes;
   v.section("spikes");
-  v.named("policy", spikes.policy, kSpikePolicies);
-  v.integer("window", spikes.window, IntegerRange{2, kMostSteps});
-  v.real("z_score", spikes.z_score, kPositive);
-  v.integer("warmup_steps", spikes.warmup, IntegerRange{2, kMostSteps});
-  v.integer("max_roll_backs", spikes.max_roll_backs, kSteps);
+  v.named("policy", config.spikes.policy, kSpikePolicies);
+  v.integer("window", config.spikes.window, IntegerRange{2, kMostSteps});
+  v.real("z_score", config.spikes.z_score, kPositive);
+  v.integer("warmup_steps", config.spikes.warmup, IntegerRange{2, kMostSteps});
+  v.integer("max_roll_backs", config.spikes.max_roll_backs, kSteps);
 }
 
 template <class Visitor, class Config>

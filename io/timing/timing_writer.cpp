@@ -56,6 +56,7 @@ void set_attributes(const Handle& file, const RankInfo& info) {
   set_attribute(file, "commit", info.commit);
   set_attribute(file, "start_time", info.start_time);
   set_attribute(file, "threads", info.threads);
+  set_attribute(file, "cores", info.cores);
   set_attribute(file, "schedule", info.schedule);
   set_attribute(file, "zero", info.zero);
   set_attribute(file, "sequence", info.sequence ? 1 : 0);

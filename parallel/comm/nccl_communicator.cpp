@@ -23,7 +23,9 @@ namespace {
 int cta_budget(GroupRole role, const CtaBudgets& budgets) {
   switch (role) {
     case GroupRole::world: return budgets.world;
-    case GroupRole::data: return budgets.data;
+    case GroupRole::data:
+    case GroupRole::shard:
+    case GroupRole::replica: return budgets.data;
     case GroupRole::pipeline: return budgets.pipeline;
     case GroupRole::tied: return budgets.tied;
     case GroupRole::tensor:
@@ -97,7 +99,7 @@ NcclCommunicator::NcclCommunicator(MPI_Comm own, GroupRole role,
   if (role == GroupRole::tensor) {
     peer_copies_ = PeerCopies::make(comm_, name(), PeerCopies::AllReduces::no);
     if (peer_copies_) peer_sums_ = PeerSums::make(comm_, name());
-  } else if (role == GroupRole::data) {
+  } else if (role == GroupRole::data || role == GroupRole::shard) {
     peer_copies_ = PeerCopies::make(comm_, name(), PeerCopies::AllReduces::yes);
   }
   recorder->wait_ends();

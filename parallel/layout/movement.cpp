@@ -20,11 +20,13 @@ std::string_view name_of(Kind kind) {
     case Kind::reduce_scatter: return "reduce_scatter";
     case Kind::broadcast: return "broadcast";
     case Kind::all_to_all: return "all_to_all";
+    case Kind::agree_scales: return "agree_scales";
     case Kind::exchange: return "exchange";
     case Kind::slice: return "slice";
     case Kind::pack: return "pack";
     case Kind::unpack: return "unpack";
     case Kind::cast: return "cast";
+    case Kind::encode: return "encode";
     case Kind::to_device: return "to_device";
     case Kind::to_host: return "to_host";
     case Kind::copy: return "copy";

@@ -19,9 +19,16 @@ struct Axes {
   AxisSet axes;
   GroupRole role;
 };
-constexpr std::array kGroups = {Axes{kSamples, GroupRole::data},
-                                Axes{Axis::tensor, GroupRole::tensor},
-                                Axes{Axis::pipeline, GroupRole::pipeline}};
+constexpr std::array kGroups = {
+    Axes{kSamples, GroupRole::data}, Axes{Axis::tensor, GroupRole::tensor},
+    Axes{Axis::pipeline, GroupRole::pipeline}, Axes{kShards, GroupRole::shard},
+    Axes{Axis::replica, GroupRole::replica}};
+
+/// True if a mesh has the group: the data group is cut in two if several ranks hold equal shards.
+bool has_group(const Position& position, GroupRole role) {
+  const bool is_part = role == GroupRole::shard || role == GroupRole::replica;
+  return !is_part || (position.size(Axis::replica) > 1 && position.size(kShards) > 1);
+}
 
 }  // namespace
 
@@ -36,6 +43,7 @@ Mesh::Mesh(comm::World& world, Device device, const ParallelConfig& config, cons
   comm::Communicator& all = *whole;
   all.report_reductions(false);  // the step's sums, not gradients
   for (const auto& [axes, role] : kGroups) {
+    if (!has_group(position_, role)) continue;
     const int color = position_.moved(axes, 0).world_rank();
     groups_.push_back({axes, all.split(color, at(axes), role)});
     if (axes == Axis::tensor) groups_.back().ranks->report_reductions(false);
@@ -56,8 +64,9 @@ Mesh::Mesh(comm::World& world, Device device, const ParallelConfig& config, cons
     key_value_->report_reductions(false);
   }
   for (comm::Communicator* one : groups()) {
-    // The clock of the data group adds up gradient reductions alone.
-    if (one != &group(kSamples)) one->time_operations(needs_.timed);
+    // The clocks of the data group and its parts add up gradient reductions alone.
+    const bool sums = one == &group(kSamples) || one == &group(kShards);
+    if (!sums) one->time_operations(needs_.timed);
   }
   all.time_operations(needs_.timed);
 }
@@ -68,6 +77,7 @@ Mesh Mesh::plan(const ParallelConfig& config, int world_rank, const GroupNeeds& 
     return comm::make_meta_communicator(role, rank, size);
   };
   for (const auto& [axes, role] : kGroups) {
+    if (!has_group(mesh.position_, role)) continue;
     mesh.groups_.push_back({axes, meta(role, mesh.at(axes), mesh.size(axes))});
   }
   mesh.groups_.push_back({kWorld, meta(GroupRole::world, world_rank, config.ranks())});

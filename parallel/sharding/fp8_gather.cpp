@@ -109,6 +109,18 @@ void Fp8Gather::find_rest(std::size_t bucket) {
   }
 }
 
+std::vector<layout::Step> Fp8Gather::steps(std::size_t bucket) const {
+  using Kind = layout::Step::Kind;
+  const Part& part = parts_[bucket];
+  const auto encoded = static_cast<std::size_t>(shard(bucket, 0).size);
+  if (group_.position().size(mesh::kShards) == 1) return {{Kind::encode, {}, encoded}};
+  std::vector<layout::Step> all = {{Kind::agree_scales, mesh::kShards, part.amax.bytes()},
+                                   {Kind::encode, {}, encoded},
+                                   {Kind::all_gather, mesh::kShards, part.values.bytes()}};
+  if (part.packed) all.push_back({Kind::all_gather, mesh::kShards, part.packed.bytes()});
+  return all;
+}
+
 void Fp8Gather::find_amaxes(Context& ctx, comm::Communicator& data, std::size_t bucket) {
   Part& part = parts_[bucket];
   const Range mine = shard(bucket, group_.position().at(mesh::kShards));

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "hyperslab/comm/communicator.hpp"
+#include "hyperslab/layout/movement.hpp"
 #include "hyperslab/param/store.hpp"
 
 namespace hyperslab::sharding {
@@ -21,6 +22,8 @@ class Fp8Gather {
 
   /// True if the bucket has such matrices.
   [[nodiscard]] bool covers(std::size_t bucket) const { return !parts_[bucket].matrices.empty(); }
+  /// The steps of a bucket in start() and await().
+  [[nodiscard]] std::vector<layout::Step> steps(std::size_t bucket) const;
   /// This rank's shard of the bucket is updated on ctx: starts to agree on amaxes, and rounds
   /// and sends the bucket before, so that neither waits for a gather. To be called for all buckets
   /// with matrices in their order; the last one is sent at once.

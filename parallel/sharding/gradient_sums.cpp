@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "hyperslab/ops/elementwise.hpp"
 #include "rooms.hpp"
@@ -11,8 +12,8 @@ namespace hyperslab::sharding {
 
 // Setup.
 
-std::vector<View> GradientSums::allocate(const param::ParamGroup& group,
-                                         const Residence& residence, Arena& arena, DType dtype) {
+std::vector<View> GradientSums::allocate(const param::ParamGroup& group, const Residence& residence,
+                                         Arena& arena, DType dtype) {
   group_ = &group;
   residence_ = residence;
   const bool in_rooms = residence_.written_rooms > 0;
@@ -90,11 +91,40 @@ View GradientSums::summed(const Bucket& bucket) const {
   return written.slice(mine.in_flat - bucket.begin, mine.size);
 }
 
+std::vector<NamedMovement> GradientSums::movements(int microbatches) const {
+  std::vector<NamedMovement> all;
+  for (std::size_t i = 0; i < states_.size(); ++i) {
+    const Bucket& mine = bucket(i);
+    const auto all_reduce = [](mesh::AxisSet axes, const View& view) {
+      return layout::Step{layout::Step::Kind::all_reduce, axes, view.bytes()};
+    };
+    std::vector<layout::Step> steps;
+    for (const View& part : states_[i].key_values) {
+      steps.push_back(all_reduce(mesh::Axis::tensor, part));
+    }
+    if (states_[i].sum) {
+      const auto sums = states_[i].sum->steps();
+      steps.insert(steps.end(), sums.begin(), sums.end());
+    }
+    if (mine.placement.tensor.is_partial()) {
+      steps.push_back(all_reduce(mesh::Axis::tensor, summed(mine)));
+    }
+    if (mine.placement.pipeline.is_partial() && tied() != nullptr) {
+      steps.push_back(all_reduce(mesh::Axis::pipeline, summed(mine)));
+    }
+    if (steps.empty()) continue;
+    all.push_back({"gradients", mine.first_unit, mine.last_unit, std::move(steps),
+                   reduces_every_microbatch() ? microbatches : 1, "after backward of its units",
+                   mine.first_unit > 0 ? "backward of the units before it" : ""});
+  }
+  return all;
+}
+
 // The walk over the buckets.
 
 bool GradientSums::reduces() const {
-  return reduces_every_microbatch() || data().size() > 1 ||
-         mesh_->size(mesh::Axis::tensor) > 1 || tied() != nullptr;
+  return reduces_every_microbatch() || data().size() > 1 || mesh_->size(mesh::Axis::tensor) > 1 ||
+         tied() != nullptr;
 }
 
 int GradientSums::next(int microbatch) const {
@@ -159,7 +189,10 @@ void GradientSums::sum(Context& ctx, comm::Communicator& group, View gradients) 
 void GradientSums::progress() {
   const bool waits = std::ranges::any_of(
       states_, [](const State& state) { return state.sum && state.sum->in_progress(); });
-  if (waits) data().progress();
+  if (!waits) return;
+  for (const mesh::AxisSet axes : {mesh::kShards, mesh::AxisSet(mesh::Axis::replica)}) {
+    if (mesh_->size(axes) > 1) mesh_->group(axes).progress();
+  }
 }
 
 // The waits.
@@ -191,9 +224,8 @@ void GradientSums::complete(Context& ctx, std::size_t index) {
 /// Once a step: the two ends of a pipeline are at different microbatches until then.
 void GradientSums::sum_ends(Context& ctx, std::size_t index, View sums) {
   if (!bucket(index).placement.pipeline.is_partial() || tied() == nullptr) return;
-  await(arrivals_.arrive(ctx, *tied()), [&] {
-    tied()->wait(ctx, tied()->all_reduce(ctx, sums, comm::ReduceOp::sum));
-  });
+  await(arrivals_.arrive(ctx, *tied()),
+        [&] { tied()->wait(ctx, tied()->all_reduce(ctx, sums, comm::ReduceOp::sum)); });
 }
 
 void GradientSums::keep(Context& ctx, std::size_t index) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hyperslab/sharding/presence.hpp"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "rooms.hpp"
@@ -25,12 +27,11 @@ void Presence::allocate(param::ParamStore& store, Arena& parameters, Arena* grad
   // Masters in the dtype of the values are the values.
   memory.master = take(trained, own_values ? residence_.state : residence_.value, parameters,
                        dtypes.master, "masters");
-  memory.value = own_values
-                     ? take(trained, residence_.value, parameters, dtypes.compute, "values")
-                     : memory.master;
+  memory.value = own_values ? take(trained, residence_.value, parameters, dtypes.compute, "values")
+                            : memory.master;
   if (residence_.present_rooms > 0) {
-    memory.present = take_rooms(trained, residence_.present_rooms, parameters, dtypes.compute,
-                                "present values");
+    memory.present =
+        take_rooms(trained, residence_.present_rooms, parameters, dtypes.compute, "present values");
   }
   if (gradients != nullptr) {
     memory.gradients = gradients_.allocate(trained, residence_, *gradients, dtypes.gradient);
@@ -49,6 +50,12 @@ void Presence::allocate(param::ParamStore& store, Arena& parameters, Arena* grad
 void Presence::connect(const mesh::Mesh& mesh) {
   values_.connect(mesh);
   gradients_.connect(mesh);
+}
+
+std::vector<NamedMovement> Presence::movements(int microbatches) const {
+  std::vector<NamedMovement> all = values_.movements(microbatches);
+  std::ranges::move(gradients_.movements(microbatches), std::back_inserter(all));
+  return all;
 }
 
 }  // namespace hyperslab::sharding

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hyperslab/sharding/present_values.hpp"
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -37,7 +38,7 @@ void PresentValues::find_ranges() {
 }
 
 void PresentValues::connect(const mesh::Mesh& mesh) {
-  data_ = &mesh.group(mesh::kGradients);
+  shards_ = &mesh.group(mesh::kShards);
   states_.resize(group_->buckets().size());
   for (std::size_t i = 0; i < states_.size(); ++i) {
     const param::Bucket& bucket = group_->buckets()[i];
@@ -53,11 +54,11 @@ void PresentValues::connect(const mesh::Mesh& mesh) {
 }
 
 bool PresentValues::gathers() const {
-  return is_flat(residence_.state) && data_ != nullptr && data_->size() > 1;
+  return is_flat(residence_.state) && shards_ != nullptr && shards_->size() > 1;
 }
 
 void PresentValues::after_update(Context& ctx, std::size_t index) {
-  if (fp8_ && fp8_->covers(index)) return fp8_->start(ctx, *data_, index);
+  if (fp8_ && fp8_->covers(index)) return fp8_->start(ctx, *shards_, index);
   if (!states_[index].gather) return;
   if (states_[index].shares) {
     states_[index].present = false;
@@ -125,8 +126,36 @@ std::optional<std::size_t> PresentValues::next_shared(int unit, Order order) con
 }
 
 void PresentValues::await_gather(Context& ctx, std::size_t index) {
-  if (fp8_) fp8_->await(ctx, *data_, index);
+  if (fp8_) fp8_->await(ctx, *shards_, index);
   if (states_[index].gather) states_[index].gather->wait(ctx);
+}
+
+std::vector<NamedMovement> PresentValues::movements(int microbatches) const {
+  const auto shared = std::ranges::count_if(states_, &State::shares);
+  std::vector<NamedMovement> all;
+  int turn = 0;  // among buckets that share rooms
+  for (std::size_t i = 0; i < states_.size(); ++i) {
+    const param::Bucket& bucket = group_->buckets()[i];
+    NamedMovement& moved = all.emplace_back(NamedMovement{"values",
+                                                          bucket.first_unit,
+                                                          bucket.last_unit,
+                                                          {},
+                                                          1,
+                                                          "after its update",
+                                                          "forward of the units before it"});
+    if (fp8_ && fp8_->covers(i)) moved.steps = fp8_->steps(i);
+    if (states_[i].gather) {
+      moved.steps.assign(states_[i].gather->steps().begin(), states_[i].gather->steps().end());
+    }
+    if (moved.steps.empty()) all.pop_back();
+    if (!states_[i].shares) continue;
+    // A pass does not gather the two buckets that the pass before used last.
+    moved.times = 1 + (turn >= 2 ? microbatches - 1 : 0) + (turn < shared - 2 ? microbatches : 0);
+    moved.starts = "one bucket ahead of forward and backward";
+    moved.behind = "the bucket before it in the pass";
+    ++turn;
+  }
+  return all;
 }
 
 void PresentValues::wait_for_updates(Context& ctx) {
@@ -140,7 +169,7 @@ void PresentValues::wait_all(Context& ctx) {
 
 void PresentValues::complete(Context& ctx) {
   wait_all(ctx);
-  if (fp8_) fp8_->gather_values(ctx, *data_);
+  if (fp8_) fp8_->gather_values(ctx, *shards_);
 }
 
 void PresentValues::masters_changed(Context& ctx) {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hyperslab/sharding/residence.hpp"
 
+#include <algorithm>
 #include <string>
 
 #include "hyperslab/core/error.hpp"
-#include "hyperslab/mesh/parallel_config.hpp"
 
 namespace hyperslab::sharding {
 
@@ -23,6 +23,11 @@ Residence zero(int level) {
     residence.present_rooms = 2;
   }
   return residence;
+}
+
+Residence residence_of(const mesh::ParallelConfig& parallel) {
+  const bool keeps_values = parallel.shards() == 1 || parallel.pipeline > 1;
+  return zero(keeps_values ? std::min(parallel.zero, 2) : parallel.zero);
 }
 
 }  // namespace hyperslab::sharding

@@ -7,16 +7,20 @@ namespace hyperslab::sharding {
 
 std::vector<View> take_rooms(const param::ParamGroup& group, int count, Arena& arena, DType dtype,
                              const std::string& label) {
-  Dim largest = 0;
+  std::vector<Dim> sizes(static_cast<std::size_t>(count), 0);
+  std::size_t turn = 0;
   for (const param::Bucket& bucket : group.buckets()) {
-    if (bucket.is_sharded()) largest = std::max(largest, bucket.size());
+    if (!bucket.is_sharded()) continue;
+    Dim& size = sizes[turn++ % sizes.size()];
+    size = std::max(size, bucket.size());
   }
   std::vector<View> rooms;
-  for (int room = 0; room < count; ++room) {
-    rooms.push_back(arena.take(dtype, {largest}, label + " " + std::to_string(room)));
+  for (const Dim size : sizes) {
+    if (size == 0) continue;
+    rooms.push_back(arena.take(dtype, {size}, label + " " + std::to_string(rooms.size())));
   }
   std::vector<View> by_bucket;
-  std::size_t turn = 0;
+  turn = 0;
   for (const param::Bucket& bucket : group.buckets()) {
     by_bucket.push_back(bucket.is_sharded() ? rooms[turn++ % rooms.size()].slice(0, bucket.size())
                                             : arena.take(dtype, {bucket.size()}, label));

@@ -9,8 +9,8 @@
 namespace hyperslab::sharding {
 
 /// Memory for few buckets at a time, by bucket: those of parameters that no other tensor or
-/// pipeline rank holds take turns in `count` rooms of the largest one's size. The others, which
-/// stay in use from the embedding to the head, have rooms of their own.
+/// pipeline rank holds take turns in `count` rooms, each of the size of the largest in it. The
+/// others, which stay in use from the embedding to the head, have rooms of their own.
 [[nodiscard]] std::vector<View> take_rooms(const param::ParamGroup& group, int count, Arena& arena,
                                            DType dtype, const std::string& label);
 

@@ -123,7 +123,8 @@ std::vector<std::string> layout_overrides(const train::Config& config, const Eva
                  "parallel.schedule=1f1b",
                  "parallel.virtual_stages=1",
                  "parallel.stage_layers=[]",
-                 "parallel.zero=0"};
+                 "parallel.zero=0",
+                 "parallel.shard=0"};
   }
   if (axes.data == config.parallel.data) return overrides;
   const std::int64_t share = std::max<std::int64_t>(1, config.train.global_batch / axes.data);

@@ -79,6 +79,31 @@ void print_memory(const mesh::ParallelConfig& parallel, const std::vector<plan::
              in(unit, static_cast<double>(most_in_use(plans))), unit.name);
 }
 
+std::string units_text(const plan::Plan& plan, const sharding::NamedMovement& moved) {
+  const auto name = [&](int unit) { return plan.units[static_cast<std::size_t>(unit)]; };
+  return moved.first_unit == moved.last_unit
+             ? name(moved.first_unit)
+             : fmt::format("{} to {}", name(moved.first_unit), name(moved.last_unit));
+}
+
+/// A line for each movement and each of its steps, by pipeline rank.
+void print_movements(const std::vector<plan::Plan>& plans) {
+  for (std::size_t stage = 0; stage < plans.size(); ++stage) {
+    fmt::print("movements of a step, on a rank of pipeline stage {}\n", stage);
+    for (const sharding::NamedMovement& moved : plans[stage].movements) {
+      fmt::print(
+          "  {} of {}, {} a step, starts {}, {}\n", moved.what, units_text(plans[stage], moved),
+          moved.times == 1 ? "once" : fmt::format("{} times", moved.times), moved.starts,
+          moved.behind.empty() ? "nothing hides it" : fmt::format("behind {}", moved.behind));
+      for (const layout::Step& step : moved.steps) {
+        fmt::print("    {}\n", describe(step));
+      }
+    }
+    if (plans[stage].movements.empty()) fmt::print("  none: every rank has what its layers use\n");
+    fmt::print("\n");
+  }
+}
+
 /// The bytes of a checkpoint, of all ranks and of the largest one.
 void print_checkpoint(const train::Config& config, const std::vector<plan::Plan>& plans) {
   std::size_t most = 0;
@@ -86,7 +111,7 @@ void print_checkpoint(const train::Config& config, const std::vector<plan::Plan>
   for (const plan::Plan& plan : plans) {
     most = std::max(most, plan.checkpoint_bytes);
     sum += plan.checkpoint_bytes *
-           static_cast<std::size_t>(config.parallel.data * config.parallel.tensor);
+           static_cast<std::size_t>(config.parallel.shards() * config.parallel.tensor);
   }
   const Unit unit = byte_unit(static_cast<double>(sum));
   fmt::print(
@@ -112,6 +137,8 @@ std::vector<std::pair<comm::GroupRole, int>> groups_of(const train::Config& conf
   const mesh::GroupNeeds needs = config.groups();
   std::vector<std::pair<comm::GroupRole, int>> groups = {
       {comm::GroupRole::data, parallel.data},
+      {comm::GroupRole::shard, parallel.shards() < parallel.data ? parallel.shards() : 1},
+      {comm::GroupRole::replica, parallel.data / parallel.shards()},
       {comm::GroupRole::tensor, parallel.tensor},
       {comm::GroupRole::pipeline, parallel.pipeline},
       {comm::GroupRole::tied, needs.tied_ends && parallel.pipeline > 1 ? 2 : 1},
@@ -174,7 +201,7 @@ std::size_t largest_bytes(const std::vector<plan::Plan>& plans) {
 
 /// Options that need others, or do not go with them.
 void require_usable(const Arguments& args) {
-  for (const char* option : {"schedule", "json", "mtbf-hours", "save-seconds"}) {
+  for (const char* option : {"schedule", "movements", "json", "mtbf-hours", "save-seconds"}) {
     if (!args.has("search") || !args.has(option)) continue;
     throw Error(
         ExitCode::usage,
@@ -255,7 +282,7 @@ void search(const Arguments& args, const train::Config& config,
 Arguments plan_arguments() {
   Arguments args(
       "hyperslab plan DECK [--ranks N] [--device cpu|cuda] [--schedule]\n"
-      "               [--machine FILE [--search]] [--set k=v]...",
+      "               [--movements] [--machine FILE [--search]] [--set k=v]...",
       "Shows what a run would hold, compute and send, and with a machine file how long a step "
       "takes, without starting it.");
   add_deck_options(args);
@@ -265,6 +292,7 @@ Arguments plan_arguments() {
       "cuda if there is no GPU and the deck needs one, or computes in bf16 and leaves run.device "
       "open)")("schedule",
                "draw the pipeline's passes in time: F forward, B backward, I and W its parts")(
+      "movements", "list the movements of parameters and gradients in a step: axes, bytes, when")(
       "mode", po::value<std::string>()->default_value("step"),
       "step, or forward: without gradients and optimizer state")(
       "machine", po::value<std::string>(),
@@ -307,6 +335,7 @@ ExitCode run_plan(comm::World& world, const std::vector<std::string>& arguments)
   print_memory(parallel, plans);
   if (training) print_checkpoint(config, plans);
   print_work(config, plans);
+  if (args.has("movements")) print_movements(plans);
   nlohmann::ordered_json out = {
       {"layout", mesh::describe(parallel)},   {"ranks", parallel.ranks()},
       {"memory_bytes", largest_bytes(plans)}, {"memory_in_use_bytes", most_in_use(plans)},

@@ -86,7 +86,8 @@ void print_prediction(const train::Config& config, const plan::PredictedStep& pr
     fmt::print("{:<10} {:>11.2f} {:>11.2f} {:>11.2f} {:>11.2f} {:>11.2f} {:>11.2f} {:>11.2f}\n",
                fmt::format("pipeline {}", i), phase(Phase::forward), phase(Phase::backward),
                phase(Phase::optimizer), 1e3 * rank.compute,
-               1e3 * (exposed(rank, "data") + exposed(rank, "tied")),
+               1e3 * (exposed(rank, "data") + exposed(rank, "shard") + exposed(rank, "replica") +
+                      exposed(rank, "tied")),
                1e3 * (exposed(rank, "tensor") + exposed(rank, "key_value")), 1e3 * idle(rank));
   }
   fmt::print(

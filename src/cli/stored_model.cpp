@@ -70,7 +70,8 @@ std::vector<std::string> layout_overrides(int ranks) {
   return {"parallel.data=1",          fmt::format("parallel.tensor={}", ranks),
           "parallel.pipeline=1",      "parallel.sequence=false",
           "parallel.schedule=1f1b",   "parallel.virtual_stages=1",
-          "parallel.stage_layers=[]", "parallel.zero=0"};
+          "parallel.stage_layers=[]", "parallel.zero=0",
+          "parallel.shard=0"};
 }
 
 StoredModel open(const std::string& folder, int ranks, bool logs, const Arguments& args,

@@ -284,6 +284,7 @@ void ParamStore::lay_out(std::size_t bucket_bytes) {
 
 std::vector<ElementRange> owned_ranges(const ParamGroup& group) {
   std::vector<ElementRange> out;
+  if (!group.position().is_first(mesh::Axis::replica)) return out;
   for (const Bucket& bucket : group.buckets()) {
     std::vector<const Param*> members;
     std::ranges::copy_if(group.params(), std::back_inserter(members),
@@ -308,6 +309,7 @@ std::vector<ElementRange> owned_ranges(const ParamGroup& group) {
 
 std::vector<ParamSlab> slabs_of(const ParamGroup& group, const StateView& state, SlabsOf which) {
   std::vector<ParamSlab> out;
+  if (which == SlabsOf::owner && !group.position().is_first(mesh::Axis::replica)) return out;
   for (const Param* param : group.params()) {
     if (which == SlabsOf::owner && !param->owned) continue;
     const bool in_shard = which == SlabsOf::owner || state.sharded;

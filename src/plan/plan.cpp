@@ -53,6 +53,10 @@ Plan make_plan(const train::Config& config, const train::TrainerOptions& options
   plan.peak_in_use = trainer.memory().peak_bytes();
   plan.checkpoint_bytes = trainer.checkpoint_bytes();
   plan.ledger = trainer.context().ledger();
+  if (options.training) plan.movements = trainer.movements();
+  for (int unit = 0; unit < trainer.stage().units(); ++unit) {
+    plan.units.emplace_back(trainer.stage().name(unit));
+  }
   for (const comm::Communicator* group : mesh.groups())
     plan.traffic[group->role()] = group->traffic();
   for (const param::Param& param : trainer.stage().params().params()) {

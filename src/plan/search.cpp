@@ -54,7 +54,10 @@ class Search {
     const std::size_t refined = std::min(kRefined, result_.found.size());
     const std::vector<FoundLayout> fastest(
         result_.found.begin(), result_.found.begin() + static_cast<std::ptrdiff_t>(refined));
-    for (const FoundLayout& layout : fastest) try_schedules(layout.config);
+    for (const FoundLayout& layout : fastest) {
+      try_schedules(layout.config);
+      try_shards_of_a_node(layout.config);
+    }
     sort();
     return std::move(result_);
   }
@@ -110,6 +113,16 @@ class Search {
       other.parallel.virtual_stages = chunks;
       consider(other);
     }
+  }
+
+  /// With copies of the shards on every node.
+  void try_shards_of_a_node(const Config& config) {
+    const mesh::ParallelConfig& parallel = config.parallel;
+    const int shards = machine_.ranks_per_node / (parallel.tensor * parallel.pipeline);
+    if (shards < 2 || shards >= parallel.data || parallel.data % shards != 0) return;
+    Config other = config;
+    other.parallel.shard = shards;
+    consider(other);
   }
 
   /// Adds the layout, or counts why not and returns it.
@@ -175,6 +188,7 @@ std::string settings_of(const Config& config) {
   }
   if (parallel.sequence) text += " sequence=true";
   if (parallel.data > 1) text += fmt::format(" zero={}", parallel.zero);
+  if (parallel.shards() < parallel.data) text += fmt::format(" shard={}", parallel.shard);
   text += fmt::format(" microbatch={}", config.train.microbatch);
   if (config.memory.recompute != nn::Recompute::none) {
     text += fmt::format(" recompute={}", name_of(config.memory.recompute));

@@ -321,7 +321,8 @@ SimulatedStep Simulation::run() {
 double busy_seconds(const SimulatedRank& rank) {
   double seconds = rank.step;
   for (const comm::GroupRole role :
-       {comm::GroupRole::data, comm::GroupRole::tensor, comm::GroupRole::key_value}) {
+       {comm::GroupRole::data, comm::GroupRole::shard, comm::GroupRole::replica,
+        comm::GroupRole::tensor, comm::GroupRole::key_value}) {
     const auto waited = rank.exposed.find(std::string(comm::name_of(role)));
     if (waited != rank.exposed.end()) seconds -= waited->second;
   }
@@ -346,6 +347,12 @@ GroupLayout layout_of(std::string_view group, const mesh::ParallelConfig& parall
   } else if (group == comm::name_of(comm::GroupRole::data)) {
     ranks = parallel.data;
     stride = parallel.tensor * parallel.pipeline;
+  } else if (group == comm::name_of(comm::GroupRole::shard)) {
+    ranks = parallel.shards();
+    stride = parallel.tensor * parallel.pipeline;
+  } else if (group == comm::name_of(comm::GroupRole::replica)) {
+    ranks = parallel.data / parallel.shards();
+    stride = parallel.tensor * parallel.pipeline * parallel.shards();
   } else if (group == comm::name_of(comm::GroupRole::world)) {
     ranks = parallel.ranks();
   }

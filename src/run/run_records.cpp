@@ -85,11 +85,12 @@ void RunRecords::open_timing(const std::string& folder) {
   const mesh::Position& at = setting_.position;
   const mesh::ParallelConfig& parallel = start_.config.parallel;
   timing_ = std::make_unique<io::TimingWriter>(
-      folder, io::RankInfo{world.rank(), world.size(), world.host(), setting_.device,
-                           at.at(mesh::kSamples), at.at(Axis::pipeline), at.at(Axis::context),
-                           at.at(Axis::tensor), commit(), utc_now(), trainer_.context().threads(),
-                           std::string(mesh::name_of(parallel.schedule)), parallel.zero,
-                           parallel.sequence, trainer_.groups()});
+      folder,
+      io::RankInfo{world.rank(), world.size(), world.host(), setting_.device, at.at(mesh::kSamples),
+                   at.at(Axis::pipeline), at.at(Axis::context), at.at(Axis::tensor), commit(),
+                   utc_now(), trainer_.context().threads(), world.threads().open_cores_here,
+                   std::string(mesh::name_of(parallel.schedule)), parallel.zero, parallel.sequence,
+                   trainer_.groups()});
 }
 
 /// Collective: measures the rate that utilization is stated against.
@@ -149,7 +150,8 @@ void RunRecords::account_on_gpu(io::TimingRow& row) const {
   constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
   const auto waits = [&](comm::GroupRole role) {
     switch (role) {
-      case comm::GroupRole::data: return row.times.phase(Phase::reduce_exposed);
+      case comm::GroupRole::data:
+      case comm::GroupRole::shard: return row.times.phase(Phase::reduce_exposed);
       case comm::GroupRole::tensor: return row.times.phase(Phase::tensor_comm);
       case comm::GroupRole::pipeline:
         return row.times.phase(Phase::pipeline_comm) + row.times.phase(Phase::pipeline_idle);
@@ -171,7 +173,8 @@ void RunRecords::account_on_gpu(io::TimingRow& row) const {
     }
     if (groups[i].size == 1) continue;
     traffic.exposed_seconds = waits(role);
-    if (role != comm::GroupRole::data && !start_.config.timing.groups) traffic.seconds = kUnknown;
+    const bool sums = role == comm::GroupRole::data || role == comm::GroupRole::shard;
+    if (!sums && !start_.config.timing.groups) traffic.seconds = kUnknown;
   }
 }
 

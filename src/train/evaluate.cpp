@@ -87,6 +87,14 @@ class ToListeners {
   Tensor host_scores_;
 };
 
+/// Sums in double on the host, so that the numbers do not depend on the layout.
+void add_sums(const auto& sums, Evaluation& to) {
+  to.loss_sum += sums[ops::kSumLoss];
+  to.tokens += sums[ops::kSumTokens];
+  to.correct += sums[ops::kSumCorrect];
+  to.correct5 += sums[ops::kSumCorrect5];
+}
+
 }  // namespace
 
 Evaluation Trainer::evaluate(const io::Samples& samples, std::int64_t count, comm::World& world,
@@ -120,12 +128,7 @@ Evaluation Trainer::evaluate(const io::Samples& samples, std::int64_t count, com
       continue;
     }
     if (!is_mine) continue;  // the pass was for the others, which gathered values
-    // Summed in double on the host, so that the number does not depend on the layout.
-    const auto sums = records_->read_sums();
-    mine.loss_sum += sums[ops::kSumLoss];
-    mine.tokens += sums[ops::kSumTokens];
-    mine.correct += sums[ops::kSumCorrect];
-    mine.correct5 += sums[ops::kSumCorrect5];
+    add_sums(records_->read_sums(), mine);
     if (listeners) listeners->report(chunk * microbatch());
   }
   evaluation_->finish(*ctx_);

@@ -63,8 +63,9 @@ bool StageWorker::reduces(int microbatch) const {
 }
 
 nn::Accumulate StageWorker::accumulate(int microbatch) const {
-  return microbatch == 0 || parts_.presence.gradients().reduces_every_microbatch() ? nn::Accumulate::no
-                                                                       : nn::Accumulate::yes;
+  return microbatch == 0 || parts_.presence.gradients().reduces_every_microbatch()
+             ? nn::Accumulate::no
+             : nn::Accumulate::yes;
 }
 
 GraphSegment& StageWorker::segment(Work work, model::SlotId id, int first, int last,
@@ -120,6 +121,12 @@ void StageWorker::forward(int chunk, int slot, int microbatch) {
   if (!trains) parts_.memory.change(-stage.slot_bytes(chunk), "activations");
 }
 
+StageWorker::Work StageWorker::work_of(nn::BackwardPart part) {
+  return part == nn::BackwardPart::both    ? Work::backward
+         : part == nn::BackwardPart::input ? Work::input
+                                           : Work::weight;
+}
+
 void StageWorker::run_backward(model::SlotId id, int microbatch, nn::BackwardPart part) {
   model::Stage& stage = parts_.stage;
   parts_.ctx.recorder().set_microbatch(microbatch);
@@ -128,9 +135,6 @@ void StageWorker::run_backward(model::SlotId id, int microbatch, nn::BackwardPar
   const nn::Accumulate add = accumulate(microbatch);
   const bool sums = reduces(microbatch) && part != nn::BackwardPart::input;
   const bool is_last = microbatch == args_.microbatches - 1;
-  const Work work = part == nn::BackwardPart::both    ? Work::backward
-                    : part == nn::BackwardPart::input ? Work::input
-                                                      : Work::weight;
   // Products of weights' gradients take no values.
   const bool multiplies =
       parts_.presence.values().by_unit(false) && part != nn::BackwardPart::weight;
@@ -138,12 +142,13 @@ void StageWorker::run_backward(model::SlotId id, int microbatch, nn::BackwardPar
   for (int last = end; last > begin;) {
     int first = last - 1;
     const auto ends_here = [&] {
-      return by_unit() || multiplies || (sums && parts_.presence.gradients().closes(first, microbatch, is_last));
+      return by_unit() || multiplies ||
+             (sums && parts_.presence.gradients().closes(first, microbatch, is_last));
     };
     while (first > begin && !ends_here()) --first;
     if (multiplies) await_values(first, last, model::Stage::Order::descending);
     free_gradients(first, last, microbatch);
-    segment(work, id, first, last, add).run(parts_.ctx, graphs(), [&] {
+    segment(work_of(part), id, first, last, add).run(parts_.ctx, graphs(), [&] {
       const auto pass = [&](int unit) {
         const UnitScope running = scope(id, unit, pass_of(part));
         stage.backward(parts_.ctx, id, unit, args_.step_views, add, part);

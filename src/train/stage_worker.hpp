@@ -64,6 +64,7 @@ class StageWorker final : public pipeline::Worker {
 
  private:
   enum class Work : std::uint8_t { forward, evaluate, backward, input, weight };
+  [[nodiscard]] static Work work_of(nn::BackwardPart part);
   using Key = std::tuple<Work, int, int, int, int, bool>;
   [[nodiscard]] bool graphs() const { return parts_.graphs && !args_.eager; }
   [[nodiscard]] bool by_unit() const;

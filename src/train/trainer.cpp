@@ -94,7 +94,7 @@ model::StageOptions stage_options(const Config& config, const mesh::Mesh& mesh,
 
 StepRecords::Counters reduction_counters(const mesh::Mesh& mesh) {
   const comm::Communicator* tied = mesh.tied_group();
-  return {mesh.group(mesh::kGradients).device_nanoseconds(),
+  return {mesh.group(mesh::kShards).device_nanoseconds(),
           tied == nullptr ? nullptr : tied->device_nanoseconds()};
 }
 
@@ -111,17 +111,12 @@ bool overlaps_updates(const Config& config, const TrainerOptions& options,
                       const model::MemoryPlan* plan) {
   const bool dequantizes = config.adapter || config.quantization;
   return plan != nullptr && options.training && options.device == Device::cuda &&
-         options.overlap_update &&
-         !options.time_components && !dequantizes;
+         options.overlap_update && !options.time_components && !dequantizes;
 }
 
-/// A rank that is alone on the data axis has no values to gather, and in a pipeline each pass of a
-/// microbatch would gather them again: then they stay.
+/// A forward-only run has nothing to shard.
 sharding::Residence residence_of(const Config& config, const TrainerOptions& options) {
-  const mesh::ParallelConfig& parallel = config.parallel;
-  if (!options.training) return sharding::zero(0);
-  const bool keeps_values = parallel.data == 1 || parallel.pipeline > 1;
-  return sharding::zero(keeps_values ? std::min(parallel.zero, 2) : parallel.zero);
+  return options.training ? sharding::residence_of(config.parallel) : sharding::zero(0);
 }
 
 model::Arenas arenas_of(const TrainerOptions& options, const model::MemoryPlan* plan) {
@@ -189,7 +184,7 @@ void Trainer::share_memory() {
   shared_memory_.push_back(mesh_.group(mesh::Axis::tensor).share(arenas_.scratch));
   if (!options_.training) return;
   for (const Arena* arena : {&arenas_.parameters, &arenas_.gradients}) {
-    shared_memory_.push_back(mesh_.group(mesh::kGradients).share(*arena));
+    shared_memory_.push_back(mesh_.group(mesh::kShards).share(*arena));
   }
 }
 
@@ -212,7 +207,7 @@ void Trainer::set_up_worker() {
 void Trainer::set_up_training() {
   optimizer_ = optim::make_optimizer(
       config_.optimizer, stage_.params().trained(), presence_.shards_state(), arenas_.optimizer,
-      {.data = &mesh_.group(mesh::kGradients), .tensor = &mesh_.group(mesh::Axis::tensor)});
+      {.data = &mesh_.group(mesh::kShards), .tensor = &mesh_.group(mesh::Axis::tensor)});
   presence_.connect(mesh_);
 }
 
@@ -431,7 +426,8 @@ void Trainer::begin_update() {
 }
 
 void Trainer::update_range(const ops::StepState* state, std::size_t index) {
-  optimizer_->update(*ctx_, state, presence_.gradients().sums(), presence_.values().updated_ranges()[index]);
+  optimizer_->update(*ctx_, state, presence_.gradients().sums(),
+                     presence_.values().updated_ranges()[index]);
   presence_.values().after_update(*ctx_, index);
 }
 

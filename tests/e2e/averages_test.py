@@ -52,6 +52,7 @@ class Averages(support.Case):
     def test_layouts_keep_the_same_average(self):
         expected = self.validations("averaged")
         for name, ranks, settings in (("one", 2, ("parallel.zero=1",)), ("two", 2, ("parallel.zero=2",)),
+                                      ("three", 2, ("parallel.zero=3",)),
                                       ("tensor", 2, ("parallel.data=1", "parallel.tensor=2", "train.microbatch=12")),
                                       ("pipeline", 2, ("parallel.data=1", "parallel.pipeline=2"))):
             with self.subTest(name=name):

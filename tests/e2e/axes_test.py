@@ -18,6 +18,9 @@ LAYOUTS = {
     "tensor4": (4, ("parallel.tensor=4", "parallel.sequence=true")),
     "pipeline4": (4, ("parallel.pipeline=4", "parallel.schedule=zero_bubble", "train.microbatch=2")),
     "data4": (4, ("parallel.data=4", "parallel.zero=2")),
+    "sharded": (4, ("parallel.data=4", "parallel.zero=3")),
+    "hybrid": (4, ("parallel.data=4", "parallel.zero=3", "parallel.shard=2")),
+    "staged": (4, ("parallel.data=2", "parallel.pipeline=2", "parallel.zero=3", "train.microbatch=1")),
     "mixed": (4, ("parallel.data=2", "parallel.tensor=2", "parallel.sequence=true", "parallel.zero=1")),
     "cut": (4, ("parallel.data=2", "parallel.pipeline=2", "parallel.zero=1", "train.microbatch=1")),
     "chunks": (4, ("parallel.pipeline=2", "parallel.tensor=2", "parallel.schedule=interleaved",
@@ -27,8 +30,9 @@ LAYOUTS = {
 }
 # Which layout goes on with whose checkpoint.
 CHANGES = (("mixed", "cut"), ("mixed", "one"), ("cut", "tensor4"), ("cut", "three"),
-           ("eight", "data4"), ("eight", "chunks"), ("one", "pipeline4"))
-STARTS = ("one", "mixed", "cut", "eight")
+           ("eight", "data4"), ("eight", "chunks"), ("one", "pipeline4"), ("eight", "sharded"), ("mixed", "hybrid"),
+           ("hybrid", "one"), ("hybrid", "staged"))
+STARTS = ("one", "mixed", "cut", "eight", "hybrid")
 
 
 class Axes(support.Case):

@@ -244,7 +244,8 @@ class Replicas(support.Case):
 
     def test_layouts_that_agree_train_on(self):
         layouts = {"replicated": ("parallel.data=2",), "zero1": ("parallel.data=2", "parallel.zero=1"),
-                   "zero2": ("parallel.data=2", "parallel.zero=2"), "tensor": ("parallel.data=1", "parallel.tensor=2"),
+                   "zero2": ("parallel.data=2", "parallel.zero=2"), "zero3": ("parallel.data=2", "parallel.zero=3"),
+                   "tensor": ("parallel.data=1", "parallel.tensor=2"),
                    "pipeline": ("parallel.data=1", "parallel.pipeline=2", "train.microbatch=6")}
         self.train("alone", "train.steps=6", ranks=2)
         for name, layout in layouts.items():

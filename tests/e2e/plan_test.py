@@ -374,11 +374,24 @@ class Machine(support.Case):
         counts = re.findall(r"(?m)^ +(\d+)  ", out[out.index("left out\n"):])
         self.assertEqual(legal + sum(map(int, counts)), tried)
 
-    def test_gathers_that_are_priced_are_said(self):
-        gathered = self.plan("parallel.data=2", options=("--ranks", 2, "--gather-parameters", 2))
+    def test_movements(self):
+        def movements(*settings, ranks=2):
+            out = self.plan(*settings, options=("--ranks", ranks, "--movements"))
+            return out[out.index("movements of a step"):]
 
-        self.assertRegex(gathered, r"(?m)^gathers +of 2 bytes a parameter .* as --gather-parameters says")
-        self.assertNotIn("gathers", self.plan("parallel.data=2", options=("--ranks", 2)))
+        self.assertIn("none: every rank has what its layers use", movements(ranks=1))
+        summed = movements("parallel.data=2")
+        self.assertRegex(summed, r"gradients of .*, once a step, starts after backward of its units, ")
+        self.assertRegex(summed, r"(?m)^    all_reduce over fold, \d+ bytes$")
+        self.assertNotIn("values of", summed)
+        kept = movements("parallel.data=2", "parallel.zero=1")
+        self.assertRegex(kept, r"values of .*, once a step, starts after its update, behind forward of the units before it\n"
+                               r"    all_gather over fold, \d+ bytes")
+        self.assertIn("    reduce_scatter over fold, ", kept)
+        self.assertIn("starts one bucket ahead of forward and backward, behind the bucket before it",
+                      movements("parallel.data=2", "parallel.zero=3"))
+        hybrid = movements("parallel.data=4", "parallel.zero=1", "parallel.shard=2", ranks=4)
+        self.assertRegex(hybrid, r"reduce_scatter over fold, (\d+) bytes\n    all_reduce over replica, ")
 
     def test_how_often_to_save(self):
         out = self.plan("parallel.data=4", options=("--ranks", 4, "--mtbf-hours", 40, "--save-seconds", 50))

@@ -11,10 +11,16 @@ namespace {
 using test::Numbers;
 
 /// Of allocations one after the other; arenas align the beginning of each to 256 bytes.
-std::size_t in_arena(std::initializer_list<std::int64_t> bytes) {
+std::size_t in_arena(const std::vector<std::int64_t>& bytes) {
   std::int64_t end = 0;
   for (const std::int64_t each : bytes) end = test::up_to(end, 256) + each;
   return static_cast<std::size_t>(end);
+}
+
+std::vector<std::int64_t> joined(std::vector<std::int64_t> first,
+                                 const std::vector<std::int64_t>& second) {
+  first.insert(first.end(), second.begin(), second.end());
+  return first;
 }
 
 model::MemoryPlan memory(const Numbers& numbers, int rank = 0,
@@ -25,8 +31,14 @@ model::MemoryPlan memory(const Numbers& numbers, int rank = 0,
   return plan::make_plan(config, {}, rank).memory;
 }
 
-std::int64_t largest_part(const test::Buckets& buckets) {
-  return *std::max_element(buckets.parts.begin(), buckets.parts.end());
+/// Bytes of the two rooms in which buckets take turns; with one bucket there is one.
+std::vector<std::int64_t> rooms_of(const test::Buckets& buckets) {
+  std::vector<std::int64_t> rooms(std::min<std::size_t>(2, buckets.parts.size()), 0);
+  for (std::size_t i = 0; i < buckets.parts.size(); ++i) {
+    std::int64_t& room = rooms[i % rooms.size()];
+    room = std::max(room, 4 * buckets.parts[i]);
+  }
+  return rooms;
 }
 
 /// Sizes whose tensors fill whole 256-byte units, so that nothing but data counts.
@@ -70,8 +82,8 @@ TEST(MemoryPlan, ShardsOfGradientsAndStateEqualTheClosedForms) {
 
         EXPECT_EQ(zero0.gradients, in_arena({4 * N}));
         EXPECT_EQ(zero1.gradients, in_arena({4 * N}));
-        const std::int64_t bucket = 4 * largest_part(buckets);
-        EXPECT_EQ(zero2.gradients, in_arena({4 * N / d, bucket, bucket}));
+        const std::vector<std::int64_t> sharded = joined({4 * N / d}, rooms_of(buckets));
+        EXPECT_EQ(zero2.gradients, in_arena(sharded));
         EXPECT_EQ(zero0.optimizer, in_arena({4 * N, 4 * N, d * decay}));
         EXPECT_EQ(zero1.optimizer, in_arena({4 * N / d, 4 * N / d, decay}));
         EXPECT_EQ(zero2.optimizer, zero1.optimizer);
@@ -80,8 +92,7 @@ TEST(MemoryPlan, ShardsOfGradientsAndStateEqualTheClosedForms) {
         EXPECT_EQ(zero2.parameters, zero0.parameters);
         if (!gpt2) continue;  // whose table of angles lies there, too
         EXPECT_EQ(zero2.parameters, in_arena({4 * N}));
-        EXPECT_EQ(zero3.parameters,
-                  d == 1 ? in_arena({4 * N}) : in_arena({4 * N / d, bucket, bucket}));
+        EXPECT_EQ(zero3.parameters, in_arena(d == 1 ? std::vector{4 * N} : sharded));
       }
     }
   }
@@ -111,10 +122,9 @@ TEST(MemoryPlan, Zero2HoldsTwoBucketsAndThoseThatStayOpen) {
   numbers.microbatches = 3;
   const test::Buckets buckets = test::buckets(numbers, test::pipeline_rank_of(numbers, 0));
 
-  const std::int64_t bucket = 4 * largest_part(buckets);
   EXPECT_EQ(memory(numbers).gradients,
-            in_arena({4 * buckets.total() / 4, bucket, bucket, 4 * buckets.tied, 4 * buckets.summed,
-                      4 * buckets.equal}));
+            in_arena(joined(joined({4 * buckets.total() / 4}, rooms_of(buckets)),
+                            {4 * buckets.tied, 4 * buckets.summed, 4 * buckets.equal})));
 }
 
 /// A slot is what one microbatch takes, so activations are slots times that of one microbatch.

@@ -70,7 +70,8 @@ void expect_plans(const std::vector<std::string>& deck, const std::vector<std::s
 TEST(MemorySavings, AreThoseOfThePlans) {
   std::vector<std::string> settings = {"train.microbatch: 1",    "memory.recompute: selective",
                                        "memory.recompute: full", "parallel.zero: 1",
-                                       "parallel.zero: 2",       "parallel.tensor: 2"};
+                                       "parallel.zero: 2",       "parallel.zero: 3",
+                                       "parallel.tensor: 2"};
   expect_plans({"parallel.data=2", "optimizer.name=muon"}, settings);
   settings.emplace_back("optimizer.state: bf16");
   expect_plans({"parallel.data=2"}, settings);

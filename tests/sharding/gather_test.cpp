@@ -34,7 +34,8 @@ TEST(ShardedState, BringsEveryShardBeforeItsUnitReadsIt) {
       }
       EXPECT_EQ(rank.presence.values().gathers(), world().size() > 1);
 
-      for (std::size_t i = 0; i < ranges.size(); ++i) rank.presence.values().after_update(rank.ctx, i);
+      for (std::size_t i = 0; i < ranges.size(); ++i)
+        rank.presence.values().after_update(rank.ctx, i);
       for (const param::Param* param : group.params()) {
         rank.presence.values().before(rank.ctx, param->unit);
         for (Dim i = param->flat_begin; i < param->flat_begin + param->numel(); ++i) {
@@ -89,7 +90,7 @@ TEST(ShardedMasters, GiveTheValuesOfARankAloneBitForBit) {
     const mesh::Mesh mesh(world(), Device::cpu, layout.parallel(), layout.needs());
     for (const DType compute : {DType::bf16, DType::f16}) {
       for (const int zero : {0, 1, 2}) {
-        if (zero == 2 && layout.pipeline > 1) continue;
+        if (zero == 0 && layout.shard > 0) continue;  // refused by the deck's rules
         SCOPED_TRACE(layout.str() + " zero " + std::to_string(zero));
         RankOfLayout rank(layout, mesh, zero, kBucketBytes, compute);
         Alone alone(rank, kBucketBytes, compute);

@@ -25,9 +25,11 @@ struct Layout {
   int replicas = 1;
   bool sequence = false;
   bool tied = false;
+  int shard = 0;  ///< data ranks that share state; 0: all
   [[nodiscard]] mesh::ParallelConfig parallel() const {
     mesh::ParallelConfig config;
     config.data = data;
+    config.shard = shard;
     config.pipeline = pipeline;
     config.tensor = tensor;
     config.sequence = sequence;
@@ -36,14 +38,22 @@ struct Layout {
   [[nodiscard]] mesh::GroupNeeds needs() const { return {tied && pipeline > 1, replicas}; }
   [[nodiscard]] TableCase table(const mesh::Position& at, std::size_t bucket_bytes) const {
     using mesh::Axis;
-    return {data,        tensor, at.at(Axis::tensor),         replicas,
-            sequence,    tied,   at.is_first(Axis::pipeline), at.is_last(Axis::pipeline),
-            bucket_bytes};
+    return {data,
+            tensor,
+            at.at(Axis::tensor),
+            replicas,
+            sequence,
+            tied,
+            at.is_first(Axis::pipeline),
+            at.is_last(Axis::pipeline),
+            bucket_bytes,
+            1,
+            shard};
   }
   [[nodiscard]] std::string str() const {
     return mesh::describe(parallel()) + " replicas " + std::to_string(replicas) + " sequence " +
            std::to_string(static_cast<int>(sequence)) + " tied " +
-           std::to_string(static_cast<int>(tied));
+           std::to_string(static_cast<int>(tied)) + " shard " + std::to_string(shard);
   }
 };
 
@@ -58,6 +68,7 @@ inline std::vector<Layout> layouts_of(int ranks) {
           if (tensor % replicas != 0) continue;
           const int data = ranks / (pipeline * tensor);
           out.push_back({data, pipeline, tensor, replicas, (replicas + data) % 2 == 0, tied});
+          if (data == 4) out.push_back({data, pipeline, tensor, replicas, false, tied, 2});
         }
         if (tensor > 1)
           out.push_back({ranks / (pipeline * tensor), pipeline, tensor, 1, true, tied});
@@ -120,14 +131,16 @@ class RankOfLayout {
       const int units = table().params().back().unit + 1;
       if (case_.last) presence.gradients().before_backward(ctx, units - 1, m);
       const bool last_one = m == microbatches - 1;
-      const bool reduces = presence.gradients().reduces() && (last_one || presence.gradients().reduces_every_microbatch());
+      const bool reduces = presence.gradients().reduces() &&
+                           (last_one || presence.gradients().reduces_every_microbatch());
       for (int last = units; last > 0;) {
         int first = last - 1;
         const auto ends = [&] {
           return units_at_once == 1 || (reduces && presence.gradients().closes(first, m, last_one));
         };
         while (first > 0 && !ends()) --first;
-        for (int unit = first; unit < last; ++unit) presence.gradients().before_backward(ctx, unit, m);
+        for (int unit = first; unit < last; ++unit)
+          presence.gradients().before_backward(ctx, unit, m);
         for (int unit = last - 1; unit >= first; --unit) write(unit, {step, m, false});
         if (reduces) presence.gradients().ready(ctx, first, m, last_one);
         presence.gradients().progress();
@@ -153,7 +166,8 @@ class RankOfLayout {
       if (param.unit != unit && !by_head) continue;
       const bool second = !by_head && case_.tied && case_.last && param.name == "tokens" &&
                           unit != table().params().back().unit;
-      const bool fresh = (when.microbatch == 0 || presence.gradients().reduces_every_microbatch()) && !second;
+      const bool fresh =
+          (when.microbatch == 0 || presence.gradients().reduces_every_microbatch()) && !second;
       float* gradient = param.gradient.data<float>();
       for (Dim i = 0; i < param.numel(); ++i) {
         const float value =

@@ -68,6 +68,7 @@ class Reduction : public testing::TestWithParam<int> {};
 TEST_P(Reduction, SumsEveryGradientOnceAndCountsItsNormOnce) {
   const int zero = GetParam();
   for (const Layout& layout : test::layouts_of(world().size())) {
+    if (zero == 0 && layout.shard > 0) continue;  // refused by the deck's rules
     const mesh::Mesh mesh(world(), Device::cpu, layout.parallel(), layout.needs());
     for (const std::size_t bucket_bytes :
          {std::size_t{1}, std::size_t{4000}, std::size_t{1} << 20}) {

@@ -85,7 +85,8 @@ TEST(OwnedSlabs, CoverEveryParameterOnceWithItsValues) {
         for (const param::Param* param : group.params()) {
           if (param->owned) params[param->name] = param;
         }
-        for (const param::ParamSlab& slab : param::slabs_of(group, group.master(), param::SlabsOf::owner)) {
+        for (const param::ParamSlab& slab :
+             param::slabs_of(group, group.master(), param::SlabsOf::owner)) {
           ASSERT_EQ(problem_of(slab.part, slab.param->global_shape), "");
           for_elements(slab, [&](Dim element, Dim index) {
             const float value = slab.data.data<float>()[index];

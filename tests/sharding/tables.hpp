@@ -26,6 +26,7 @@ struct TableCase {
   bool last = true;   ///< has the head
   std::size_t bucket_bytes = 1;
   double width_ratio = 1;  ///< of the parametrization
+  int shard = 0;           ///< data ranks that share state; 0: all
 };
 
 namespace detail {
@@ -97,7 +98,8 @@ inline void declare_block(param::ParamStore& table, const TableCase& c, const st
 
 /// Embedding, two blocks and head, as far as the stage has them, laid out. `data`, `tensor`: 1-4.
 inline param::ParamStore make_table(const TableCase& c, int data_rank = 0) {
-  const mesh::ParallelConfig sizes = {.data = c.data, .tensor = c.tensor, .pipeline = 2};
+  const mesh::ParallelConfig sizes = {
+      .data = c.data, .tensor = c.tensor, .pipeline = 2, .shard = c.shard};
   const auto end = mesh::Position(sizes, 0).moved(mesh::Axis::pipeline, c.first ? 0 : 1);
   param::ParamStore table(
       end.moved(mesh::kSamples, data_rank).moved(mesh::Axis::tensor, c.tensor_rank),

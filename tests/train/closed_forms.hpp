@@ -25,6 +25,7 @@ struct Numbers {
   bool sequence = false;
   const char* schedule = "1f1b";
   int zero = 0;
+  int shard = 0;     ///< data ranks that share state; 0: all
   bool gpt2 = true;  ///< biases, layernorm, learned positions, 2 matrices; else llama: none, 3
   bool tied = true;
   std::int64_t kv_heads = 4;
@@ -39,6 +40,7 @@ struct Numbers {
   std::int64_t V = 67;
   std::int64_t head_chunks = 1;  ///< rows of logits at once: B T / head_chunks
 
+  [[nodiscard]] int shards() const { return shard == 0 ? data : shard; }
   [[nodiscard]] int ranks() const { return data * pipeline * tensor; }
   [[nodiscard]] int virtual_stages() const { return static_cast<int>(layers.size()) / pipeline; }
   [[nodiscard]] bool recomputes_all() const { return std::string(recompute) == "full"; }
@@ -70,6 +72,7 @@ struct Numbers {
             put("parallel.virtual_stages", virtual_stages()),
             fmt::format("parallel.stage_layers=[{}]", fmt::join(layers, ",")),
             put("parallel.zero", zero),
+            put("parallel.shard", shard),
             put("parallel.bucket_mib", tiny_buckets ? 1e-6 : 64.0),
             put("memory.recompute", recompute)};
   }
@@ -162,7 +165,7 @@ inline Held held(const Numbers& n, const PipelineRank& rank) {
   return out;
 }
 
-/// Sizes of the gradient buckets in elements: padded to data ranks x 32.
+/// Sizes of the gradient buckets in elements: padded to shards x 32.
 struct Buckets {
   std::int64_t tied = 0;
   std::int64_t summed = 0;
@@ -184,7 +187,7 @@ struct Buckets {
 
 inline Buckets buckets(const Numbers& n, const PipelineRank& rank) {
   const Held mine = held(n, rank);
-  const auto padded = [&](std::int64_t size) { return up_to(size, 32L * n.data); };
+  const auto padded = [&](std::int64_t size) { return up_to(size, 32L * n.shards()); };
   Buckets out = {padded(mine.tied), padded(mine.summed), padded(mine.equal), {}};
   std::int64_t sum = 0;
   for (const std::int64_t unit : mine.units) {
@@ -237,7 +240,7 @@ inline Flows tensor_flows(const Numbers& n, const PipelineRank& rank) {
   out.all_gather.add((rank.first ? m : 0) + (rank.last ? m : 0), stream);
   const std::int64_t times = n.zero >= 2 ? m : 1;
   const std::int64_t summed = buckets(n, rank).summed;
-  if (summed > 0) out.all_reduce.add(times, 4 * summed / (n.zero == 0 ? 1 : n.data));
+  if (summed > 0) out.all_reduce.add(times, 4 * summed / (n.zero == 0 ? 1 : n.shards()));
   return out;
 }
 
@@ -254,7 +257,8 @@ inline Flows pipeline_flows(const Numbers& n, const PipelineRank& rank) {
   return out;
 }
 
-inline Flows data_flows(const Numbers& n, const PipelineRank& rank) {
+/// Ranks that share state: those of the data group, unless others hold copies of it.
+inline Flows shard_flows(const Numbers& n, const PipelineRank& rank) {
   Flows out;
   if (n.data == 1) return out;
   const Buckets all = buckets(n, rank);
@@ -278,11 +282,21 @@ inline Flows data_flows(const Numbers& n, const PipelineRank& rank) {
   return out;
 }
 
+/// Ranks that hold copies of the same shards.
+inline Flows replica_flows(const Numbers& n, const PipelineRank& rank) {
+  Flows out;
+  if (n.shards() == n.data) return out;
+  for (const std::int64_t size : buckets(n, rank).all()) {
+    out.all_reduce.add(n.zero >= 2 ? n.microbatches : 1, 4 * size / n.shards());
+  }
+  return out;
+}
+
 /// Both ends of a tied table, each data rank its shard of it if state is sharded.
 inline Flows tied_flows(const Numbers& n, const PipelineRank& rank) {
   Flows out;
   if (!n.tied || n.pipeline == 1 || (!rank.first && !rank.last)) return out;
-  out.all_reduce.add(1, 4 * buckets(n, rank).tied / (n.zero == 0 ? 1 : n.data));
+  out.all_reduce.add(1, 4 * buckets(n, rank).tied / (n.zero == 0 ? 1 : n.shards()));
   return out;
 }
 
@@ -305,9 +319,14 @@ inline Flows world_flows(const Numbers& n) {
 
 inline std::map<std::string, Flows> flows(const Numbers& n, int pipeline_rank) {
   const PipelineRank rank = pipeline_rank_of(n, pipeline_rank);
-  return {{"tensor", tensor_flows(n, rank)},       {"pipeline", pipeline_flows(n, rank)},
-          {"data", data_flows(n, rank)},           {"tied", tied_flows(n, rank)},
-          {"key_value", key_value_flows(n, rank)}, {"world", world_flows(n)}};
+  return {{"tensor", tensor_flows(n, rank)},
+          {"pipeline", pipeline_flows(n, rank)},
+          {n.shards() == n.data ? "data" : "shard", shard_flows(n, rank)},
+          {n.shards() == n.data ? "shard" : "data", {}},
+          {"replica", replica_flows(n, rank)},
+          {"tied", tied_flows(n, rank)},
+          {"key_value", key_value_flows(n, rank)},
+          {"world", world_flows(n)}};
 }
 
 }  // namespace hyperslab::test

@@ -133,12 +133,14 @@ std::vector<std::vector<std::string>> layouts() {
   if (world().size() == 1) return {{}};
   if (world().size() == 2) {
     return {{data + "2"},
+            {data + "2", "parallel.zero=3", "parallel.bucket_mib=0.01"},
             {tensor + "2"},
             {tensor + "2", "parallel.sequence=true"},
             {pipeline + "2"},
             {pipeline + "2", "parallel.schedule=interleaved", "parallel.virtual_stages=2"}};
   }
   return {{data + "4"},
+          {data + "4", "parallel.zero=3", "parallel.shard=2", "parallel.bucket_mib=0.01"},
           {tensor + "4", "parallel.sequence=true"},
           {pipeline + "4"},
           {data + "2", tensor + "2"},

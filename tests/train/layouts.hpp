@@ -77,6 +77,7 @@ class Draw {
     set(out.layout, "parallel.sequence", tensor > 1 && one_of({true, false}));
     draw_schedule(out.layout, pipeline);
     set(out.layout, "parallel.zero", one_of({0, 1, 2, 3}));
+    set(out.layout, "parallel.shard", data == 4 || data == 8 ? one_of({0, 2}) : 0);
     set(out.layout, "parallel.bucket_mib", one_of({0.001, 0.01, 16.0}));
     set(out.layout, "memory.recompute", one_of<const char*>({"none", "selective", "full"}));
     return out;

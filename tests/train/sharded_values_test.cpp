@@ -82,6 +82,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Overrides{"train.microbatch=1", "memory.recompute=full"},
                     Overrides{"optimizer.name=muon", "precision.compute=bf16"},
                     Overrides{"optimizer.state=bf16", "optimizer.ema_decay=0.9"},
+                    Overrides{"parallel.shard=2", "precision.compute=bf16"},
                     Overrides{"parallel.tensor=2", "parallel.sequence=true"},
                     Overrides{"parallel.tensor=2", "precision.compute=bf16", "model.kv_heads=1"},
                     Overrides{"quantization.weights=int8", "precision.compute=bf16"}));

@@ -13,6 +13,8 @@ enum class GroupRole : std::uint8_t {
   data,       ///< the parameters; each rank has other samples
   tensor,     ///< every layer
   pipeline,   ///< the layers, in stages
+  shard,      ///< in the data group, the shards of state; other data ranks hold copies of them
+  replica,    ///< in the data group, copies of the same shards
   tied,       ///< the embedding table of the first and the last pipeline stage
   key_value,  ///< key-value heads, in a tensor group
   host,       ///< messages of setup and shutdown, not the data of a step
@@ -26,6 +28,8 @@ enum class GroupRole : std::uint8_t {
     case GroupRole::data: return "data";
     case GroupRole::tensor: return "tensor";
     case GroupRole::pipeline: return "pipeline";
+    case GroupRole::shard: return "shard";
+    case GroupRole::replica: return "replica";
     case GroupRole::tied: return "tied";
     case GroupRole::key_value: return "key_value";
     case GroupRole::host: return "host";

@@ -25,7 +25,7 @@ struct GroupInfo {
   int size = 1;                 ///< ranks
   std::vector<int> ranks = {};  ///< ranks of the world, in the order of the members
 };
-inline constexpr std::size_t kMostGroups = 6;
+inline constexpr std::size_t kMostGroups = 8;
 
 /// Traffic of one group in a step, all kinds of calls together. Bytes count the buffers handed in.
 /// On the CPU seconds are from calls to their ends, of operations that were waited for in the
@@ -60,6 +60,7 @@ struct RankInfo {
   std::string commit;
   std::string start_time;  ///< ISO 8601, UTC: a label, never used for differences
   int threads = 1;         ///< threads of the rank's CPU ops
+  int cores = 1;           ///< cores that the ranks of its host may use together
   std::string schedule;    ///< name of the pipeline schedule
   int zero = 0;
   bool sequence = false;

@@ -22,13 +22,15 @@ struct Step {
     all_reduce,
     reduce_scatter,
     broadcast,
-    all_to_all,  ///< messages between shards of one dimension and of another
-    exchange,    ///< messages between any other layouts
+    all_to_all,    ///< messages between shards of one dimension and of another
+    agree_scales,  ///< maxima of the matrices' values, from which FP8 scales follow
+    exchange,      ///< messages between any other layouts
     // Work of this rank alone.
     slice,      ///< keeps some of the elements
     pack,       ///< brings elements into the order in which a communicator takes them
     unpack,     ///< brings elements from the order in which a communicator gives them
     cast,       ///< to another dtype
+    encode,     ///< to FP8 values
     to_device,  ///< from the host's memory
     to_host,
     copy,  ///< changes nothing

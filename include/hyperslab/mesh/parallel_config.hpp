@@ -25,12 +25,16 @@ struct ParallelConfig {
   /// 0 all-reduce | 1 sharded state | 2 sharded state and gradients | 3 sharded values, too
   int zero = 0;
   double bucket_mib = 16;  ///< least size of a gradient bucket
+  int shard = 0;           ///< data ranks that share state, the nearest ones; 0: all of them
   /// True if gradients are summed in every microbatch, as a rank keeps only its shard of them.
   [[nodiscard]] bool shards_gradients() const { return zero >= 2; }
-  /// Ranks along an axis. All data ranks lie along `fold`, as each holds other shards of state.
+  /// Ranks that hold different shards of state.
+  [[nodiscard]] int shards() const { return shard == 0 ? data : shard; }
+  /// Ranks along an axis. Data ranks that share state lie along `fold`, copies along `replica`.
   [[nodiscard]] int size(Axis axis) const {
     switch (axis) {
-      case Axis::fold: return data;
+      case Axis::replica: return data / shards();
+      case Axis::fold: return shards();
       case Axis::pipeline: return pipeline;
       case Axis::tensor: return tensor;
       default: return 1;

@@ -81,7 +81,8 @@ class Stage {
   using Order = sharding::PresentValues::Order;
   /// Calls `pass` for units [first, last) in this order, each with its dequantized matrices in
   /// place (param::QuantizedWeight); the next unit's are dequantized beside the pass. Values that
-  /// are in rooms (sharding::PresentValues) are gathered if they are not there. Every forward pass, and every backward pass but one for weights alone, goes through it.
+  /// are in rooms (sharding::PresentValues) are gathered if they are not there. Every forward pass,
+  /// and every backward pass but one for weights alone, goes through it.
   template <class Pass>
   void for_units(Context& ctx, int first, int last, Order order, Pass&& pass) const {
     const int step = order == Order::ascending ? 1 : -1;

@@ -23,6 +23,9 @@ struct Plan {
   std::vector<std::pair<std::string, Allocation>> allocations;  ///< with the arena's name
   std::vector<std::pair<std::string, Shape>> parameters;        ///< names and shapes on this rank
   std::map<comm::GroupRole, comm::Traffic> traffic;             ///< traffic of one step, by group
+  /// Movements of parameters and gradients in a step, and the names of the units they are of.
+  std::vector<sharding::NamedMovement> movements;
+  std::vector<std::string> units;
   std::size_t checkpoint_bytes = 0;       ///< that this rank writes of a checkpoint
   std::vector<OperationList> operations;  ///< operations of each listed step, in order
 

@@ -32,9 +32,10 @@ struct SearchResult {
 
 /// The layouts of `ranks` ranks for a deck: every way to cut them into data, tensor and pipeline
 /// ranks, with microbatches of powers of two, sequence parallelism, the least recomputation and
-/// the least sharding (zero 1, then 2) that fits; then, for the fastest of these, the other
-/// schedules. The deck's values of these keys are not kept; all others are. Each is planned on
-/// `meta`, without the pairs that `documents` leave out, and simulated. Takes about 50 ms a layout.
+/// the least sharding (zero 1, then 2 and 3) that fits; then, for the fastest of these, the other
+/// schedules, and shards within a node. The deck's values of these keys are not kept; all others
+/// are. Each is planned on `meta`, without the pairs that `documents` leave out, and simulated.
+/// Takes about 50 ms a layout.
 [[nodiscard]] SearchResult search_layouts(const train::Config& deck, int ranks,
                                           const train::TrainerOptions& options,
                                           const MachineFile& machine, const WhyNot& why_not,

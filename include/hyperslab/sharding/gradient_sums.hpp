@@ -7,6 +7,7 @@
 #include "hyperslab/layout/movement.hpp"
 #include "hyperslab/param/store.hpp"
 #include "hyperslab/sharding/arrivals.hpp"
+#include "hyperslab/sharding/named_movement.hpp"
 #include "hyperslab/sharding/residence.hpp"
 
 namespace hyperslab::sharding {
@@ -54,6 +55,9 @@ class GradientSums {
   /// late ranks from Phase::reduce_exposed to Phase::wait. On the CPU only: on a GPU analysis/
   /// finds it by comparing the ranks of a data group.
   void report_waits(Context& ctx);
+
+  /// Those of a step of so many microbatches, in the order of the buckets.
+  [[nodiscard]] std::vector<NamedMovement> movements(int microbatches) const;
 
   [[nodiscard]] const param::StateView& sums() const { return sums_; }
   /// Sums whose squares this rank adds to the norm, so that every element of the model counts once

@@ -35,6 +35,8 @@ class Presence {
 
   /// True if optimizer state has entries for this rank's shards alone, not for every element.
   [[nodiscard]] bool shards_state() const { return is_flat(residence_.state); }
+  /// The movements of a step of so many microbatches: of values, then of gradients.
+  [[nodiscard]] std::vector<NamedMovement> movements(int microbatches) const;
   [[nodiscard]] PresentValues& values() { return values_; }
   [[nodiscard]] const PresentValues& values() const { return values_; }
   [[nodiscard]] GradientSums& gradients() { return gradients_; }

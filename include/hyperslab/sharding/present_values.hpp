@@ -7,6 +7,7 @@
 
 #include "hyperslab/layout/movement.hpp"
 #include "hyperslab/param/store.hpp"
+#include "hyperslab/sharding/named_movement.hpp"
 #include "hyperslab/sharding/residence.hpp"
 
 namespace hyperslab::sharding {
@@ -60,23 +61,26 @@ class PresentValues {
   /// True if values are gathered from other ranks.
   [[nodiscard]] bool gathers() const;
 
+  /// Those of a step of so many microbatches, in the order of the buckets.
+  [[nodiscard]] std::vector<NamedMovement> movements(int microbatches) const;
+
   /// Makes work that is enqueued on ctx after this call see all updates of this rank.
   void wait_for_updates(Context& ctx);
-  /// Waits for all updates and gathers; collective over the data group.
+  /// Waits for all updates and gathers; collective over kShards.
   void wait_all(Context& ctx);
   /// wait_all(), and brings the values that no forward pass of training reads, as other ranks have
-  /// sent their FP8 values alone. Collective over the data group.
+  /// sent their FP8 values alone. Collective over kShards.
   void complete(Context& ctx);
-  /// Masters were filled from outside: makes the values of all data ranks follow. Collective over
-  /// the data group.
+  /// Masters were filled from outside: makes the values of all ranks follow. Collective over
+  /// kShards.
   void masters_changed(Context& ctx);
 
  private:
   struct State {
     std::optional<layout::Movement> gather;
-    Event update = {};      ///< end of an update in progress; complete: none
-    bool shares = false;    ///< its room is also other buckets'
-    bool present = false;   ///< if it shares a room: its values are there, or on their way
+    Event update = {};     ///< end of an update in progress; complete: none
+    bool shares = false;   ///< its room is also other buckets'
+    bool present = false;  ///< if it shares a room: its values are there, or on their way
   };
   void find_ranges();
   void start_gather(Context& ctx, std::size_t index);
@@ -89,11 +93,11 @@ class PresentValues {
   void await_gather(Context& ctx, std::size_t index);
 
   const param::ParamGroup* group_ = nullptr;
-  comm::Communicator* data_ = nullptr;
+  comm::Communicator* shards_ = nullptr;  ///< ranks that hold the other shards
   Residence residence_;
   bool overlaps_updates_ = false;
   std::vector<param::ElementRange> ranges_;
-  std::vector<State> states_;        ///< by bucket
+  std::vector<State> states_;       ///< by bucket
   std::unique_ptr<Fp8Gather> fp8_;  ///< if matrices ask for it
 };
 

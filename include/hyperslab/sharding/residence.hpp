@@ -2,12 +2,13 @@
 #pragma once
 
 #include "hyperslab/layout/layout.hpp"
+#include "hyperslab/mesh/parallel_config.hpp"
 
 namespace hyperslab::sharding {
 
-/// Where the data ranks keep trained parameters and what belongs to them, after ZeRO (Rajbhandari
-/// et al. 2020). The layouts are of a bucket, which is this rank's part of some tensors: they say
-/// nothing of the axes that cut tensors (param::Placements). Their formats are those of
+/// The layouts of trained parameters and of what belongs to them on the data ranks, after ZeRO
+/// (Rajbhandari et al. 2020). They are of a bucket, which is this rank's part of some tensors: they
+/// say nothing of the axes that cut tensors (param::Placements). Their formats are those of
 /// Presence::DTypes.
 struct Residence {
   layout::Layout value;     ///< values between steps
@@ -29,6 +30,9 @@ struct Residence {
 ///   2      replicate  flat       flat; two buckets are written at a time
 ///   3      flat       flat       as 2; the values of two buckets are present at a time
 [[nodiscard]] Residence zero(int level);
+/// That of a deck: a rank without others that share its state has no values to gather, and in a
+/// pipeline every pass of a microbatch would gather them; then they stay.
+[[nodiscard]] Residence residence_of(const mesh::ParallelConfig& parallel);
 
 /// True if the ranks along an axis hold different elements.
 [[nodiscard]] inline bool is_flat(const layout::Layout& layout) {

@@ -70,6 +70,12 @@ const std::vector<BrokenRule>& broken_layout_rules() {
        "and run generate on the run's checkpoints, or parallel.sequence to false\ndeck.yaml:14:3: "
        "train.sample_every: samples are texts: set data.vocabulary to the vocabulary that made the "
        "token files (a folder, or bytes)"},
+      {"train.sample_every", "steps: 10\n  global_batch: 8",
+       "steps: 10\n  sample_every: 5\n  global_batch: 8\nparallel: {zero: 3}", kCpu,
+       "14:3|data ranks generate different texts, and zero 3 gathers parameters by all of them at "
+       "once; set it to 0, and run generate on the run's checkpoints, or parallel.zero to "
+       "2\ndeck.yaml:14:3: train.sample_every: samples are texts: set data.vocabulary to the "
+       "vocabulary that made the token files (a folder, or bytes)"},
       {"train.sample_every", "steps: 10", "steps: 10\n  sample_every: 5", kCpu,
        "14:3|samples are texts: set data.vocabulary to the vocabulary that made the token files (a "
        "folder, or bytes)"},
@@ -127,9 +133,6 @@ const std::vector<BrokenRule>& broken_layout_rules() {
        "parallel: {schedule: interleaved, virtual_stages: 2, pipeline: 2}\ndata:", kTwoRanks,
        "10:12|interleaved sends microbatches in rounds of 2, and a step has 1; nearest "
        "train.global_batch: 16"},
-      {"parallel.zero", "data:", "parallel: {zero: 2, pipeline: 2}\ndata:", kTwoRanks,
-       "10:12|zero 2 sums gradients in every microbatch, 1 times a step, while a pipeline waits; "
-       "nearest: 1"},
       {"parallel.zero", "data:", "parallel: {zero: 2, schedule: gpipe}\ndata:", kCpu,
        "10:12|zero 2 holds the gradients of two buckets at a time, and gpipe has more in progress: "
        "set parallel.schedule to 1f1b; nearest: 1"},
@@ -139,6 +142,12 @@ const std::vector<BrokenRule>& broken_layout_rules() {
 
 const std::vector<BrokenRule>& broken_model_rules() {
   static const std::vector<BrokenRule> all = {
+      {"parallel.shard", "data:", "parallel: {data: 2, zero: 1, shard: 3}\ndata:", kTwoRanks,
+       "10:30|2 data ranks cannot share state in groups of 3; nearest: 2"},
+      {"parallel.shard", "data:", "parallel: {data: 2, shard: 2}\ndata:", kTwoRanks,
+       "10:21|with parallel.zero 0 every rank holds all of the state; set parallel.zero to 1, 2 or "
+       "3, "
+       "or parallel.shard to 0"},
       {"model.heads", "heads: 4", "heads: 5", kCpu,
        "7:3|5 heads do not divide width 48; nearest: 4 or 6"},
       {"model.heads", "heads: 4", "heads: 16", kCpu,
