@@ -166,18 +166,23 @@ constexpr std::array kLayoutRules = {
            return p.shard == 0 || (p.shard >= 2 && p.data % p.shard == 0);
          },
          [](const Config& c, const Surroundings&) {
-           return fmt::format("{} data ranks cannot share state in groups of {}; nearest: {}",
-                              c.parallel.data, c.parallel.shard,
-                              nearest_divisors(c.parallel.data, c.parallel.shard, divides_number));
+           const auto& p = c.parallel;
+           return fmt::format(
+               "{} data rank{} cannot share state in groups of {}; nearest: {}", p.data,
+               p.data == 1 ? "" : "s", p.shard,
+               p.data == 1 || p.shard < 2
+                   ? "0"
+                   : nearest_divisors(p.data, p.shard, [](std::int64_t data, std::int64_t shard) {
+                       return shard >= 2 && data % shard == 0;
+                     }));
          }},
     Rule{"parallel.shard", "parallel.zero", "0 unless parallel.zero is 1 to 3",
          [](const Config& c, const Surroundings&) {
            return c.parallel.shard == 0 || c.parallel.zero > 0;
          },
          [](const Config&, const Surroundings&) -> std::string {
-           return "with parallel.zero 0 every rank holds all of the state; set parallel.zero to 1, "
-                  "2 "
-                  "or 3, or parallel.shard to 0";
+           return "with parallel.zero 0 every rank holds all of the state; set parallel.zero to 1 "
+                  "to 3, or parallel.shard to 0";
          }},
     Rule{"parallel.zero", "parallel.schedule", "at most 1 unless parallel.schedule is 1f1b",
          [](const Config& c, const Surroundings&) {
@@ -189,6 +194,17 @@ constexpr std::array kLayoutRules = {
                "zero {} holds the gradients of two buckets at a time, and {} has more in progress: "
                "set parallel.schedule to 1f1b; nearest: 1",
                c.parallel.zero, name_of(c.parallel.schedule));
+         }},
+    Rule{"run.compare_replicas_every", "parallel.zero parallel.shard",
+         "0 with parallel.zero 3, unless parallel.shard keeps copies",
+         [](const Config& c, const Surroundings&) {
+           const auto& p = c.parallel;
+           return c.run.compare_replicas_every == 0 || p.zero < 3 || p.pipeline > 1 ||
+                  p.shards() == 1 || p.shards() < p.data;
+         },
+         [](const Config&, const Surroundings&) -> std::string {
+           return "with zero 3 each parameter is on one data rank alone, and there is nothing to "
+                  "compare it with; set it to 0, or parallel.zero to 2";
          }},
 };
 

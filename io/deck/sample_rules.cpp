@@ -28,7 +28,7 @@ constexpr std::array kSampleRules = {
          }},
     Rule{"train.sample_every", "parallel.zero", "0 with parallel.zero 3",
          [](const Config& c, const Surroundings& s) {
-           return !samples(c, s) || c.parallel.zero < 3;
+           return !samples(c, s) || c.parallel.zero < 3 || c.parallel.shards() == 1;
          },
          [](const Config&, const Surroundings&) -> std::string {
            return "data ranks generate different texts, and zero 3 gathers parameters by all of "

@@ -30,14 +30,16 @@ std::vector<View> GradientSums::allocate(const param::ParamGroup& group, const R
 void GradientSums::connect(const mesh::Mesh& mesh) {
   mesh_ = &mesh;
   states_.resize(group_->buckets().size());
-  const auto in_dtype = [&](layout::Layout layout) {
-    layout.format.dtype = sums_.data.dtype();
-    return layout;
+  const auto plan = [&](const Bucket& bucket, layout::Layout from, layout::Layout to) {
+    from.format.dtype = to.format.dtype = sums_.data.dtype();
+    const std::array shapes = {Shape{bucket.size()}};
+    return std::make_unique<layout::Movement>(layout::Movement::plan(mesh, shapes, from, to));
   };
+  const bool merges = reduces_every_microbatch() && mesh.size(mesh::Axis::replica) > 1;
+  const layout::Layout terms = residence_.gradient.with(mesh::Axis::replica, layout::partial());
   for (std::size_t i = 0; i < states_.size() && data().size() > 1; ++i) {
-    const std::array shapes = {Shape{bucket(i).size()}};
-    states_[i].sum = layout::Movement::plan(mesh, shapes, in_dtype(residence_.written),
-                                            in_dtype(residence_.gradient));
+    states_[i].sum = plan(bucket(i), residence_.written, merges ? terms : residence_.gradient);
+    if (merges) states_[i].merge = plan(bucket(i), terms, residence_.gradient);
   }
   if (mesh_->key_value_group() != nullptr) find_key_values();
   find_norm_views();
@@ -115,7 +117,18 @@ std::vector<NamedMovement> GradientSums::movements(int microbatches) const {
     if (steps.empty()) continue;
     all.push_back({"gradients", mine.first_unit, mine.last_unit, std::move(steps),
                    reduces_every_microbatch() ? microbatches : 1, "after backward of its units",
-                   mine.first_unit > 0 ? "backward of the units before it" : ""});
+                   mine.first_unit > 0 ? "backward of the units before it"
+                   : reduces_every_microbatch() && microbatches > 1 ? "the next microbatch"
+                                                                    : ""});
+    if (!states_[i].merge) continue;
+    const auto merged = states_[i].merge->steps();
+    all.push_back({"gradient shards",
+                   mine.first_unit,
+                   mine.last_unit,
+                   {merged.begin(), merged.end()},
+                   1,
+                   "after the last microbatch is summed",
+                   all.back().behind});
   }
   return all;
 }
@@ -169,6 +182,7 @@ void GradientSums::ready(Context& ctx, int unit, int microbatch, bool last) {
     next_ = static_cast<int>(index) - 1;
     microbatch_ = microbatch;
     states_[index].microbatch = microbatch;
+    states_[index].is_last = last;
     close(ctx, index);
   }
 }
@@ -187,8 +201,12 @@ void GradientSums::sum(Context& ctx, comm::Communicator& group, View gradients) 
 }
 
 void GradientSums::progress() {
-  const bool waits = std::ranges::any_of(
-      states_, [](const State& state) { return state.sum && state.sum->in_progress(); });
+  const auto in_progress = [](const std::unique_ptr<layout::Movement>& movement) {
+    return movement != nullptr && movement->in_progress();
+  };
+  const bool waits = std::ranges::any_of(states_, [&](const State& state) {
+    return in_progress(state.sum) || in_progress(state.merge);
+  });
   if (!waits) return;
   for (const mesh::AxisSet axes : {mesh::kShards, mesh::AxisSet(mesh::Axis::replica)}) {
     if (mesh_->size(axes) > 1) mesh_->group(axes).progress();
@@ -241,6 +259,8 @@ void GradientSums::keep(Context& ctx, std::size_t index) {
   } else {
     ops::add(ctx, found, kept, kept);
   }
+  State& state = states_[index];
+  if (state.merge && state.is_last) state.merge->start(ctx, kept, kept, {});
 }
 
 void GradientSums::finish(Context& ctx) {
@@ -250,6 +270,7 @@ void GradientSums::finish(Context& ctx) {
     for (std::size_t i = states_.size(); i-- > 0;) keep(ctx, i);
     const auto exposed = enter_exposed(ctx);
     for (std::size_t i = states_.size(); i-- > 0;) {
+      if (states_[i].merge) await(data_point_, [&] { states_[i].merge->wait(ctx); });
       sum_ends(ctx, i, sums_.at(group_->shard(bucket(i))));
     }
     return;

@@ -49,7 +49,8 @@ void PresentValues::connect(const mesh::Mesh& mesh) {
     const layout::Layout updated =
         present.with(residence_.state.axes(layout::Placement::Kind::flat), layout::flat());
     const std::array shapes = {Shape{bucket.size()}};
-    states_[i].gather = layout::Movement::plan(mesh, shapes, updated, present);
+    states_[i].gather =
+        std::make_unique<layout::Movement>(layout::Movement::plan(mesh, shapes, updated, present));
   }
 }
 

@@ -25,11 +25,15 @@ std::string named(const mesh::ParallelConfig& parallel, const std::vector<Replic
   return text;
 }
 
-/// The problem of ranks that must hold equal parameters.
+using Member = std::uint64_t train::Trainer::ReplicaSums::*;
+
+/// The problem of ranks for which `member` must be equal.
 std::string problem_of(const mesh::ParallelConfig& parallel, const std::vector<ReplicaSum>& all,
-                       const Ranks& ranks) {
+                       const Ranks& ranks, Member member) {
   std::map<std::uint64_t, Ranks> by_sum;
-  for (const int rank : ranks) by_sum[all[static_cast<std::size_t>(rank)].sum].push_back(rank);
+  for (const int rank : ranks) {
+    by_sum[all[static_cast<std::size_t>(rank)].sums.*member].push_back(rank);
+  }
   if (by_sum.size() == 1) return "";
   const auto most =
       std::ranges::max_element(by_sum, {}, [](const auto& entry) { return entry.second.size(); });
@@ -46,29 +50,40 @@ std::string problem_of(const mesh::ParallelConfig& parallel, const std::vector<R
                      others.size() == 1 ? "s" : "", most->second.size(), ranks.size());
 }
 
-}  // namespace
-
-std::string differing_replicas(const mesh::ParallelConfig& parallel,
-                               const std::vector<ReplicaSum>& all) {
+/// Names those of the ranks along `axes` that differ in `member`.
+std::string differing(const mesh::ParallelConfig& parallel, const std::vector<ReplicaSum>& all,
+                      mesh::AxisSet axes, Member member) {
   std::map<int, Ranks> alike;  // by their first
   for (int rank = 0; rank < static_cast<int>(all.size()); ++rank) {
-    const mesh::Position first = mesh::Position(parallel, rank).moved(mesh::kGradients, 0);
+    const mesh::Position first = mesh::Position(parallel, rank).moved(axes, 0);
     alike[first.world_rank()].push_back(rank);
   }
   std::string text;
   for (const auto& [first, ranks] : alike) {
-    const std::string problem = problem_of(parallel, all, ranks);
+    const std::string problem = problem_of(parallel, all, ranks, member);
     if (!problem.empty()) text += (text.empty() ? "" : "; ") + problem;
   }
   return text;
 }
 
-void compare_replicas(comm::World& world, const mesh::ParallelConfig& parallel, std::uint64_t mine,
-                      std::int64_t step) {
+}  // namespace
+
+std::string differing_replicas(const mesh::ParallelConfig& parallel,
+                               const std::vector<ReplicaSum>& all) {
+  using Sums = train::Trainer::ReplicaSums;
+  const std::string whole = differing(parallel, all, mesh::kGradients, &Sums::whole);
+  return whole.empty() ? differing(parallel, all, mesh::Axis::replica, &Sums::shards) : whole;
+}
+
+void compare_replicas(comm::World& world, const mesh::ParallelConfig& parallel,
+                      const train::Trainer::ReplicaSums& mine, std::int64_t step) {
   std::vector<ReplicaSum> all;
-  for (const std::string& text : world.all_gather(fmt::format("{} {}", mine, world.host()))) {
-    const std::size_t space = text.find(' ');
-    all.push_back({std::stoull(text.substr(0, space)), text.substr(space + 1)});
+  for (const std::string& text :
+       world.all_gather(fmt::format("{} {} {}", mine.whole, mine.shards, world.host()))) {
+    const std::size_t first = text.find(' ');
+    const std::size_t second = text.find(' ', first + 1);
+    all.push_back({{std::stoull(text.substr(0, first)), std::stoull(text.substr(first + 1))},
+                   text.substr(second + 1)});
   }
   const std::string problem = differing_replicas(parallel, all);
   if (problem.empty()) return;

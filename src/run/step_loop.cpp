@@ -66,7 +66,7 @@ void StepLoop::one_step(std::int64_t step) {
   name_bad_numbers(args);
   const std::int64_t compares = config.run.compare_replicas_every;
   if (compares > 0 && step % compares == 0) {
-    compare_replicas(parts_.start.world, config.parallel, parts_.trainer.replica_sum(), step);
+    compare_replicas(parts_.start.world, config.parallel, parts_.trainer.replica_sums(), step);
     parts_.trainer.restart_clock();
   }
   const std::int64_t every = config.train.validate_every;

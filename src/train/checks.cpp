@@ -70,16 +70,19 @@ bool all_finite(const unsigned char* bytes, Dim count) {
 
 }  // namespace
 
-std::uint64_t Trainer::replica_sum() {
+Trainer::ReplicaSums Trainer::replica_sums() {
   presence_.values().wait_all(*ctx_);
   synchronize(*ctx_);
   Reader reader(*ctx_);
-  std::uint64_t sum = 0;
-  const auto add = [&](const std::string& name, const View& view) {
+  ReplicaSums sums;
+  const auto add_to = [&](std::uint64_t& sum, const std::string& name, const View& view) {
     if (!view) return;
     reader.each_piece(view, [&](const unsigned char* bytes, Dim count, Dim begin) {
       sum += term_of(bytes, count, name_hash(name), static_cast<std::uint64_t>(begin / 4));
     });
+  };
+  const auto add = [&](const std::string& name, const View& view) {
+    add_to(sums.whole, name, view);
   };
   // Gathered FP8 values stand for their parameters, whose values of other ranks' shards are old.
   const auto has_fp8 = [&](const param::Param* param) {
@@ -94,15 +97,18 @@ std::uint64_t Trainer::replica_sum() {
     add("scale/" + name, gathered.scale);
   }
   for (const auto* group : {&stage_.params().trained(), &stage_.params().frozen()}) {
-    if (group->value().sharded) continue;  // no rank has a copy of another's
     for (const param::Param* param : group->params()) {
-      if (!has_fp8(param)) add(param->name, param->value);
+      const bool shares_room = group->value().sharded && group->bucket_of(*param).is_sharded();
+      if (!has_fp8(param) && !shares_room) add(param->name, param->value);
       if (param->master && param->master.raw() != param->value.raw()) {
         add("master/" + param->name, param->master);
       }
     }
   }
-  return sum;
+  const param::ParamGroup& trained = stage_.params().trained();
+  if (trained.master().sharded) add_to(sums.shards, "masters", trained.master().data);
+  if (trained.value().sharded) add_to(sums.shards, "values", trained.value().data);
+  return sums;
 }
 
 Trainer::BadNumbers Trainer::find_bad_numbers(const StepArgs& args, io::Loader& loader) {

@@ -236,6 +236,17 @@ class Replicas(support.Case):
         self.assertEqual(len(result.messages), 1, result.err)
         self.assertRegex(result.err, r"rank 1 \(data 1, pipeline 0, tensor 0\) on host \S+ differs from the other 2 of 3")
 
+    def test_copies_of_shards(self):
+        layout = ("parallel.data=4", "parallel.zero=3", "parallel.shard=2", "train.microbatch=1", "train.steps=6",
+                  "run.compare_replicas_every=1")
+        self.train("copies", *layout, ranks=4)
+        process = self.start("train", "deck.yaml", *support.overrides("run.directory=wrong", *layout), ranks=4,
+                             env={**os.environ, **support.QUICK_END, "HYPERSLAB_FAULT": "step.parameters:2:3:flip"})
+        err = process.communicate(timeout=120)[1].decode("utf-8")
+
+        self.assertEqual(process.returncode, 7, err)
+        self.assertRegex(err, r"after step 3 parameters .* rank 0 .*rank 2 .* cannot show which of them is wrong")
+
     def test_two_cannot_tell(self):
         result = self.diverge("two", 2)
 
@@ -244,7 +255,7 @@ class Replicas(support.Case):
 
     def test_layouts_that_agree_train_on(self):
         layouts = {"replicated": ("parallel.data=2",), "zero1": ("parallel.data=2", "parallel.zero=1"),
-                   "zero2": ("parallel.data=2", "parallel.zero=2"), "zero3": ("parallel.data=2", "parallel.zero=3"),
+                   "zero2": ("parallel.data=2", "parallel.zero=2"),
                    "tensor": ("parallel.data=1", "parallel.tensor=2"),
                    "pipeline": ("parallel.data=1", "parallel.pipeline=2", "train.microbatch=6")}
         self.train("alone", "train.steps=6", ranks=2)

@@ -167,7 +167,7 @@ TEST_P(GpuModelBits, GraphsChangeNoBit) {
   for (std::int64_t step = 1; step <= kSteps; ++step) {
     EXPECT_EQ(replayed.step(step), enqueued.step(step)) << step;
   }
-  EXPECT_EQ(replayed.trainer().replica_sum(), enqueued.trainer().replica_sum());
+  EXPECT_EQ(replayed.trainer().replica_sums(), enqueued.trainer().replica_sums());
 }
 
 /// All bytes of what a checkpoint would hold.
@@ -196,7 +196,7 @@ TEST_P(GpuModelBits, UpdatesBesideTheNextForwardPassChangeNoBit) {
       }
     }
     EXPECT_EQ(overlapped.loss(kSteps), ordered.step(kSteps));
-    EXPECT_EQ(overlapped.trainer().replica_sum(), ordered.trainer().replica_sum());
+    EXPECT_EQ(overlapped.trainer().replica_sums(), ordered.trainer().replica_sums());
     EXPECT_TRUE(state_of(overlapped) == state_of(ordered)) << "other moments or averages";
   }
 }

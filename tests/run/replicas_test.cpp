@@ -13,7 +13,7 @@ using testing::Not;
 std::vector<ReplicaSum> sums(const std::vector<std::uint64_t>& values) {
   std::vector<ReplicaSum> all;
   for (const std::uint64_t value : values) {
-    all.push_back({value, "host" + std::to_string(all.size() / 2)});
+    all.push_back({{value, 0}, "host" + std::to_string(all.size() / 2)});
   }
   return all;
 }
@@ -47,6 +47,19 @@ TEST(Replicas, EveryPlaceIsComparedForItself) {
   EXPECT_THAT(text, HasSubstr("rank 3"));
   EXPECT_THAT(text, HasSubstr("rank 4"));
   EXPECT_THAT(text, HasSubstr("; "));
+}
+
+TEST(Replicas, CopiesOfShardsAreComparedAmongEachOther) {
+  const mesh::ParallelConfig hybrid = {.data = 4, .zero = 3, .shard = 2};
+  std::vector<ReplicaSum> all = sums({7, 7, 7, 7});
+  for (std::size_t rank = 0; rank < all.size(); ++rank) all[rank].sums.shards = rank % 2;
+  EXPECT_EQ(differing_replicas(hybrid, all), "");
+  all[3].sums.shards = 9;
+  const std::string text = differing_replicas(hybrid, all);
+  EXPECT_THAT(text, HasSubstr("rank 1 (data 1"));
+  EXPECT_THAT(text, HasSubstr("rank 3 (data 3"));
+  EXPECT_THAT(text, Not(HasSubstr("rank 0")));
+  EXPECT_EQ(differing_replicas({.data = 4, .zero = 3}, all), "");  // each has a shard of its own
 }
 
 }  // namespace

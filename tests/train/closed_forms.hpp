@@ -287,7 +287,7 @@ inline Flows replica_flows(const Numbers& n, const PipelineRank& rank) {
   Flows out;
   if (n.shards() == n.data) return out;
   for (const std::int64_t size : buckets(n, rank).all()) {
-    out.all_reduce.add(n.zero >= 2 ? n.microbatches : 1, 4 * size / n.shards());
+    out.all_reduce.add(1, 4 * size / n.shards());
   }
   return out;
 }

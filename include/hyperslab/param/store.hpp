@@ -279,7 +279,8 @@ struct ParamSlab {
 enum class SlabsOf : std::uint8_t {
   holder,  ///< all that it has
   owner,   ///< those that it writes to checkpoints: together the ranks of the world write every
-           ///< element of every tensor exactly once, in equal shares over the data group
+           ///< element of every tensor exactly once, the first ranks along Axis::replica in equal
+           ///< shares over kShards
 };
 [[nodiscard]] std::vector<ParamSlab> slabs_of(const ParamGroup& group, const StateView& state,
                                               SlabsOf which);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -24,7 +25,8 @@ namespace hyperslab::sharding {
 /// data groups of their own: they have equal bits if those groups add in one order, as MPI does.
 ///
 /// With rooms, backward writes the gradients of a bucket into one of few rooms; in every microbatch
-/// they are summed and added to the sums that this rank keeps. A bucket that stays open from the
+/// they are summed over the shards' ranks and added to the sums that this rank keeps; once a step
+/// these are summed over the ranks that hold copies. A bucket that stays open from the
 /// head to the embedding, as a tied table's does, has a room of its own.
 class GradientSums {
  public:
@@ -67,10 +69,13 @@ class GradientSums {
  private:
   using Bucket = param::Bucket;
   struct State {
-    std::optional<layout::Movement> sum;  ///< over kGradients; none: this rank is alone there
-    bool pending = false;                 ///< closed, but its sums are not complete
-    int microbatch = -1;                  ///< the last one that wrote to it
-    std::vector<View> key_values;         ///< parts that are summed over the key-value group
+    std::unique_ptr<layout::Movement> sum;  ///< over kGradients; none: this rank is alone there
+    /// With rooms: over the ranks that hold copies, whose terms `sum` leaves.
+    std::unique_ptr<layout::Movement> merge;
+    bool is_last = false;          ///< its newest sum is of the step's last microbatch
+    bool pending = false;          ///< closed, but its sums are not complete
+    int microbatch = -1;           ///< the last one that wrote to it
+    std::vector<View> key_values;  ///< parts that are summed over the key-value group
   };
   [[nodiscard]] const Bucket& bucket(std::size_t index) const { return group_->buckets()[index]; }
   [[nodiscard]] comm::Communicator& data() const { return mesh_->group(mesh::kGradients); }

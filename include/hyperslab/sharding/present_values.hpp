@@ -77,7 +77,7 @@ class PresentValues {
 
  private:
   struct State {
-    std::optional<layout::Movement> gather;
+    std::unique_ptr<layout::Movement> gather;
     Event update = {};     ///< end of an update in progress; complete: none
     bool shares = false;   ///< its room is also other buckets'
     bool present = false;  ///< if it shares a room: its values are there, or on their way

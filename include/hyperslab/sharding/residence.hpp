@@ -30,8 +30,8 @@ struct Residence {
 ///   2      replicate  flat       flat; two buckets are written at a time
 ///   3      flat       flat       as 2; the values of two buckets are present at a time
 [[nodiscard]] Residence zero(int level);
-/// That of a deck: a rank without others that share its state has no values to gather, and in a
-/// pipeline every pass of a microbatch would gather them; then they stay.
+/// The residence of a deck. With zero 3 values stay whole where no other rank has shards, and in a
+/// pipeline, whose ranks take forward and backward passes in turn.
 [[nodiscard]] Residence residence_of(const mesh::ParallelConfig& parallel);
 
 /// True if the ranks along an axis hold different elements.

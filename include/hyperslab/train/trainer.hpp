@@ -122,10 +122,17 @@ class Trainer {
   /// step then, and the update runs without graphs. Must answer alike on all ranks.
   using Judge = std::function<bool(std::int64_t step, double loss, double gradient_norm)>;
   void set_judge(Judge judge) { judge_ = std::move(judge); }
-  /// A number for the bits of all that this rank holds like every other rank of its data group:
-  /// values of all parameters, and masters that are not sharded. Waits for the device and copies
-  /// to the host in pieces. Collective over the data group.
-  [[nodiscard]] std::uint64_t replica_sum();
+  /// Numbers for the bits of what this rank holds as others do.
+  struct ReplicaSums {
+    /// Held by every rank of its data group: values of all parameters, and masters, that are not
+    /// sharded.
+    std::uint64_t whole = 0;
+    /// Held by the ranks along Axis::replica: sharded masters and values.
+    std::uint64_t shards = 0;
+    friend bool operator==(const ReplicaSums&, const ReplicaSums&) = default;
+  };
+  /// Waits for the device and copies to the host in pieces. Collective over the data group.
+  [[nodiscard]] ReplicaSums replica_sums();
   struct BadNumbers {
     bool loss = false;   ///< the loss of this rank's samples is not finite
     std::string tensor;  ///< the first whose gradient of this rank's samples is not; empty: none

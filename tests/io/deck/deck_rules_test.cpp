@@ -71,7 +71,7 @@ const std::vector<BrokenRule>& broken_layout_rules() {
        "train.sample_every: samples are texts: set data.vocabulary to the vocabulary that made the "
        "token files (a folder, or bytes)"},
       {"train.sample_every", "steps: 10\n  global_batch: 8",
-       "steps: 10\n  sample_every: 5\n  global_batch: 8\nparallel: {zero: 3}", kCpu,
+       "steps: 10\n  sample_every: 5\n  global_batch: 8\nparallel: {data: 2, zero: 3}", kTwoRanks,
        "14:3|data ranks generate different texts, and zero 3 gathers parameters by all of them at "
        "once; set it to 0, and run generate on the run's checkpoints, or parallel.zero to "
        "2\ndeck.yaml:14:3: train.sample_every: samples are texts: set data.vocabulary to the "
@@ -145,9 +145,14 @@ const std::vector<BrokenRule>& broken_model_rules() {
       {"parallel.shard", "data:", "parallel: {data: 2, zero: 1, shard: 3}\ndata:", kTwoRanks,
        "10:30|2 data ranks cannot share state in groups of 3; nearest: 2"},
       {"parallel.shard", "data:", "parallel: {data: 2, shard: 2}\ndata:", kTwoRanks,
-       "10:21|with parallel.zero 0 every rank holds all of the state; set parallel.zero to 1, 2 or "
-       "3, "
-       "or parallel.shard to 0"},
+       "10:21|with parallel.zero 0 every rank holds all of the state; set parallel.zero to 1 to 3, "
+       "or "
+       "parallel.shard to 0"},
+      {"run.compare_replicas_every", "name: tiny\nmodel:",
+       "name: tiny\n  compare_replicas_every: 5\nparallel: {data: 2, zero: 3}\nmodel:", kTwoRanks,
+       "3:3|with zero 3 each parameter is on one data rank alone, and there is nothing to compare "
+       "it "
+       "with; set it to 0, or parallel.zero to 2"},
       {"model.heads", "heads: 4", "heads: 5", kCpu,
        "7:3|5 heads do not divide width 48; nearest: 4 or 6"},
       {"model.heads", "heads: 4", "heads: 16", kCpu,
