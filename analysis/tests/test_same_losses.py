@@ -59,7 +59,7 @@ class SameLosses(ReportTest):
         assert loss is not None and late is not None
         self.assertEqual(LIMITS, {"fp32": (float(loss[1]), float(late[1])), "tf32": found["compute == Precision::tf32"]})
         self.assertEqual({LOW_PRECISION_LIMITS}, {found["fp8()"], (float(rest[1]), float(rest[2]))})
-        self.assertIn(f"kEarlySteps = {EARLY_STEPS};", source)
+        self.assertIn(f"kEarlySteps = {EARLY_STEPS};", header)
         self.assertEqual(limits_of({"precision.compute": "bf16", "precision.gemm": "fp8_row"}), LOW_PRECISION_LIMITS)
         self.assertEqual(limits_of({"precision.compute": "fp32"}), LIMITS["fp32"])
 
