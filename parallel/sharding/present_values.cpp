@@ -91,7 +91,7 @@ void PresentValues::make_present(Context& ctx, std::size_t index) {
   for (std::size_t i = 0; i < states_.size(); ++i) {
     State& other = states_[i];
     if (!other.present || group_->present(group_->buckets()[i]).raw() != room.raw()) continue;
-    other.gather->wait(ctx);  // if nobody has waited for it
+    other.gather->wait(ctx);  // its gather may be in progress
     other.present = false;
   }
   start_gather(ctx, index);

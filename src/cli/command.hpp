@@ -74,6 +74,8 @@ class Arguments {
   /// `usage`: "hyperslab train DECK [options]", or several such lines; `description`: the command's
   /// purpose. Adds --help.
   Arguments(std::string usage, std::string description);
+  Arguments(const Arguments&) = delete;
+  Arguments& operator=(const Arguments&) = delete;
   Arguments(Arguments&&) noexcept;
   Arguments& operator=(Arguments&&) noexcept;
   ~Arguments();

@@ -94,7 +94,7 @@ class Fp8Rank {
       put(masters.view(), group().master().at(range));
     }
   }
-  /// As an update does with values: those of its shards, and then what the presence makes of them.
+  /// Writes the values of this rank's shards, as an update does, and starts to gather them.
   void update(int round) {
     const std::vector<param::ElementRange>& ranges = presence_.values().updated_ranges();
     for (std::size_t i = 0; i < ranges.size(); ++i) {

@@ -84,8 +84,8 @@ class GradientSums {
   [[nodiscard]] View summed(const Bucket& bucket) const;
   void find_key_values();
   void find_norm_views();
-  /// The bucket that closes next, from the last to the first: all of them anew in each microbatch
-  /// that reduces; -1: none.
+  /// The bucket that closes next; -1: none. Buckets close from the last to the first, once in each
+  /// microbatch that reduces.
   [[nodiscard]] int next(int microbatch) const;
   [[nodiscard]] bool share_room(const Bucket& a, const Bucket& b) const;
   void close(Context& ctx, std::size_t index);
