@@ -13,6 +13,8 @@ struct KeySentence {
 };
 /// One for every section and key of schema.hpp, in its order.
 [[nodiscard]] std::span<const KeySentence> key_sentences();
+/// Those from section `parallel` on, which key_sentences() has, too.
+[[nodiscard]] std::span<const KeySentence> training_sentences();
 
 /// The sentence of a key or section; empty if there is none.
 [[nodiscard]] std::string_view sentence_of(std::string_view key);

@@ -51,6 +51,8 @@ namespace hyperslab::deck {
 [[nodiscard]] std::span<const Rule> mixture_rules();
 /// Rules of deck section `precision`.
 [[nodiscard]] std::span<const Rule> precision_rules();
+/// Rules of deck section `memory`.
+[[nodiscard]] std::span<const Rule> memory_rules();
 /// Rules of rotary positions.
 [[nodiscard]] std::span<const Rule> rope_rules();
 /// Rules of documents in samples of text.

@@ -164,17 +164,6 @@ constexpr std::array kRunRules = {
                   s.has_cuda_device;
          },
          [](const Config&, const Surroundings&) -> std::string { return no_device(); }},
-    Rule{"memory.recompute", "parallel.schedule", "none with zero_bubble",
-         [](const Config& c, const Surroundings&) {
-           return c.memory.recompute == nn::Recompute::none ||
-                  c.parallel.schedule != mesh::Schedule::zero_bubble;
-         },
-         [](const Config& c, const Surroundings&) {
-           return fmt::format(
-               "{} computes activations again just before both parts of backward, and zero_bubble "
-               "splits them: set memory.recompute to none, or parallel.schedule to 1f1b",
-               name_of(c.memory.recompute));
-         }},
     Rule{"data.train", "", "names files or `synthetic` for training",
          [](const Config& c, const Surroundings& s) {
            return !s.for_training || !c.data.train.empty();
@@ -404,8 +393,8 @@ std::span<const Rule> rules() {
     for (const std::span<const Rule> part :
          {layout_rules(), std::span<const Rule>(kModelRules), std::span<const Rule>(kRunRules),
           std::span<const Rule>(kTrainingRules), adapter_rules(), image_rules(), rope_rules(),
-          score_rules(), mup_rules(), precision_rules(), mixture_rules(), document_rules(),
-          sample_rules()}) {
+          score_rules(), mup_rules(), precision_rules(), memory_rules(), mixture_rules(),
+          document_rules(), sample_rules()}) {
       made.insert(made.end(), part.begin(), part.end());
     }
     return made;

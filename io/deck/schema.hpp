@@ -198,10 +198,9 @@ inline constexpr auto kOptimizers = [] {
                          });
   return names;
 }();
-inline constexpr std::array<Name<optim::StateKind>, 2> kStates = {{
-    {"fp32", optim::StateKind::fp32},
-    {"bf16", optim::StateKind::bf16},
-}};
+inline constexpr auto kStates =
+    names_by_module(std::array{optim::StateKind::fp32, optim::StateKind::bf16});
+inline constexpr auto kHomes = names_by_module(std::array{Home::device, Home::host});
 inline constexpr auto kStorageFormats = names_by_module(param::kStorageFormats);
 inline constexpr std::array<Name<train::WeightBits>, 3> kWeightBits = {{
     {"none", train::WeightBits::none},
@@ -409,6 +408,8 @@ void visit_layout(Visitor& v, Config& config) {
   v.flag("fp8_param_gather", config.precision.fp8_param_gather);
   v.section("memory");
   v.named("recompute", config.memory.recompute, kRecomputes);
+  v.integer("recompute_layers", config.memory.recompute_layers, IntegerRange{0, kMostLayers});
+  v.named("optimizer", config.memory.optimizer, kHomes);
 }
 
 template <class Visitor, class Config>

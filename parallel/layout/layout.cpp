@@ -137,7 +137,7 @@ std::string describe(const Layout& layout) {
   for (const Placement& placement : layout.over) add(placement);
   if (text.empty()) text = "replicate, ";
   return fmt::format("{}{}, {}", text, hyperslab::name_of(layout.format.dtype),
-                     layout.home == Home::host ? "host" : "device");
+                     name_of(layout.home));
 }
 
 std::string problem_of(const Position& at, std::span<const Shape> shapes, const Layout& layout) {

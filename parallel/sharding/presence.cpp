@@ -19,14 +19,15 @@ param::StateView take(const param::ParamGroup& group, const layout::Layout& layo
 
 }  // namespace
 
-void Presence::allocate(param::ParamStore& store, Arena& parameters, Arena* gradients,
-                        const DTypes& dtypes) {
+void Presence::allocate(param::ParamStore& store, const Memory& arenas, const DTypes& dtypes) {
   param::ParamGroup& trained = store.trained();
-  const bool own_values = dtypes.compute != dtypes.master;
+  const auto& [parameters, host, gradients] = arenas;
+  const bool on_host = state_home() == Home::host;
+  // Masters in the dtype of the values are the values, unless layers do not reach them.
+  const bool own_values = on_host || dtypes.compute != dtypes.master;
   param::ParamGroup::Memory memory;
-  // Masters in the dtype of the values are the values.
-  memory.master = take(trained, own_values ? residence_.state : residence_.value, parameters,
-                       dtypes.master, "masters");
+  memory.master = take(trained, own_values ? residence_.state : residence_.value,
+                       on_host ? host : parameters, dtypes.master, "masters");
   memory.value = own_values ? take(trained, residence_.value, parameters, dtypes.compute, "values")
                             : memory.master;
   if (residence_.present_rooms > 0) {

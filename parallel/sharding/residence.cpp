@@ -8,7 +8,7 @@
 
 namespace hyperslab::sharding {
 
-Residence zero(int level) {
+Residence zero(int level, Home state) {
   if (level < 0 || level > mesh::kMostZero) {
     throw Error(ExitCode::internal, "no residence for zero " + std::to_string(level));
   }
@@ -22,12 +22,13 @@ Residence zero(int level) {
     residence.value = in_shards;
     residence.present_rooms = 2;
   }
+  residence.state.home = state;
   return residence;
 }
 
-Residence residence_of(const mesh::ParallelConfig& parallel) {
+Residence residence_of(const mesh::ParallelConfig& parallel, Home state) {
   const bool keeps_values = parallel.shards() == 1 || parallel.pipeline > 1;
-  return zero(keeps_values ? std::min(parallel.zero, 2) : parallel.zero);
+  return zero(keeps_values ? std::min(parallel.zero, 2) : parallel.zero, state);
 }
 
 }  // namespace hyperslab::sharding

@@ -5,9 +5,11 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <iterator>
 #include <map>
 
 #include "bench_rig.hpp"
+#include "host_link.hpp"
 #include "hyperslab/bench/machine.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/transfer.hpp"
@@ -287,6 +289,16 @@ std::map<std::string, double> overlap_cost(Device device, const CtaBudgets& ctas
           {"tensor", device == Device::cuda ? 0.0 : 1.0}};
 }
 
+std::vector<CollectiveRow> collective_rows(comm::World& world, Device device) {
+  CollectiveBench bench(world, device);
+  std::vector<CollectiveRow> all;
+  for (const auto role :
+       {comm::GroupRole::data, comm::GroupRole::tensor, comm::GroupRole::pipeline}) {
+    std::ranges::move(bench.run(role), std::back_inserter(all));
+  }
+  return all;
+}
+
 }  // namespace
 
 MachineFile measure_machine(comm::World& world, const train::Config& config,
@@ -309,15 +321,9 @@ MachineFile measure_machine(comm::World& world, const train::Config& config,
                                         config.run.name, precision, world.size(),
                                         world.size() == 1 ? "" : "s", world.threads().threads));
   machine.storage_bytes_per_second = storage_rate(world);
+  machine.host_bytes_per_second = host_link_rate(world, on.device);
   const bool alone = config.parallel.tensor == world.size();
-  if (world.size() > 1) {
-    CollectiveBench bench(world, on.device);
-    for (const auto role :
-         {comm::GroupRole::data, comm::GroupRole::tensor, comm::GroupRole::pipeline}) {
-      const std::vector<CollectiveRow> rows = bench.run(role);
-      machine.collectives.insert(machine.collectives.end(), rows.begin(), rows.end());
-    }
-  }
+  if (world.size() > 1) machine.collectives = collective_rows(world, on.device);
   if (!alone) return machine;
   const double step_seconds = on_gpu ? run_bench(world, config, options).median : 0;
   BenchOptions watched = options;

@@ -50,9 +50,9 @@ std::string facts_of(const std::string& where, std::size_t asked, std::size_t fr
 }
 
 /// The memory of an arena; if it runs out, the error names the arena.
-Buffer buffer_of(const std::string& arena, Device device, std::size_t bytes) {
+Buffer buffer_of(const std::string& arena, Device device, std::size_t bytes, Home home) {
   try {
-    return {device, bytes};
+    return {device, bytes, home};
   } catch (const OutOfMemory& error) {
     throw error.in_arena(arena);
   }
@@ -109,11 +109,15 @@ OutOfMemory::OutOfMemory(const std::string& where, std::size_t asked_bytes, std:
       free_bytes_(free_bytes),
       facts_(facts_of(where, asked_bytes, free_bytes, arena)) {}
 
-Buffer::Buffer(Device device, std::size_t bytes) : bytes_(bytes), device_(device) {
+Buffer::Buffer(Device device, std::size_t bytes, Home home)
+    : bytes_(bytes), device_(device), home_(home) {
   if (device == Device::meta || bytes == 0) return;
   if (device == Device::cuda) {
     require_cuda_in_build();
-    if constexpr (kHasCuda) data_ = cuda_runtime::allocate(bytes);
+    if constexpr (kHasCuda) {
+      data_ =
+          home == Home::host ? cuda_runtime::allocate_pinned(bytes) : cuda_runtime::allocate(bytes);
+    }
     return;
   }
   data_ = allocate_on_host(bytes);
@@ -122,7 +126,8 @@ Buffer::Buffer(Device device, std::size_t bytes) : bytes_(bytes), device_(device
 Buffer::Buffer(Buffer&& other) noexcept
     : data_(std::exchange(other.data_, nullptr)),
       bytes_(std::exchange(other.bytes_, 0)),
-      device_(other.device_) {}
+      device_(other.device_),
+      home_(other.home_) {}
 
 Buffer& Buffer::operator=(Buffer&& other) noexcept {
   if (this != &other) {
@@ -130,6 +135,7 @@ Buffer& Buffer::operator=(Buffer&& other) noexcept {
     data_ = std::exchange(other.data_, nullptr);
     bytes_ = std::exchange(other.bytes_, 0);
     device_ = other.device_;
+    home_ = other.home_;
   }
   return *this;
 }
@@ -140,7 +146,8 @@ void Buffer::release() noexcept {
   if (data_ == nullptr) return;
   if (device_ != Device::cuda) return std::free(data_);
   if constexpr (kHasCuda) {
-    if (!leaves_to_process()) cuda_runtime::release(data_);
+    if (leaves_to_process()) return;
+    home_ == Home::host ? cuda_runtime::release_pinned(data_) : cuda_runtime::release(data_);
   }
 }
 
@@ -203,9 +210,9 @@ Arena::Arena(std::string name)
       buffer_(Device::meta, 0),
       capacity_(std::numeric_limits<std::size_t>::max()) {}
 
-Arena::Arena(std::string name, Device device, std::size_t capacity_bytes, bool canary)
+Arena::Arena(std::string name, Device device, std::size_t capacity_bytes, bool canary, Home home)
     : name_(std::move(name)),
-      buffer_(buffer_of(name_, device, capacity_bytes + (canary ? kGuardBytes : 0))),
+      buffer_(buffer_of(name_, device, capacity_bytes + (canary ? kGuardBytes : 0), home)),
       capacity_(capacity_bytes),
       canary_(canary) {
   if (canary_) fill_with_canary(buffer_);

@@ -4,8 +4,8 @@
 namespace hyperslab::model {
 
 Arenas Arenas::measuring() {
-  return {Arena("parameters"), Arena("gradients"), Arena("optimizer"), Arena("activations"),
-          Arena("scratch")};
+  return {Arena("parameters"),  Arena("gradients"), Arena("optimizer"),
+          Arena("activations"), Arena("scratch"),   Arena("host")};
 }
 
 Arenas Arenas::real(Device device, const MemoryPlan& plan, bool canary) {
@@ -13,12 +13,14 @@ Arenas Arenas::real(Device device, const MemoryPlan& plan, bool canary) {
           Arena("gradients", device, plan.gradients, canary),
           Arena("optimizer", device, plan.optimizer, canary),
           Arena("activations", device, plan.activations, canary),
-          Arena("scratch", device, plan.scratch, canary)};
+          Arena("scratch", device, plan.scratch, canary),
+          Arena("host", device, plan.host, canary, Home::host)};
 }
 
 MemoryPlan Arenas::used() const {
   return {parameters.used_bytes(),  gradients.used_bytes(), optimizer.used_bytes(),
-          activations.used_bytes(), scratch.used_bytes(),   0};
+          activations.used_bytes(), scratch.used_bytes(),   0,
+          host.used_bytes()};
 }
 
 }  // namespace hyperslab::model

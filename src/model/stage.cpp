@@ -37,8 +37,9 @@ Stage::Stage(std::unique_ptr<Architecture> architecture, const StageOptions& opt
   if (options_.chunks.empty()) options_.chunks = {{0, architecture_->units(), 1}};
   make_units();
   params_.lay_out(options_.bucket_bytes);
-  presence.allocate(params_, arenas.parameters, options_.training ? &arenas.gradients : nullptr,
-                    {options_.statistics(), options_.compute, options_.gradients()});
+  presence.allocate(
+      params_, {arenas.parameters, arenas.host, options_.training ? &arenas.gradients : nullptr},
+      {options_.statistics(), options_.compute, options_.gradients()});
   architecture_->plan_shared(arenas);
   for (const Held& held : units_) held.unit->plan_shared(arenas);
   cache_bytes_ = static_cast<std::int64_t>(arenas.activations.used_bytes());

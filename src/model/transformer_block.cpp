@@ -20,12 +20,13 @@ nn::Fp8Weights weights_of(const UnitCall& call) {
 TransformerBlock::TransformerBlock(param::ParamStore& params, TransformerParts& parts, int layer)
     : parts_(parts),
       layer_(layer),
+      shares_slot_(parts.next_shares_slot()),
       name_("blocks." + std::to_string(layer)),
       block_(params, name_, parts.block_of(layer), layer) {}
 
 void TransformerBlock::plan_shared(Arenas& arenas) {
   const bool training = parts_.options.training;
-  if (parts_.shares_slot() && !parts_.one_slot) {  // the stage's first block takes it for all
+  if (shares_slot_ && !parts_.one_slot) {  // the stage's first block takes it for all
     parts_.one_slot =
         block_.plan(arenas.scratch, parts_.scratch, parts_.activations(), !training, "block");
   }
@@ -41,7 +42,7 @@ void TransformerBlock::plan_shared(Arenas& arenas) {
 
 CView TransformerBlock::plan(Arena& activations, CView in) {
   Slot& slot = slots_.emplace_back();
-  if (!parts_.shares_slot()) {
+  if (!shares_slot_) {
     slot.block = block_.plan(activations, parts_.scratch, parts_.activations(), !in, name_);
   } else if (parts_.options.training && !in) {
     slot.sum = activations.take(parts_.options.compute, parts_.stream(), name_ + ".input");
@@ -102,7 +103,7 @@ void TransformerBlock::backward(Context& ctx, const UnitCall& call) {
   Slot& slot = slots_.at(static_cast<std::size_t>(call.slot));
   nn::Block::Slot& saved = memory(slot);
   const nn::BatchInfo info = parts_.info(call);
-  if (parts_.shares_slot()) {  // Recompute::full
+  if (shares_slot_) {  // Recompute::full
     (void)block_.forward(ctx, {slot.input, {}},
                          {.rope = rope(),
                           .batch = info,
@@ -117,11 +118,11 @@ void TransformerBlock::backward(Context& ctx, const UnitCall& call) {
 CView TransformerBlock::input(int slot) const {
   const Slot& of = slots_.at(static_cast<std::size_t>(slot));
   // But for norms after the additions, the first norm holds the sum that entered.
-  return parts_.shares_slot() || !parts_.has_final_norm() ? of.input : of.block.norm1.x;
+  return shares_slot_ || !parts_.has_final_norm() ? of.input : of.block.norm1.x;
 }
 
 nn::Block::Slot& TransformerBlock::memory(Slot& slot) const {
-  return parts_.one_slot ? *parts_.one_slot : slot.block;
+  return shares_slot_ ? *parts_.one_slot : slot.block;
 }
 
 }  // namespace hyperslab::model

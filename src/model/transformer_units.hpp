@@ -20,13 +20,17 @@ struct TransformerParts {
   nn::RopeTables rope;
   nn::RopeTables local_rope;  ///< for layers with a window
   nn::Scratch scratch;
-  std::optional<nn::Block::Slot> one_slot;  ///< shared by all blocks, if one is enough
+  std::optional<nn::Block::Slot> one_slot;  ///< of blocks that share one
+  int sharing_blocks = 0;                   ///< so far
   /// A tied token table on this rank: the embedding's, with which the head computes, too.
   const param::FusedParam* token_table = nullptr;
   bool head_writes_token_table = false;
 
-  [[nodiscard]] bool shares_slot() const {
-    return !options.training || options.recompute == nn::Recompute::full;
+  /// True if the next block of the stage shares one slot with others; counts it.
+  [[nodiscard]] bool next_shares_slot() {
+    const bool all = !options.training || options.recompute_layers == 0;
+    const bool shares = !options.training || options.recompute == nn::Recompute::full;
+    return shares && (sharing_blocks++ < options.recompute_layers || all);
   }
   [[nodiscard]] bool has_final_norm() const { return spec.has_final_norm(); }
   [[nodiscard]] nn::ActivationSpec activations() const {
@@ -113,6 +117,7 @@ class TransformerBlock final : public Unit {
 
   TransformerParts& parts_;
   int layer_;
+  bool shares_slot_;
   std::string name_;
   nn::Block block_;
   std::vector<Slot> slots_;

@@ -14,13 +14,12 @@ ops::FinalizeConstants with_betas(ops::FinalizeConstants constants, const Optimi
   return constants;
 }
 
-AdamW::AdamW(const OptimizerConfig& config, const param::ParamGroup& group, bool sharded,
-             Arena& arena)
-    : Optimizer(config, group, sharded),
-      exp_avg_(take_state(arena, "exp_avg", moment_dtype())),
-      exp_avg_sq_(take_state(arena, "exp_avg_sq", moment_dtype())) {
-  take_decay(arena);
-  take_rate(arena);
+AdamW::AdamW(const OptimizerConfig& config, const param::ParamGroup& group, const StatePlace& place)
+    : Optimizer(config, group, place),
+      exp_avg_(take_state("exp_avg", moment_dtype())),
+      exp_avg_sq_(take_state("exp_avg_sq", moment_dtype())) {
+  take_decay();
+  take_rate();
 }
 
 DType AdamW::moment_dtype() const {
@@ -37,10 +36,9 @@ ops::FinalizeConstants AdamW::finalize_constants() const {
 }
 
 void AdamW::update_range(Context& ctx, const ops::StepState* state,
-                         const ops::UpdateOperands& operands,
-                         const param::ElementRange& range) const {
-  ops::adamw(ctx, adamw_constants(config()), state, operands, exp_avg_.at(range),
-             exp_avg_sq_.at(range));
+                         const ops::UpdateOperands& operands, std::span<const View> moments,
+                         const param::ElementRange& /*range*/) const {
+  ops::adamw(ctx, adamw_constants(config()), state, operands, moments[0], moments[1]);
 }
 
 }  // namespace hyperslab::optim

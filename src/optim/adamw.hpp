@@ -14,14 +14,14 @@ namespace hyperslab::optim {
 /// AdamW (Loshchilov & Hutter 2019), with moments in the masters' dtype or in bf16.
 class AdamW final : public Optimizer {
  public:
-  AdamW(const OptimizerConfig& config, const param::ParamGroup& group, bool sharded, Arena& arena);
+  AdamW(const OptimizerConfig& config, const param::ParamGroup& group, const StatePlace& place);
   [[nodiscard]] ops::FinalizeConstants finalize_constants() const override;
 
  private:
   [[nodiscard]] DType moment_dtype() const;
   [[nodiscard]] std::vector<State> moments() const override;
   void update_range(Context& ctx, const ops::StepState* state, const ops::UpdateOperands& operands,
-                    const param::ElementRange& range) const override;
+                    std::span<const View> moments, const param::ElementRange& range) const override;
   param::StateView exp_avg_;
   param::StateView exp_avg_sq_;
 };

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "adamw.hpp"
+#include "hyperslab/core/error.hpp"
 #include "hyperslab/core/round_up.hpp"
 #include "hyperslab/ops/elementwise.hpp"
 #include "hyperslab/optim/component.hpp"
@@ -24,16 +25,17 @@ double rate_of_matrices(const param::ParamGroup& group) {
 
 }  // namespace
 
-Muon::Muon(const OptimizerConfig& config, const param::ParamGroup& group, bool sharded,
-           Arena& arena, const UpdateGroups& groups)
-    : Optimizer(config, group, sharded),
-      exp_avg_(take_state(arena, "exp_avg", master_dtype())),
-      exp_avg_sq_(take_state(arena, "exp_avg_sq", master_dtype())),
-      matrices_(group, sharded, groups, arena),
+Muon::Muon(const OptimizerConfig& config, const param::ParamGroup& group, const StatePlace& place,
+           const UpdateGroups& groups)
+    : Optimizer(config, group, place),
+      exp_avg_(take_state("exp_avg", master_dtype())),
+      exp_avg_sq_(take_state("exp_avg_sq", master_dtype())),
+      matrices_(group, place.sharded, groups, place.device),
       rate_of_matrices_(rate_of_matrices(group)),
       bf16_products_(is_16_bits(group.value().data.dtype())) {
-  take_space(arena);
-  take_decay(arena);
+  require(place.host == nullptr, "muon: whole matrices are updated where their state rests");
+  take_space(place.device);
+  take_decay();
   find_others();
 }
 
@@ -111,7 +113,7 @@ void Muon::update_whole(Context& ctx, const ops::StepState* state,
 }
 
 void Muon::update_range(Context& ctx, const ops::StepState* state,
-                        const ops::UpdateOperands& operands,
+                        const ops::UpdateOperands& operands, std::span<const View> moments,
                         const param::ElementRange& range) const {
   for (const auto& [first, last] : others_) {
     const Dim begin = std::max(first - range.in_flat, Dim{0});
@@ -124,8 +126,7 @@ void Muon::update_range(Context& ctx, const ops::StepState* state,
     if (operands.value) others.value = part(operands.value);
     const Dim granule = ops::kDecayGranule;
     others.decay = operands.decay.slice(begin / granule, (size + granule - 1) / granule);
-    ops::adamw(ctx, adamw_constants(config()), state, others, part(exp_avg_.at(range)),
-               part(exp_avg_sq_.at(range)));
+    ops::adamw(ctx, adamw_constants(config()), state, others, part(moments[0]), part(moments[1]));
   }
 }
 

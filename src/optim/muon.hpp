@@ -23,7 +23,7 @@ namespace hyperslab::optim {
 /// the masters' dtype.
 class Muon final : public Optimizer {
  public:
-  Muon(const OptimizerConfig& config, const param::ParamGroup& group, bool sharded, Arena& arena,
+  Muon(const OptimizerConfig& config, const param::ParamGroup& group, const StatePlace& place,
        const UpdateGroups& groups);
   [[nodiscard]] ops::FinalizeConstants finalize_constants() const override;
   /// The matrices.
@@ -34,7 +34,7 @@ class Muon final : public Optimizer {
   [[nodiscard]] std::vector<State> moments() const override;
   /// All else.
   void update_range(Context& ctx, const ops::StepState* state, const ops::UpdateOperands& operands,
-                    const param::ElementRange& range) const override;
+                    std::span<const View> moments, const param::ElementRange& range) const override;
   /// The scale of the orthogonal update of every matrix of a batch.
   [[nodiscard]] float scale_of(const View& batch) const;
   void take_space(Arena& arena);

@@ -2,6 +2,7 @@
 #include "hyperslab/optim/optimizer.hpp"
 
 #include <algorithm>
+#include <array>
 
 #include "adamw.hpp"
 #include "hyperslab/core/error.hpp"
@@ -10,6 +11,7 @@
 #include "hyperslab/optim/component.hpp"
 #include "muon.hpp"
 #include "sgd.hpp"
+#include "state_transit.hpp"
 
 namespace hyperslab::optim {
 
@@ -37,13 +39,15 @@ float weight_decay_of(const OptimizerConfig& config, const param::Param& param) 
 
 namespace {
 
+constexpr std::size_t kMostUpdated = 4;  // masters, two moments, average
+
 std::unique_ptr<Optimizer> optimizer_of(const OptimizerConfig& config,
-                                        const param::ParamGroup& group, bool sharded, Arena& arena,
+                                        const param::ParamGroup& group, const StatePlace& place,
                                         const UpdateGroups& groups) {
   switch (config.name) {
-    case OptimizerKind::adamw: return std::make_unique<AdamW>(config, group, sharded, arena);
-    case OptimizerKind::muon: return std::make_unique<Muon>(config, group, sharded, arena, groups);
-    case OptimizerKind::sgd: return std::make_unique<Sgd>(config, group, sharded, arena);
+    case OptimizerKind::adamw: return std::make_unique<AdamW>(config, group, place);
+    case OptimizerKind::muon: return std::make_unique<Muon>(config, group, place, groups);
+    case OptimizerKind::sgd: return std::make_unique<Sgd>(config, group, place);
   }
   throw Error(ExitCode::internal, "an optimizer without a class");
 }
@@ -51,14 +55,24 @@ std::unique_ptr<Optimizer> optimizer_of(const OptimizerConfig& config,
 }  // namespace
 
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerConfig& config,
-                                          const param::ParamGroup& group, bool sharded,
-                                          Arena& arena, const UpdateGroups& groups) {
-  std::unique_ptr<Optimizer> made = optimizer_of(config, group, sharded, arena, groups);
+                                          const param::ParamGroup& group, const StatePlace& place,
+                                          const UpdateGroups& groups) {
+  std::unique_ptr<Optimizer> made = optimizer_of(config, group, place, groups);
   if (config.averages()) {
-    made->average_ = made->take_state(arena, Optimizer::kAverage, made->master_dtype());
+    made->average_ = made->take_state(Optimizer::kAverage, made->master_dtype());
+  }
+  made->updated_ = {group.master()};
+  for (const Optimizer::State& buffer : made->state()) made->updated_.push_back(buffer.values);
+  if (place.host != nullptr) {
+    made->transit_ = std::make_unique<StateTransit>(made->updated_, place.device);
   }
   return made;
 }
+
+Optimizer::Optimizer(const OptimizerConfig& config, const param::ParamGroup& group,
+                     const StatePlace& place)
+    : config_(config), group_(group), place_(place) {}
+Optimizer::~Optimizer() = default;
 
 std::vector<Optimizer::State> Optimizer::state() const {
   std::vector<State> all = moments();
@@ -76,22 +90,23 @@ void Optimizer::exchange_average(Context& ctx, const param::ElementRange& range)
   if (group_.has_own_values()) ops::cast(ctx, master, group_.value().at(range));
 }
 
-param::StateView Optimizer::take_table(Arena& arena, const std::string& name) const {
-  const Dim size = sharded_ ? group_.shard_size() : group_.flat_size();
-  return {arena.take(DType::f32, {size / ops::kDecayGranule}, name), sharded_};
+param::StateView Optimizer::take_table(const std::string& name) const {
+  const Dim size = place_.sharded ? group_.shard_size() : group_.flat_size();
+  return {place_.device.take(DType::f32, {size / ops::kDecayGranule}, name), place_.sharded};
 }
 
-void Optimizer::take_decay(Arena& arena) { decay_ = take_table(arena, "weight decay"); }
+void Optimizer::take_decay() { decay_ = take_table("weight decay"); }
 
-void Optimizer::take_rate(Arena& arena) {
+void Optimizer::take_rate() {
   const auto has_its_own = [](const param::Param* param) { return param->rate != 1; };
   if (std::ranges::none_of(group_.params(), has_its_own)) return;
-  rate_ = take_table(arena, "learning rates");
+  rate_ = take_table("learning rates");
 }
 
-param::StateView Optimizer::take_state(Arena& arena, const std::string& name, DType dtype) const {
-  const Dim size = sharded_ ? group_.shard_size() : group_.flat_size();
-  return {arena.take(dtype, {size}, name), sharded_};
+param::StateView Optimizer::take_state(const std::string& name, DType dtype) const {
+  const Dim size = place_.sharded ? group_.shard_size() : group_.flat_size();
+  Arena& arena = place_.host != nullptr ? *place_.host : place_.device;
+  return {arena.take(dtype, {size}, name), place_.sharded};
 }
 
 void Optimizer::initialize(Context& ctx) const {
@@ -111,7 +126,7 @@ void Optimizer::fill_granules(Context& ctx, const param::StateView& table,
                               const param::Param& param, float value) const {
   Dim begin = param.flat_begin;
   Dim end = begin + param.numel();
-  if (sharded_) {
+  if (place_.sharded) {
     const param::ElementRange mine = group_.shard(group_.bucket_of(param));
     const Dim from = std::max(mine.in_flat, begin) - mine.in_flat;
     const Dim to = std::min(mine.in_flat + mine.size, end) - mine.in_flat;
@@ -131,14 +146,42 @@ View Optimizer::part_of(const param::StateView& table, const param::ElementRange
 void Optimizer::update(Context& ctx, const ops::StepState* state, const param::StateView& gradients,
                        const param::ElementRange& range) const {
   const Scope scope(ctx.recorder(), kOptimizerComponent);
-  ops::UpdateOperands operands = operands_of(gradients, range);
+  std::array<View, kMostUpdated> parts;
+  const std::span<View> here = std::span(parts).first(updated_.size());
+  if (!transit_) {
+    std::ranges::transform(updated_, here.begin(),
+                           [&](const param::StateView& buffer) { return buffer.at(range); });
+    return update_on_device(ctx, state, operands_of(gradients, range), here, range);
+  }
+  for (Dim begin = 0; begin < range.size; begin += transit_->chunk_elements()) {
+    const param::ElementRange chunk = {range.in_flat + begin, range.in_shards + begin,
+                                       std::min(transit_->chunk_elements(), range.size - begin)};
+    const std::span<const View> brought = transit_->bring(ctx, chunk);
+    update_on_device(ctx, state, operands_of(gradients, chunk), brought, chunk);
+    transit_->take_back(ctx, chunk);
+  }
+}
+
+void Optimizer::update_on_device(Context& ctx, const ops::StepState* scalars,
+                                 ops::UpdateOperands operands, std::span<const View> updated,
+                                 const param::ElementRange& range) const {
+  operands.master = updated.front();
   operands.decay = part_of(decay_, range);
   if (rate_) operands.rate = part_of(rate_, range);
-  update_range(ctx, state, operands, range);
+  const std::span<const View> moments = updated.subspan(1, updated.size() - (average_ ? 2 : 1));
+  update_range(ctx, scalars, operands, moments, range);
   if (!average_) return;
   const ops::AverageConstants constants = {static_cast<float>(1 - config_.ema_decay),
                                            config_.ema_start_step};
-  ops::average_weights(ctx, constants, state, operands.master, average_.at(range));
+  ops::average_weights(ctx, constants, scalars, operands.master, updated.back());
+}
+
+void Optimizer::begin_update(Context& ctx) const {
+  if (transit_) transit_->begin(ctx);
+}
+
+void Optimizer::wait_for_state(Context& ctx) const {
+  if (transit_) transit_->wait(ctx);
 }
 
 ops::UpdateOperands Optimizer::operands_of(const param::StateView& gradients,

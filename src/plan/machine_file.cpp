@@ -94,6 +94,7 @@ MachineFile machine_of(const json& in) {
   // Each is optional: they were added later.
   machine.sustained_flops = in.value("sustained_flops", machine.sustained_flops);
   machine.sustained_bytes_per_second = in.value("sustained_bytes_per_second", 0.0);
+  machine.host_bytes_per_second = in.value("host_bytes_per_second", 0.0);
   for (const auto& [precision, rows] : in.at("ops").items()) {
     for (const json& row : rows) machine.ops[precision].push_back(op_row_of(row));
   }
@@ -154,6 +155,9 @@ std::string to_text(const MachineFile& machine) {
   if (machine.sustained_bytes_per_second > 0) {
     head["sustained_bytes_per_second"] = machine.sustained_bytes_per_second;
   }
+  if (machine.host_bytes_per_second > 0) {
+    head["host_bytes_per_second"] = machine.host_bytes_per_second;
+  }
   std::string text = head.dump(1);
   text.erase(text.rfind('\n'));  // the closing brace
   text += ",\n \"ops\": {";
@@ -179,6 +183,7 @@ void merge(MachineFile& into, const MachineFile& measured) {
   take(into.network_latency_seconds, measured.network_latency_seconds);
   take(into.network_bytes_per_second, measured.network_bytes_per_second);
   take(into.storage_bytes_per_second, measured.storage_bytes_per_second);
+  take(into.host_bytes_per_second, measured.host_bytes_per_second);
   for (const auto& [precision, flops] : measured.peak_flops) into.peak_flops[precision] = flops;
   for (const auto& [group, cost] : measured.overlap_cost) into.overlap_cost[group] = cost;
   for (const auto& [precision, rows] : measured.ops) {

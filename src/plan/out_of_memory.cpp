@@ -88,6 +88,14 @@ void add_state(const train::Config& config, std::vector<Change>& to) {
   change.config.optimizer.state = optim::StateKind::bf16;
 }
 
+/// The host of CPU ranks is their device.
+void add_host_state(const train::Config& config, const train::TrainerOptions& options,
+                    std::vector<Change>& to) {
+  if (options.device != Device::cuda || config.memory.optimizer == Home::host) return;
+  Change& change = to.emplace_back(Change{"memory.optimizer: host", config});
+  change.config.memory.optimizer = Home::host;
+}
+
 void add_gradients(const train::Config& config, std::vector<Change>& to) {
   if (config.precision.gradients == Precision::bf16) return;
   Change& change = to.emplace_back(Change{"precision.gradients: bf16", config});
@@ -110,6 +118,7 @@ std::vector<Change> changes_of(const train::Config& config, const train::Trainer
     add_recompute(config, changes);
     add_zero(config, changes);
     add_state(config, changes);
+    add_host_state(config, options, changes);
     add_gradients(config, changes);
   }
   if (options.generation == model::Generation::none) add_tensor(config, changes);
@@ -212,24 +221,41 @@ std::string fitting_text(const RankOptions& rank, const train::Config& config,
 }
 
 /// Bytes that this rank can have before its trainer is made.
+/// Bytes of the host that this rank can take.
+std::size_t host_room() {
+  const std::size_t free = comm::rank_share(device_memory(Device::cpu).free);
+  const std::optional<comm::MemoryLimit> limit = comm::memory_limit();
+  return limit ? std::min(free, limit->rank_bytes()) : free;
+}
+
+/// Bytes of its device that a rank can take.
 std::size_t room_of_rank(const train::TrainerOptions& options) {
   if (options.device == Device::meta) return std::numeric_limits<std::size_t>::max();
-  const std::size_t free = device_memory(options.device).free;
-  if (options.device != Device::cpu) return free;
-  const std::optional<comm::MemoryLimit> limit = comm::memory_limit();
-  return std::min(comm::rank_share(free), limit ? limit->rank_bytes() : free);
+  return options.device == Device::cpu ? host_room() : device_memory(options.device).free;
 }
 
 /// Throws OutOfMemory for more of the host's memory than the control groups of a job allow: the
 /// system gives addresses for it, and kills the process when it writes there.
-void require_within_limit(const train::TrainerOptions& options, std::size_t planned_bytes) {
-  if (options.device != Device::cpu) return;
+void require_within_limit(const train::TrainerOptions& options, const model::MemoryPlan& memory) {
+  const std::size_t planned_bytes =
+      memory.host + (options.device == Device::cpu ? memory.total() : 0);
   const std::optional<comm::MemoryLimit> limit = comm::memory_limit();
-  if (!limit || planned_bytes <= limit->rank_bytes()) return;
+  if (planned_bytes == 0 || !limit || planned_bytes <= limit->rank_bytes()) return;
   const std::string share =
       limit->ranks > 1 ? fmt::format(", which {} ranks share", limit->ranks) : "";
   throw OutOfMemory(fmt::format("by the limit of control group {}{}", limit->folder, share),
                     planned_bytes, limit->rank_bytes());
+}
+
+/// State on the host of a GPU is page-locked: the system cannot take it back, so it must be free.
+void require_free_host(const train::TrainerOptions& options, const model::MemoryPlan& memory) {
+  if (options.device == Device::cpu || memory.host <= host_room()) return;
+  throw Error(
+      ExitCode::device,
+      fmt::format("memory.optimizer: host takes {} of page-locked memory for each rank, and "
+                  "the host has {} free for it; use more hosts, parallel.zero 1 over more "
+                  "data ranks, or optimizer.state: bf16",
+                  gibibytes(memory.host), gibibytes(host_room())));
 }
 
 }  // namespace
@@ -285,9 +311,10 @@ std::unique_ptr<train::Trainer> make_trainer(const train::Config& config, const 
                                              const train::TrainerOptions& options,
                                              const model::MemoryPlan& memory,
                                              const IsLegal& is_legal) {
+  require_free_host(options, memory);
   const std::size_t room_bytes = room_of_rank(options);
   try {
-    require_within_limit(options, memory.total());
+    require_within_limit(options, memory);
     return train::Trainer::make(config, mesh, options, memory);
   } catch (const OutOfMemory& error) {
     const int rank = mesh.position().world_rank();

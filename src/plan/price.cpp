@@ -199,6 +199,15 @@ double Prices::sustained_seconds(const OperationList& operations) const {
   return seconds;
 }
 
+double Prices::of_transfer(double bytes) const {
+  if (machine_.host_bytes_per_second > 0) return bytes / machine_.host_bytes_per_second;
+  throw Error(ExitCode::usage,
+              fmt::format("the machine file of {} has no host_bytes_per_second, on which "
+                          "memory.optimizer: host depends; measure with hyperslab bench DECK "
+                          "--machine FILE",
+                          machine_.name));
+}
+
 double Prices::overlap_cost(std::string_view group) const {
   const auto found = machine_.overlap_cost.find(std::string(group));
   return found == machine_.overlap_cost.end() ? 0 : found->second;

@@ -213,8 +213,10 @@ std::optional<double> Simulation::end_of_collective(int number, Group group,
     for (const auto& [member, moment] : arrived) begin = std::max(begin, moment);
   }
   const GroupLayout layout = layout_of(group, parallel_, prices_.machine().ranks_per_node);
+  const double bytes = transfer.operation->bytes;
   const double seconds =
-      prices_.of_collective(group, transfer.operation->name, layout, transfer.operation->bytes);
+      group == kHostLink ? prices_.of_transfer(bytes)
+                         : prices_.of_collective(group, transfer.operation->name, layout, bytes);
   const double cost = prices_.overlap_cost(group);
   if (all.empty() && cost > 0 && seconds > 0) rank.beside.push_back({begin, begin + seconds, cost});
   rank.result.communication[std::string(group)] += seconds;

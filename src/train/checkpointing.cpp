@@ -57,6 +57,22 @@ std::vector<Trainer::Stored> Trainer::initial_parameters() const {
   return initial;
 }
 
+void Trainer::wait_all() {
+  executor_->finish(*ctx_);
+  presence_.values().wait_all(*ctx_);
+  if (optimizer_) optimizer_->wait_for_state(*ctx_);
+}
+
+void Trainer::wait_for_updates() {
+  presence_.values().wait_for_updates(*ctx_);
+  if (optimizer_) optimizer_->wait_for_state(*ctx_);
+}
+
+void Trainer::complete_values() {
+  executor_->finish(*ctx_);
+  presence_.values().complete(*ctx_);
+}
+
 std::vector<Trainer::Stored> Trainer::stored(bool with_averages) const {
   std::vector<Stored> all = own_parameters();
   if (optimizer_ == nullptr) return all;
@@ -69,7 +85,7 @@ std::vector<Trainer::Stored> Trainer::stored(bool with_averages) const {
 
 /// Views of the rank's own memory, but for values in 16 bits, of which the slabs own f32 copies.
 std::vector<io::Slab> Trainer::views_of(const std::vector<Stored>& all) {
-  presence_.values().wait_for_updates(*ctx_);
+  wait_for_updates();
   std::vector<io::Slab> out;
   for (const Stored& source : all) {
     for (const param::ParamSlab& slab : slabs_of(*source.group, source.values, SlabsOf::owner)) {
@@ -128,7 +144,7 @@ void Trainer::fill_meta(io::CheckpointMeta& meta) const {
 
 void Trainer::read(const io::CheckpointReader& reader, const std::vector<Stored>& all) {
   snapshot_ready_.wait();
-  presence_.values().wait_for_updates(*ctx_);
+  wait_for_updates();
   std::vector<io::SlabTarget> targets;
   for (const Stored& target : all) {
     for (const param::ParamSlab& slab : slabs_of(*target.group, target.values, SlabsOf::holder)) {

@@ -71,7 +71,7 @@ bool all_finite(const unsigned char* bytes, Dim count) {
 }  // namespace
 
 Trainer::ReplicaSums Trainer::replica_sums() {
-  presence_.values().wait_all(*ctx_);
+  wait_all();
   synchronize(*ctx_);
   Reader reader(*ctx_);
   ReplicaSums sums;

@@ -70,6 +70,7 @@ model::StageOptions stage_options(const Config& config, const mesh::Mesh& mesh,
   stage.cache_size = options.cache_size.resolved(stage.B, stage.T);
   stage.split_backward = options.training && program.schedule == pipeline::Schedule::zero_bubble;
   stage.recompute = config.memory.recompute;
+  stage.recompute_layers = static_cast<int>(config.memory.recompute_layers);
   stage.compute = options.compute;
   stage.bf16_gradients = config.precision.gradients == Precision::bf16;
   stage.documents = config.data.documents == io::Documents::masked;
@@ -106,17 +107,19 @@ Batch batch_like(const model::Stage& stage) {
 }
 
 /// The time of components is the compute stream's alone, and quantized matrices are dequantized
-/// beside whole chunks, which updates would cut into units.
-bool overlaps_updates(const Config& config, const TrainerOptions& options,
-                      const model::MemoryPlan* plan) {
+/// beside whole chunks, which updates would cut into units. A plan sees updates beside the next
+/// step where these wait for the host.
+bool overlaps_updates(const Config& config, const TrainerOptions& options, bool real) {
   const bool dequantizes = config.adapter || config.quantization;
-  return plan != nullptr && options.training && options.device == Device::cuda &&
-         options.overlap_update && !options.time_components && !dequantizes;
+  return (real || config.memory.optimizer == Home::host) && options.training &&
+         options.device == Device::cuda && options.overlap_update && !options.time_components &&
+         !dequantizes;
 }
 
 /// A forward-only run has nothing to shard.
 sharding::Residence residence_of(const Config& config, const TrainerOptions& options) {
-  return options.training ? sharding::residence_of(config.parallel) : sharding::zero(0);
+  return options.training ? sharding::residence_of(config.parallel, config.memory.optimizer)
+                          : sharding::zero(0);
 }
 
 model::Arenas arenas_of(const TrainerOptions& options, const model::MemoryPlan* plan) {
@@ -144,7 +147,7 @@ Trainer::Trainer(const Config& config, const mesh::Mesh& mesh, const TrainerOpti
       options_(options),
       program_(program_of(config, options.training)),
       arenas_(arenas_of(options, plan)),
-      presence_(residence_of(config, options), overlaps_updates(config, options, plan)),
+      presence_(residence_of(config, options), overlaps_updates(config, options, plan != nullptr)),
       stage_(config.model, stage_options(config, mesh, options, program_), arenas_, presence_) {
   const bool real = plan != nullptr;
   {
@@ -205,24 +208,16 @@ void Trainer::set_up_worker() {
 }
 
 void Trainer::set_up_training() {
+  const optim::StatePlace place = {presence_.shards_state(), arenas_.optimizer,
+                                   presence_.state_home() == Home::host ? &arenas_.host : nullptr};
   optimizer_ = optim::make_optimizer(
-      config_.optimizer, stage_.params().trained(), presence_.shards_state(), arenas_.optimizer,
+      config_.optimizer, stage_.params().trained(), place,
       {.data = &mesh_.group(mesh::kShards), .tensor = &mesh_.group(mesh::Axis::tensor)});
   presence_.connect(mesh_);
 }
 
 Trainer::~Trainer() {
   if (std::uncaught_exceptions() == 0) wait_all();  // else peers may be elsewhere by now
-}
-
-void Trainer::wait_all() {
-  executor_->finish(*ctx_);
-  presence_.values().wait_all(*ctx_);
-}
-
-void Trainer::complete_values() {
-  executor_->finish(*ctx_);
-  presence_.values().complete(*ctx_);
 }
 
 model::MemoryPlan Trainer::memory_plan() const {
@@ -288,7 +283,9 @@ void Trainer::train(const StepArgs& args, const SlotData& tokens) {
   ctx_->stream().wait(std::exchange(snapshot_ready_, {}));
   const bool host_decides = judge_ || args.leave_out;
   bool leaves_out = false;  // on a replay nothing is, as the host does not decide
-  update_.run(*ctx_, options_.graphs && alone && !host_decides && !args.traced, [&] {
+  const bool captures = options_.graphs && alone && !host_decides && !args.traced;
+  // Links to the host are streams that no graph knows, and updates beside the next step need none.
+  update_.run(*ctx_, captures && !optimizer_->moves_state(), [&] {
     reduce_sums();
     leaves_out = is_left_out(args);
     if (leaves_out) return records_->leave_out();
@@ -418,6 +415,7 @@ void Trainer::finalize() {
 /// All of the update, or the part before the ranges if these are updated beside the next step.
 void Trainer::begin_update() {
   const Scope phase(ctx_->recorder(), Phase::optimizer);
+  optimizer_->begin_update(*ctx_);
   optimizer_->update_whole(*ctx_, records_->state(), presence_.gradients().sums());
   if (presence_.overlaps_updates()) return records_->keep_state_of_update();
   for (std::size_t i = 0; i < presence_.values().updated_ranges().size(); ++i) {

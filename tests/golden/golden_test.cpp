@@ -96,7 +96,7 @@ class GoldenModel : public testing::TestWithParam<Case> {
     ctx_ = std::make_unique<Context>(Device::cpu, meta.workspace_high_water());
     presence_.emplace();
     stage_ = std::make_unique<model::Stage>(spec_, options_, *arenas_, *presence_);
-    adamw_ = optim::make_optimizer(optimizer_config(), group(), false, arenas_->optimizer);
+    adamw_ = optim::make_optimizer(optimizer_config(), group(), {false, arenas_->optimizer});
     stage_->initialize(*ctx_);
     adamw_->initialize(*ctx_);
     sums_ = Tensor(Device::cpu, statistics(), {ops::kSumCount});
@@ -111,7 +111,7 @@ class GoldenModel : public testing::TestWithParam<Case> {
     sharding::Presence presence;
     model::Stage stage(spec_, options_, arenas, presence);
     const param::ParamGroup& params = stage.params().trained();
-    const auto adamw = optim::make_optimizer(optimizer_config(), params, false, arenas.optimizer);
+    const auto adamw = optim::make_optimizer(optimizer_config(), params, {false, arenas.optimizer});
     const View sums(nullptr, statistics(), Device::meta, {ops::kSumCount});
     pass(stage, meta, {nullptr, sums});
     ops::add_norm_squared(meta, presence.gradients().sums().data, sums);

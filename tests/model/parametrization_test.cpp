@@ -28,9 +28,9 @@ class Trained {
     const optim::OptimizerConfig config = {.name = optimizer, .weight_decay = 0, .clip_norm = 0};
     const param::ParamGroup& group = run.stage->params().trained();
     Arena measuring("optimizer");
-    (void)optim::make_optimizer(config, group, false, measuring);
+    (void)optim::make_optimizer(config, group, {false, measuring});
     arena_.emplace("optimizer", Device::cpu, measuring.used_bytes());
-    optimizer_ = optim::make_optimizer(config, group, false, *arena_);
+    optimizer_ = optim::make_optimizer(config, group, {false, *arena_});
     optimizer_->initialize(*run.ctx);
   }
   void step(float learning_rate) {

@@ -35,7 +35,8 @@ class AdaptedLayer {
   explicit AdaptedLayer(const AdapterConfig& adapter)
       : linear(store_, {}, kOutputs, {kInputs, true, {.std = 0.5F}, Parallel::column, adapter}) {
     store_.lay_out(1 << 20);
-    presence_.allocate(store_, parameters_, &gradients_, {DType::f64, DType::f64, DType::f64});
+    presence_.allocate(store_, {parameters_, host_, &gradients_},
+                       {DType::f64, DType::f64, DType::f64});
     std::uint64_t seed = 10;
     for (const param::Param& param : store_.params()) {
       const Tensor values = random_tensor(DType::f64, param.value.shape(), seed++);
@@ -57,6 +58,7 @@ class AdaptedLayer {
     return store;
   }
   param::ParamStore store_ = new_store();
+  Arena host_{"host"};
   Arena parameters_{"parameters", Device::cpu, 1 << 16};
   Arena gradients_{"gradients", Device::cpu, 1 << 16};
   sharding::Presence presence_;

@@ -25,7 +25,8 @@ class WidthNormTest : public OpsTest {
     store_.begin_unit();
     norm_.emplace(store_, "attention", kLayout, 1e-5F);
     store_.lay_out(1 << 20);
-    presence_.allocate(store_, parameters_, &gradients_, {DType::f64, DType::f64, DType::f64});
+    presence_.allocate(store_, {parameters_, host_, &gradients_},
+                       {DType::f64, DType::f64, DType::f64});
     std::uint64_t seed = 10;
     for (const param::Param& param : store_.params()) {
       const Tensor values = random_tensor(DType::f64, param.value.shape(), seed++);
@@ -41,6 +42,7 @@ class WidthNormTest : public OpsTest {
   [[nodiscard]] const param::Param& weight(std::size_t i) const { return store_.params()[i]; }
 
   param::ParamStore store_;
+  Arena host_{"host"};
   Arena parameters_{"parameters", Device::cpu, 1 << 12};
   Arena gradients_{"gradients", Device::cpu, 1 << 12};
   Arena activations_{"activations", Device::cpu, 1 << 14};

@@ -105,7 +105,7 @@ class Optimized {
     store_.trained().bind({.master = masters, .value = masters, .gradients = {}});
     OptimizerConfig config;
     config.name = name;
-    optimizer = make_optimizer(config, store_.trained(), false, arena_);
+    optimizer = make_optimizer(config, store_.trained(), {false, arena_});
     optimizer->initialize(ctx_);
   }
   /// One update with a gradient of the elements' offsets in the flat space, all masters at 1.

@@ -219,6 +219,9 @@ TEST(MemoryPlan, RecomputationSavesExactlyWhatItComputesAgain) {
                   m * (hand.first_block + 4 * hand.block - 4 * hand.stream));
         EXPECT_EQ(full.scratch - none.scratch, hand.first_block);
         EXPECT_LT(full.activations, selective.activations);
+        const model::MemoryPlan first_three = memory(numbers, 0, {"memory.recompute_layers=3"});
+        EXPECT_EQ(first_three.activations - full.activations, m * 2 * (hand.block - hand.stream));
+        EXPECT_EQ(first_three.scratch, full.scratch);
       }
     }
   }

@@ -212,6 +212,38 @@ TEST(MemoryAdvice, NamesTheLargestParts) {
   EXPECT_EQ(plan::largest_parts(memory), "workspace 7.0 MiB");
 }
 
+TEST(MakeTrainer, SaysBeforeTheStartWhatTheHostLacks) {
+  const train::Config config = small_config({"memory.optimizer=host"}, 1);
+  const mesh::Mesh mesh = mesh::Mesh::plan(config.parallel, 0, config.groups());
+  train::TrainerOptions options;
+  options.device = Device::cuda;
+  model::MemoryPlan memory;
+  memory.host = std::size_t{4} << 50U;
+  try {
+    (void)plan::make_trainer(config, mesh, options, memory);
+    FAIL() << "4 PiB were taken";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::device);
+    EXPECT_THAT(error.what(), testing::HasSubstr("memory.optimizer: host takes 4096.00 TiB of "
+                                                 "page-locked memory for each rank"));
+  }
+}
+
+TEST(MemorySavings, OfAGpuNameStateOnTheHost) {
+  // Three chunks of state take less than all of it.
+  const train::Config config = small_config({"model.width=1024", "model.layers=8"}, 1);
+  train::TrainerOptions options;
+  const auto names_host = [&] {
+    const auto savings = plan::memory_savings(config, options, 0, rules_of(config));
+    return std::ranges::any_of(savings, [](const plan::MemorySaving& saving) {
+      return saving.setting == "memory.optimizer: host";
+    });
+  };
+  EXPECT_FALSE(names_host());
+  options.device = Device::cuda;
+  EXPECT_TRUE(names_host());
+}
+
 const std::vector<std::string> kAdvised = {"parallel.data=2", "train.microbatch=4",
                                            "train.global_batch=16"};
 

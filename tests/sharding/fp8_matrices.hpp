@@ -66,7 +66,8 @@ class Fp8Rank {
         gradients_("gradients", ctx.device(), std::size_t{1} << 22),
         matrices_(store_) {
     store_.lay_out(bucket_bytes);
-    presence_.allocate(store_, parameters_, &gradients_, {DType::f32, DType::bf16, DType::f32});
+    presence_.allocate(store_, {parameters_, host_, &gradients_},
+                       {DType::f32, DType::bf16, DType::f32});
     presence_.connect(mesh);
     const View values = group().value().data;
     Tensor ones(Device::cpu, values.dtype(), values.shape());
@@ -159,6 +160,7 @@ class Fp8Rank {
   param::ParamStore store_;
   sharding::Presence presence_;
   Arena parameters_, gradients_;
+  Arena host_{"host"};
   Fp8Matrices matrices_;
 };
 

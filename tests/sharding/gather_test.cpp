@@ -62,7 +62,7 @@ class Alone {
   explicit Alone(RankOfLayout& like, std::size_t bucket_bytes, DType compute)
       : like_(like),
         bound_(like.layout().table(like.mesh().position(), bucket_bytes), compute, 0, 0),
-        optimizer_(optim::make_optimizer({}, bound_.group(), false, arena_)) {
+        optimizer_(optim::make_optimizer({}, bound_.group(), {false, arena_})) {
     optimizer_->initialize(ctx_);
     param::initialize(ctx_, bound_.group(), kSeed);
   }
@@ -96,7 +96,7 @@ TEST(ShardedMasters, GiveTheValuesOfARankAloneBitForBit) {
         Alone alone(rank, kBucketBytes, compute);
         Arena arena("optimizer", Device::cpu, 1 << 18);
         const auto optimizer =
-            optim::make_optimizer({}, rank.group(), rank.presence.shards_state(), arena);
+            optim::make_optimizer({}, rank.group(), {rank.presence.shards_state(), arena});
         optimizer->initialize(rank.ctx);
         param::initialize(rank.ctx, rank.group(), kSeed);
         for (int step = 1; step <= kSteps; ++step) {

@@ -78,7 +78,7 @@ class Whole {
     gradients_ = {arena_.take(DType::f32, {size}, "gradients")};
     ops::fill(ctx_, 0, masters.data);
     ops::fill(ctx_, 0, gradients_.data);
-    optimizer_ = make_optimizer(muon(), group(), false, arena_);
+    optimizer_ = make_optimizer(muon(), group(), {false, arena_});
     optimizer_->initialize(ctx_);
     fill_first_values(group());
   }
@@ -136,7 +136,7 @@ class Part {
        Dim round_elements)
       : rank_(layout, mesh, zero, bucket_bytes), whole_(rank_.table()) {
     optimizer_ = make_optimizer(
-        muon(), rank_.group(), rank_.presence.shards_state(), arena_,
+        muon(), rank_.group(), {rank_.presence.shards_state(), arena_},
         {&mesh.group(mesh::kShards), &mesh.group(mesh::Axis::tensor), round_elements});
     optimizer_->initialize(rank_.ctx);
     ops::fill(rank_.ctx, 0, rank_.group().master().data);

@@ -57,7 +57,7 @@ class Optimized {
     config.decay_embeddings = false;
     config.ema_decay = 0.75;
     config.ema_start_step = 1;
-    optimizer_ = make_optimizer(config, group(), bound_.presence().shards_state(), arena_);
+    optimizer_ = make_optimizer(config, group(), {bound_.presence().shards_state(), arena_});
     optimizer_->initialize(ctx_);
     fill(group().master(), -1);
   }

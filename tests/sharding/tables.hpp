@@ -136,10 +136,11 @@ class BoundTable {
     Arena parameters("parameters");
     Arena gradients("gradients");
     param::ParamStore measured = make_table(c, data_rank);
-    sharding::Presence(sharding::zero(zero)).allocate(measured, parameters, &gradients, dtypes);
+    sharding::Presence(sharding::zero(zero))
+        .allocate(measured, {parameters, host_, &gradients}, dtypes);
     parameters_.emplace("parameters", Device::cpu, parameters.used_bytes());
     gradients_.emplace("gradients", Device::cpu, gradients.used_bytes());
-    presence_.allocate(table_, *parameters_, &*gradients_, dtypes);
+    presence_.allocate(table_, {*parameters_, host_, &*gradients_}, dtypes);
     poison(group().master().data);
     poison(group().value().data);
     poison(presence_.gradients().sums().data);
@@ -155,6 +156,7 @@ class BoundTable {
   }
   param::ParamStore table_;
   sharding::Presence presence_;
+  Arena host_{"host"};
   std::optional<Arena> parameters_;
   std::optional<Arena> gradients_;
 };

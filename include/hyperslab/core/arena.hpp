@@ -35,8 +35,8 @@ class Buffer {
  public:
   Buffer() = default;
   /// CPU memory is aligned to 4096 bytes, CUDA memory (of the GPU in use) to 256; neither is
-  /// initialized. Throws OutOfMemory.
-  Buffer(Device device, std::size_t bytes);
+  /// initialized. Home::host on `cuda`: page-locked memory of the host. Throws OutOfMemory.
+  Buffer(Device device, std::size_t bytes, Home home = Home::device);
   Buffer(Buffer&& other) noexcept;
   Buffer& operator=(Buffer&& other) noexcept;
   Buffer(const Buffer&) = delete;
@@ -52,6 +52,7 @@ class Buffer {
   void* data_ = nullptr;
   std::size_t bytes_ = 0;
   Device device_ = Device::cpu;
+  Home home_ = Home::device;
 };
 
 /// Bytes of the host that both the host and kernels on `device` read and write: page-locked and
@@ -116,7 +117,8 @@ class Arena {
   explicit Arena(std::string name);
   /// A real arena of exactly `capacity_bytes`. `canary` fills it (and a guard after it) with a
   /// pattern, so that `highest_touched()` can find the highest byte ever written.
-  Arena(std::string name, Device device, std::size_t capacity_bytes, bool canary = false);
+  Arena(std::string name, Device device, std::size_t capacity_bytes, bool canary = false,
+        Home home = Home::device);
 
   /// The next view; throws an internal Error if the plan is exceeded.
   View take(DType dtype, const Shape& shape, std::string label);

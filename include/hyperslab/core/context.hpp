@@ -69,7 +69,9 @@ class Context {
   template <class Work>
   [[nodiscard]] Event run_beside(Work&& work) {
     if (device_ != Device::cuda) {
+      stream_.set_beside(true);
       work();
+      stream_.set_beside(false);
       return {};
     }
     if (!side_stream_) side_stream_ = std::make_unique<Stream>(device_);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include "hyperslab/core/device.hpp"
@@ -32,9 +33,14 @@ class Event {
   friend class Stream;
   explicit Event(std::shared_ptr<HostEvent> host) : host_(std::move(host)) {}
   explicit Event(std::shared_ptr<CUevent_st> cuda) : cuda_(std::move(cuda)) {}
+  explicit Event(std::uint64_t link_ticket) : link_ticket_(link_ticket) {}
   std::shared_ptr<HostEvent> host_;
   std::shared_ptr<CUevent_st> cuda_;
+  std::uint64_t link_ticket_ = 0;  ///< on `meta`: of the newest transfer before it; 0: none
 };
+
+/// The group of transfers between the host and its device in lists of operations.
+inline constexpr std::string_view kHostLink = "host link";
 
 /// Who does the work of a stream on the CPU.
 enum class HostWork : std::uint8_t {
@@ -75,14 +81,26 @@ class Stream {
   /// On `meta`: from now on operations enqueued here are added to `list`, which outlives the
   /// stream's use; null: they are forgotten.
   void record_to(std::vector<Operation>* list) { operations_ = list; }
+  /// On `meta`: lists a transfer from the host to the device that starts now, on `link`, whose
+  /// events from now on are of its end.
+  void list_transfer(Stream& link, std::size_t bytes);
+  /// On `meta`: until the next call, with `beside`, what is enqueued here stands for work on
+  /// another stream, whose waits hold its own events alone.
+  void set_beside(bool beside);
   /// Null unless operations are recorded.
   [[nodiscard]] std::vector<Operation>* operations() const { return operations_; }
 
  private:
+  void wait_on_meta(std::uint64_t link_ticket);
+
   Device device_;
   std::shared_ptr<CUstream_st> cuda_;
   std::unique_ptr<HostQueue> queue_;  ///< null unless a thread does the work
   std::vector<Operation>* operations_ = nullptr;
+  // On `meta`:
+  std::uint64_t transfers_ = 0;    ///< listed so far
+  std::uint64_t link_ticket_ = 0;  ///< of the newest transfer that its events are after; 0: none
+  bool is_beside_ = false;
 };
 
 }  // namespace hyperslab

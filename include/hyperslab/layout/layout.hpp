@@ -47,9 +47,6 @@ struct Format {
   friend bool operator==(const Format&, const Format&) = default;
 };
 
-/// The memory that holds the elements.
-enum class Home : std::uint8_t { device, host };
-
 /// Which elements of some tensors every rank of a mesh holds, in which format and memory.
 ///
 /// Axes with `shard` cut each tensor, the slowest axis first. What is left is laid tensor after

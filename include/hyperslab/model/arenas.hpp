@@ -10,7 +10,7 @@
 namespace hyperslab::model {
 
 /// Bytes of every arena of a rank, and of the largest workspace, found by a run of the setup and of
-/// one step on `meta`.
+/// one step on `meta`. All are of the device, but for `host`.
 struct MemoryPlan {
   std::size_t parameters = 0;
   std::size_t gradients = 0;
@@ -18,6 +18,8 @@ struct MemoryPlan {
   std::size_t activations = 0;
   std::size_t scratch = 0;
   std::size_t workspace = 0;
+  std::size_t host = 0;  ///< in the host's memory
+  /// Bytes of the device.
   [[nodiscard]] std::size_t total() const {
     return parameters + gradients + optimizer + activations + scratch + workspace;
   }
@@ -30,6 +32,7 @@ struct Arenas {
   Arena optimizer;    ///< moments of AdamW
   Arena activations;  ///< inputs and saved activations, a ring of microbatch slots
   Arena scratch;      ///< shared by all layers and microbatches; step state and sums
+  Arena host;         ///< in the host's memory: state that rests there (Home::host)
 
   /// Arenas on `meta` that only measure.
   [[nodiscard]] static Arenas measuring();
@@ -37,7 +40,7 @@ struct Arenas {
   [[nodiscard]] static Arenas real(Device device, const MemoryPlan& plan, bool canary);
   [[nodiscard]] MemoryPlan used() const;
   [[nodiscard]] std::vector<const Arena*> all() const {
-    return {&parameters, &gradients, &optimizer, &activations, &scratch};
+    return {&parameters, &gradients, &optimizer, &activations, &scratch, &host};
   }
 };
 

@@ -32,6 +32,7 @@ struct StageOptions {
   CacheSize cache_size;         ///< room for texts that are continued; resolved() by the stage
   bool split_backward = false;  ///< backward comes in two parts, for the input and for weights
   nn::Recompute recompute = nn::Recompute::none;
+  int recompute_layers = 0;  ///< with Recompute::full: blocks of this rank, the first ones; 0: all
   DType compute = DType::f32;
   bool bf16_gradients = false;  ///< gradients of parameters are bf16, if computing in bf16
   bool documents = false;       ///< tokens attend to their own document alone: Batch::first_keys

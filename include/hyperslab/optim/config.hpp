@@ -18,11 +18,12 @@ struct OptimizerTraits {
   bool decouples_decay;  ///< from the gradients, so that it can be cautious
   bool takes_rates;      ///< a learning rate of its own for each parameter of a range
   bool has_mup;          ///< param::Parametrization knows its law
+  bool updates_ranges;   ///< of any elements, so that state can come and go in chunks
 };
 inline constexpr std::array<OptimizerTraits, 3> kOptimizerTraits = {{
-    {OptimizerKind::adamw, "adamw", true, true, true, true},
-    {OptimizerKind::sgd, "sgd", false, false, false, false},
-    {OptimizerKind::muon, "muon", false, true, false, true},
+    {OptimizerKind::adamw, "adamw", true, true, true, true, true},
+    {OptimizerKind::sgd, "sgd", false, false, false, false, true},
+    {OptimizerKind::muon, "muon", false, true, false, true, false},
 }};
 [[nodiscard]] constexpr const OptimizerTraits& traits_of(OptimizerKind kind) {
   return *std::ranges::find(kOptimizerTraits, kind, &OptimizerTraits::kind);
@@ -30,6 +31,9 @@ inline constexpr std::array<OptimizerTraits, 3> kOptimizerTraits = {{
 
 /// The storage of the moments of AdamW: as the masters, or rounded stochastically.
 enum class StateKind : std::uint8_t { fp32, bf16 };
+[[nodiscard]] constexpr std::string_view name_of(StateKind kind) {
+  return kind == StateKind::bf16 ? "bf16" : "fp32";
+}
 
 /// The course of the learning rate after the warm-up; wsd: warm-up, stable, decay.
 enum class ScheduleKind : std::uint8_t { constant, linear, cosine, wsd };

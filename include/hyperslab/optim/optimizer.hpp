@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,15 @@ struct UpdateGroups {
   Dim round_elements = Dim{1} << 24;
 };
 
+/// The place of an optimizer's state.
+struct StatePlace {
+  bool sharded = false;   ///< entries for this rank's shards alone
+  Arena& device;          ///< state, and what updates need besides
+  Arena* host = nullptr;  ///< given: state, with the masters, rests there
+};
+
+class StateTransit;
+
 /// Updates the trained parameters. One per run; it owns its state, in an arena of its own. The
 /// sharding says which elements this rank updates.
 class Optimizer {
@@ -32,7 +42,7 @@ class Optimizer {
     param::StateView values;
   };
 
-  virtual ~Optimizer() = default;
+  virtual ~Optimizer();
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
   Optimizer(Optimizer&&) = delete;
@@ -54,9 +64,17 @@ class Optimizer {
   virtual void update_whole(Context& /*ctx*/, const ops::StepState* /*state*/,
                             const param::StateView& /*gradients*/) const {}
   /// Updates masters and values of the elements of `range` from `gradients`, by the scalars in
-  /// `state`, and then their average. Enqueues on ctx.
+  /// `state`, and then their average. Enqueues on ctx. State on the host comes and goes in chunks,
+  /// beside the updates of other chunks.
   void update(Context& ctx, const ops::StepState* state, const param::StateView& gradients,
               const param::ElementRange& range) const;
+  /// True if state rests on the host.
+  [[nodiscard]] bool moves_state() const { return transit_ != nullptr; }
+  /// Once a step, before the ranges: updates see state that work enqueued on ctx so far has
+  /// written, as a load does.
+  void begin_update(Context& ctx) const;
+  /// Makes work that is enqueued on ctx after this call see masters and state of all updates.
+  void wait_for_state(Context& ctx) const;
   /// Its constants for finalize_step.
   [[nodiscard]] virtual ops::FinalizeConstants finalize_constants() const;
   /// One weight decay for every ops::kDecayGranule elements, laid out as the state is.
@@ -65,15 +83,12 @@ class Optimizer {
   [[nodiscard]] const param::StateView& rate() const { return rate_; }
 
  protected:
-  /// `sharded`: true if state has entries for this rank's shards alone. A subclass takes its state
-  /// and then the table of weight decays.
-  Optimizer(const OptimizerConfig& config, const param::ParamGroup& group, bool sharded)
-      : config_(config), group_(group), sharded_(sharded) {}
-  void take_decay(Arena& arena);
+  /// A subclass takes its state and then the table of weight decays.
+  Optimizer(const OptimizerConfig& config, const param::ParamGroup& group, const StatePlace& place);
+  void take_decay();
   /// Nothing if all parameters learn at one rate.
-  void take_rate(Arena& arena);
-  [[nodiscard]] param::StateView take_state(Arena& arena, const std::string& name,
-                                            DType dtype) const;
+  void take_rate();
+  [[nodiscard]] param::StateView take_state(const std::string& name, DType dtype) const;
   [[nodiscard]] DType master_dtype() const { return group_.master().data.dtype(); }
   [[nodiscard]] const OptimizerConfig& config() const { return config_; }
   [[nodiscard]] const param::ParamGroup& group() const { return group_; }
@@ -83,30 +98,37 @@ class Optimizer {
 
  private:
   friend std::unique_ptr<Optimizer> make_optimizer(const OptimizerConfig& config,
-                                                   const param::ParamGroup& group, bool sharded,
-                                                   Arena& arena, const UpdateGroups& groups);
+                                                   const param::ParamGroup& group,
+                                                   const StatePlace& place,
+                                                   const UpdateGroups& groups);
   [[nodiscard]] virtual std::vector<State> moments() const = 0;
+  /// `moments`: the range's part of each of moments(), on the device.
   virtual void update_range(Context& ctx, const ops::StepState* state,
-                            const ops::UpdateOperands& operands,
+                            const ops::UpdateOperands& operands, std::span<const View> moments,
                             const param::ElementRange& range) const = 0;
-  [[nodiscard]] param::StateView take_table(Arena& arena, const std::string& name) const;
+  /// `updated`: the range's part of each of updated_, on the device.
+  void update_on_device(Context& ctx, const ops::StepState* scalars, ops::UpdateOperands operands,
+                        std::span<const View> updated, const param::ElementRange& range) const;
+  [[nodiscard]] param::StateView take_table(const std::string& name) const;
   [[nodiscard]] View part_of(const param::StateView& table, const param::ElementRange& range) const;
   void fill_granules(Context& ctx, const param::StateView& table, const param::Param& param,
                      float value) const;
 
   OptimizerConfig config_;
   const param::ParamGroup& group_;
-  bool sharded_;
+  StatePlace place_;
   param::StateView decay_;
   param::StateView rate_;
   param::StateView average_;
+  std::vector<param::StateView> updated_;  ///< masters, moments, average
+  std::unique_ptr<StateTransit> transit_;  ///< if state rests on the host
 };
 
-/// The optimizer of the deck's optimizer.name for the group, which must outlive it. `sharded`:
-/// sharding::Presence::shards_state(). The groups must outlive it, too.
+/// The optimizer of the deck's optimizer.name for the group, which must outlive it, as the arenas
+/// and the groups must. `place`: as sharding::Presence has it of masters.
 [[nodiscard]] std::unique_ptr<Optimizer> make_optimizer(const OptimizerConfig& config,
                                                         const param::ParamGroup& group,
-                                                        bool sharded, Arena& arena,
+                                                        const StatePlace& place,
                                                         const UpdateGroups& groups = {});
 
 [[nodiscard]] ops::DecayRule decay_rule_of(const OptimizerConfig& config);

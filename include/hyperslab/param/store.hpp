@@ -149,9 +149,9 @@ class ParamGroup {
   [[nodiscard]] View gradient(const Bucket& bucket) const;
   /// The values of a bucket where layers read them.
   [[nodiscard]] View present(const Bucket& bucket) const;
-  /// True if values are copies of the masters in another dtype.
+  /// True if values are copies of the masters, in another dtype or memory.
   [[nodiscard]] bool has_own_values() const {
-    return master() && value().data.dtype() != master().data.dtype();
+    return master() && value().data.raw() != master().data.raw();
   }
 
  private:

@@ -39,6 +39,8 @@ struct MachineFile {
   double network_latency_seconds = 0;  ///< between nodes
   double network_bytes_per_second =
       0;  ///< a rank's rate between nodes; 0: unknown, and all ranks are taken to be on one node
+  /// A rank's rate from its host to its device while as much comes back; 0: not known.
+  double host_bytes_per_second = 0;
   double storage_bytes_per_second = 0;       ///< that one rank writes to checkpoints; 0: not known
   std::map<std::string, double> peak_flops;  ///< by precision, dense
   /// The FLOP/s that a rank's power limit allows for long, by precision: a step with F FLOPs of ops

@@ -35,6 +35,9 @@ class Prices {
   /// node.
   [[nodiscard]] double of_collective(std::string_view group, std::string_view call,
                                      const GroupLayout& layout, double bytes) const;
+  /// Seconds of a transfer between the host and the device (kHostLink). Throws Error(usage) if the
+  /// machine file lacks the rate.
+  [[nodiscard]] double of_transfer(double bytes) const;
   /// The share of its speed that computation loses while a collective of the group runs beside it.
   [[nodiscard]] double overlap_cost(std::string_view group) const;
 

@@ -24,17 +24,23 @@ class Presence {
     DType gradient;
   };
   [[nodiscard]] bool overlaps_updates() const { return overlaps_updates_; }
-  /// Setup, first: takes memory for masters, values and, if `gradients` is given, gradients of the
-  /// trained parameters and for the values of frozen ones; binds all views. The store must outlive
-  /// this.
-  void allocate(param::ParamStore& store, Arena& parameters, Arena* gradients,
-                const DTypes& dtypes);
+  /// The arenas that memory is taken from.
+  struct Memory {
+    Arena& parameters;
+    Arena& host;       ///< for state that rests on the host
+    Arena* gradients;  ///< null: the parameters are not trained
+  };
+  /// Setup, first: takes memory for masters, values and gradients of the trained parameters and for
+  /// the values of frozen ones; binds all views. The store must outlive this.
+  void allocate(param::ParamStore& store, const Memory& memory, const DTypes& dtypes);
   /// Setup, second, if gradients were taken. The mesh, over whose groups they are summed, must
   /// outlive this.
   void connect(const mesh::Mesh& mesh);
 
   /// True if optimizer state has entries for this rank's shards alone, not for every element.
   [[nodiscard]] bool shards_state() const { return is_flat(residence_.state); }
+  /// The memory of masters and optimizer state.
+  [[nodiscard]] Home state_home() const { return residence_.state.home; }
   /// The movements of a step of so many microbatches: of values, then of gradients.
   [[nodiscard]] std::vector<NamedMovement> movements(int microbatches) const;
   [[nodiscard]] PresentValues& values() { return values_; }

@@ -29,10 +29,13 @@ struct Residence {
 ///   1      replicate  flat       flat, within what backward wrote
 ///   2      replicate  flat       flat; two buckets are written at a time
 ///   3      flat       flat       as 2; the values of two buckets are present at a time
-[[nodiscard]] Residence zero(int level);
+///
+/// `state`: the memory in which state rests.
+[[nodiscard]] Residence zero(int level, Home state = Home::device);
 /// The residence of a deck. With zero 3 values stay whole where no other rank has shards, and in a
 /// pipeline, whose ranks take forward and backward passes in turn.
-[[nodiscard]] Residence residence_of(const mesh::ParallelConfig& parallel);
+[[nodiscard]] Residence residence_of(const mesh::ParallelConfig& parallel,
+                                     Home state = Home::device);
 
 /// True if the ranks along an axis hold different elements.
 [[nodiscard]] inline bool is_flat(const layout::Layout& layout) {

@@ -85,6 +85,8 @@ struct PrecisionConfig {
 /// Deck section `memory`.
 struct MemoryConfig {
   nn::Recompute recompute = nn::Recompute::none;
+  std::int64_t recompute_layers = 0;  ///< blocks of a rank, with Recompute::full; 0: all
+  Home optimizer = Home::device;      ///< memory of masters and optimizer state
   friend bool operator==(const MemoryConfig&, const MemoryConfig&) = default;
 };
 

@@ -256,6 +256,8 @@ class Trainer {
   void begin_update();
   void update_range(const ops::StepState* state, std::size_t index);
   void update_beside();
+  /// Makes work that is enqueued after this call see masters and state of all updates.
+  void wait_for_updates();
   void end();
   struct Stored;  ///< a buffer that checkpoints hold
   [[nodiscard]] std::vector<Stored> own_parameters() const;

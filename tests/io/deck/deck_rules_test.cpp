@@ -189,6 +189,14 @@ const std::vector<BrokenRule>& broken_model_rules() {
        "data:", "parallel: {schedule: zero_bubble}\nmemory: {recompute: full}\ndata:", kCpu,
        "11:10|full computes activations again just before both parts of backward, and zero_bubble "
        "splits them: set memory.recompute to none, or parallel.schedule to 1f1b"},
+      {"memory.recompute_layers",
+       "data:", "memory: {recompute: selective, recompute_layers: 1}\ndata:", kCpu,
+       "10:32|selective computes no whole block again; set memory.recompute to full, or "
+       "memory.recompute_layers to 0"},
+      {"memory.optimizer",
+       "data:", "optimizer: {name: muon}\nmemory: {optimizer: host}\ndata:", kCpu,
+       "11:10|muon needs whole matrices, and state on the host comes in chunks; set "
+       "memory.optimizer to device, or optimizer.name to adamw"},
       {"train.log_norms", "global_batch: 8", "global_batch: 8\n  log_norms: 5\nparallel: {zero: 1}",
        kCpu,
        "15:3|norms are logged only if every rank holds the whole model and its activations, not "

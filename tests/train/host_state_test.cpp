@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// State that rests on the host gives the bits of state on the device.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "hyperslab/core/error.hpp"
+#include "support/mpi_world.hpp"
+#include "train/small_run.hpp"
+
+namespace hyperslab {
+namespace {
+
+using test::world;
+using Overrides = std::vector<std::string>;
+using Slabs = std::map<std::string, std::vector<unsigned char>>;  ///< by name and part
+
+constexpr int kSteps = 4;
+
+struct Result {
+  std::vector<double> losses;
+  Slabs slabs;
+  model::MemoryPlan memory;
+};
+
+Slabs slabs_of(train::Trainer& trainer) {
+  Slabs slabs;
+  for (const io::Slab& slab : trainer.slabs()) {
+    const auto* bytes = static_cast<const unsigned char*>(slab.data.raw());
+    slabs[slab.tensor + slab.part.offset.str()] = {bytes, bytes + slab.data.bytes()};
+  }
+  return slabs;
+}
+
+Result result_of(Overrides overrides, const std::string& home) {
+  overrides.push_back("memory.optimizer=" + home);
+  const train::Config config = test::small_config(overrides, world().size());
+  const mesh::Mesh mesh(world(), Device::cpu, config.parallel, config.groups());
+  train::TrainerOptions options;
+  options.compute = config.precision.compute == Precision::bf16 ? DType::bf16 : DType::f32;
+  options.canary = true;
+  test::SmallRun run(config, mesh, world().rank(), options);
+  Result result;
+  for (int step = 1; step <= kSteps; ++step) result.losses.push_back(run.step(step));
+  result.slabs = slabs_of(run.trainer());
+  result.memory = run.plan().memory;
+  const model::Arenas& arenas = run.trainer().arenas();
+  EXPECT_EQ(arenas.host.highest_touched(), result.memory.host);
+  EXPECT_EQ(run.trainer().memory_plan().host, result.memory.host);
+  return result;
+}
+
+class HostState : public testing::TestWithParam<Overrides> {};
+
+TEST_P(HostState, GivesTheBitsOfStateOnTheDevice) {
+  Overrides overrides = GetParam();
+  overrides.push_back("parallel.data=" + std::to_string(world().size()));
+  overrides.push_back("parallel.bucket_mib=0.01");
+  if (std::ranges::find(overrides, "precision.gradients=bf16") != overrides.end()) {
+    overrides.push_back("train.microbatch=" + std::to_string(12 / world().size()));
+  }
+  const Result device = result_of(overrides, "device");
+  const Result host = result_of(overrides, "host");
+  EXPECT_EQ(host.losses, device.losses);
+  EXPECT_EQ(host.slabs, device.slabs);
+  EXPECT_EQ(device.memory.host, 0U);
+  EXPECT_GT(host.memory.host, 0U);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Runs, HostState,
+    testing::Values(Overrides{}, Overrides{"optimizer.name=sgd"},
+                    Overrides{"precision.compute=bf16"},
+                    Overrides{"precision.compute=bf16", "precision.gradients=bf16"},
+                    Overrides{"precision.compute=bf16", "parallel.zero=1"},
+                    Overrides{"parallel.zero=2", "train.microbatch=1"},
+                    Overrides{"precision.compute=bf16", "parallel.zero=3", "model.layers=8"},
+                    Overrides{"parallel.zero=3", "model.layers=8"},
+                    Overrides{"optimizer.state=bf16", "optimizer.ema_decay=0.9"},
+                    Overrides{"optimizer.ema_decay=0.9", "precision.compute=bf16",
+                              "parallel.zero=1", "memory.recompute=full"},
+                    Overrides{"quantization.weights=int8", "precision.compute=bf16"}));
+
+/// Arenas align every allocation to 256 bytes.
+TEST(HostState, TakesTwelveBytesAParameterOfTheHost) {
+  const Overrides overrides = {"parallel.data=" + std::to_string(world().size()),
+                               "precision.compute=bf16"};
+  const model::MemoryPlan host = result_of(overrides, "host").memory;
+  const model::MemoryPlan device = result_of(overrides, "device").memory;
+  constexpr double kAllocations = 9 * 256;
+  const double elements = static_cast<double>(host.host) / 12;
+  EXPECT_NEAR(static_cast<double>(device.parameters - host.parameters), 4 * elements, kAllocations);
+  // Moments went, and three chunks of state came; this model is one chunk.
+  EXPECT_NEAR(static_cast<double>(host.optimizer) - static_cast<double>(device.optimizer),
+              (3 * 12 - 8) * elements, kAllocations);
+}
+
+}  // namespace
+}  // namespace hyperslab
