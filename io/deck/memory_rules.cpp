@@ -26,9 +26,18 @@ constexpr std::array kMemoryRules = {
            return c.memory.recompute_layers == 0 || c.memory.recompute == nn::Recompute::full;
          },
          [](const Config& c, const Surroundings&) {
-           return fmt::format("{} computes no whole block again; set memory.recompute to full, or "
-                              "memory.recompute_layers to 0",
-                              name_of(c.memory.recompute));
+           return fmt::format(
+               "{} computes no whole block again; set memory.recompute to full, or "
+               "memory.recompute_layers to 0",
+               name_of(c.memory.recompute));
+         }},
+    Rule{"memory.resident_gib", "memory.optimizer", "0 unless memory.optimizer is host",
+         [](const Config& c, const Surroundings&) {
+           return c.memory.resident_gib == 0 || c.memory.optimizer == Home::host;
+         },
+         [](const Config&, const Surroundings&) -> std::string {
+           return "all state is on the device already; set memory.optimizer to host, or "
+                  "memory.resident_gib to 0";
          }},
     Rule{"memory.optimizer", "optimizer.name", "device with muon",
          [](const Config& c, const Surroundings&) {

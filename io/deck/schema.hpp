@@ -410,6 +410,7 @@ void visit_layout(Visitor& v, Config& config) {
   v.named("recompute", config.memory.recompute, kRecomputes);
   v.integer("recompute_layers", config.memory.recompute_layers, IntegerRange{0, kMostLayers});
   v.named("optimizer", config.memory.optimizer, kHomes);
+  v.real("resident_gib", config.memory.resident_gib, kNotNegative);
 }
 
 template <class Visitor, class Config>

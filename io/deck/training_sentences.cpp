@@ -56,6 +56,9 @@ constexpr auto kTrainingSentences = std::to_array<KeySentence>({
     {"memory.optimizer",
      "Where masters and optimizer state rest: on the device, or in its host's memory, from which "
      "updates take them in chunks beside the next forward pass."},
+    {"memory.resident_gib",
+     "GiB of state that stay on the device of each rank with memory.optimizer: host, that of the "
+     "first layers: so much less goes over the link in a step."},
 
     {"optimizer", "How weights are updated."},
     {"optimizer.name",

@@ -20,7 +20,7 @@ struct TransformerParts {
   nn::RopeTables rope;
   nn::RopeTables local_rope;  ///< for layers with a window
   nn::Scratch scratch;
-  std::optional<nn::Block::Slot> one_slot;  ///< of blocks that share one
+  std::optional<nn::Block::Slot> one_slot;  ///< one for all blocks that share it
   int sharing_blocks = 0;                   ///< so far
   /// A tied token table on this rank: the embedding's, with which the head computes, too.
   const param::FusedParam* token_table = nullptr;

@@ -64,7 +64,8 @@ std::unique_ptr<Optimizer> make_optimizer(const OptimizerConfig& config,
   made->updated_ = {group.master()};
   for (const Optimizer::State& buffer : made->state()) made->updated_.push_back(buffer.values);
   if (place.host != nullptr) {
-    made->transit_ = std::make_unique<StateTransit>(made->updated_, place.device);
+    made->transit_ =
+        std::make_unique<StateTransit>(made->updated_, place.resident_bytes, place.device);
   }
   return made;
 }

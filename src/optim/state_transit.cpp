@@ -10,59 +10,91 @@ namespace hyperslab::optim {
 namespace {
 
 constexpr Dim kMostElements = Dim{1} << 23;  // 32 MiB of f32: a copy takes its full rate
+constexpr std::size_t kPassing = 3;          // one comes, one is updated, one goes
 
 }  // namespace
 
-StateTransit::StateTransit(std::vector<param::StateView> buffers, Arena& device)
+StateTransit::StateTransit(std::vector<param::StateView> buffers, std::size_t resident_bytes,
+                           Arena& device)
     : buffers_(std::move(buffers)),
       chunk_elements_(std::min(kMostElements, buffers_.front().data.numel())),
       here_(buffers_.size()) {
-  for (Slot& slot : slots_) {
-    for (const param::StateView& buffer : buffers_) {
-      slot.buffers.push_back(
-          device.take(buffer.data.dtype(), {chunk_elements_}, "state of a chunk"));
-    }
-  }
+  for (std::size_t i = 0; i < kPassing; ++i) passing_.push_back(slot_in(device));
+  const std::size_t bytes = bytes_of(chunk_elements_);
+  if (bytes == 0) return;
+  const std::size_t all = (bytes_of(buffers_.front().data.numel()) + bytes - 1) / bytes;
+  const std::size_t staying = std::min(resident_bytes / bytes, all);
+  for (std::size_t i = 0; i < staying; ++i) resident_.push_back(slot_in(device));
 }
 
-/// Bytes of all buffers of a chunk.
-std::size_t StateTransit::bytes_of(const param::ElementRange& chunk) const {
+StateTransit::Slot StateTransit::slot_in(Arena& device) const {
+  Slot slot;
+  for (const param::StateView& buffer : buffers_) {
+    slot.buffers.push_back(device.take(buffer.data.dtype(), {chunk_elements_}, "state of a chunk"));
+  }
+  return slot;
+}
+
+/// Bytes of so many elements of all buffers.
+std::size_t StateTransit::bytes_of(Dim elements) const {
   std::size_t bytes = 0;
   for (const param::StateView& buffer : buffers_) {
-    bytes += static_cast<std::size_t>(chunk.size) * size_of(buffer.data.dtype());
+    bytes += static_cast<std::size_t>(elements) * size_of(buffer.data.dtype());
   }
   return bytes;
+}
+
+StateTransit::Slot& StateTransit::slot_of(std::size_t number) {
+  return stays(number) ? resident_[number] : passing_[(number - resident_.size()) % kPassing];
 }
 
 void StateTransit::begin(Context& ctx) {
   if (!links_) links_.emplace(ctx.device());
   links_->to_device.wait(ctx.stream().record());
+  number_ = 0;
 }
 
 std::span<const View> StateTransit::bring(Context& ctx, const param::ElementRange& chunk) {
-  const Slot& slot = slots_[next_];
+  Slot& slot = slot_of(number_);
+  for (std::size_t i = 0; i < buffers_.size(); ++i) {
+    here_[i] = slot.buffers[i].slice(0, chunk.size);
+  }
+  if (slot.is_newer) return here_;
   // Slots are freed in turn: what the chunk's own last update wrote is on the host by then, too.
   links_->to_device.wait(slot.free);
   for (std::size_t i = 0; i < buffers_.size(); ++i) {
-    here_[i] = slot.buffers[i].slice(0, chunk.size);
     copy(links_->to_device, buffers_[i].at(chunk), here_[i]);
   }
-  ctx.stream().list_transfer(links_->to_device, bytes_of(chunk));
+  ctx.stream().list_transfer(links_->to_device, bytes_of(chunk.size));
   ctx.stream().wait(links_->to_device.record());
   return here_;
 }
 
 void StateTransit::take_back(Context& ctx, const param::ElementRange& chunk) {
-  links_->to_host.wait(ctx.stream().record());
-  for (std::size_t i = 0; i < buffers_.size(); ++i) {
-    copy(links_->to_host, here_[i], buffers_[i].at(chunk));
+  Slot& slot = slot_of(number_);
+  slot.chunk = chunk;
+  slot.is_newer = true;
+  if (!stays(number_++)) {
+    links_->to_host.wait(ctx.stream().record());
+    send_back(slot);
   }
-  slots_[next_].free = links_->to_host.record();
-  next_ = (next_ + 1) % kSlots;
+}
+
+void StateTransit::send_back(Slot& slot) {
+  for (std::size_t i = 0; i < buffers_.size(); ++i) {
+    copy(links_->to_host, slot.buffers[i].slice(0, slot.chunk.size), buffers_[i].at(slot.chunk));
+  }
+  slot.is_newer = false;
+  slot.free = links_->to_host.record();
 }
 
 void StateTransit::wait(Context& ctx) {
-  if (links_) ctx.stream().wait(links_->to_host.record());
+  if (!links_) return;
+  links_->to_host.wait(ctx.stream().record());
+  for (Slot& slot : resident_) {
+    if (slot.is_newer) send_back(slot);
+  }
+  ctx.stream().wait(links_->to_host.record());
 }
 
 }  // namespace hyperslab::optim

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
 #include <optional>
 #include <span>
 #include <vector>
@@ -16,45 +15,58 @@ namespace hyperslab::optim {
 /// where they are updated. Chunks take turns in a few slots: one is on its way to the device and
 /// another on its way back while a third is updated, so both directions of the link work at once.
 ///
-/// A chunk of `chunk_elements()` is brought, updated on the context's stream, and taken back:
+/// The first chunks of a step may have slots of their own. They stay on the device from step to
+/// step, newer than what the host has, until wait() takes them back.
+///
+/// A chunk of at most chunk_elements() is brought, updated on the context's stream, and taken back:
 ///   const std::span<const View> here = transit.bring(ctx, chunk);
 ///   ... ops on `here` ...
 ///   transit.take_back(ctx, chunk);
 class StateTransit {
  public:
-  /// `buffers`: what moves, entry by entry alike: masters, moments. Takes the slots from `device`.
-  StateTransit(std::vector<param::StateView> buffers, Arena& device);
+  /// `buffers` move together, entry by entry: masters, moments. Takes the slots from `device`;
+  /// those of chunks that stay take at most `resident_bytes`.
+  StateTransit(std::vector<param::StateView> buffers, std::size_t resident_bytes, Arena& device);
 
   /// The most elements that bring() takes.
   [[nodiscard]] Dim chunk_elements() const { return chunk_elements_; }
-  /// Chunks that are brought from now on hold what work enqueued on ctx so far has written.
+  /// Begins a step: chunks that are brought from now on hold what work enqueued on ctx so far has
+  /// written.
   void begin(Context& ctx);
   /// Views on the device of the chunk's part of every buffer, for work enqueued on ctx. Valid until
-  /// take_back().
+  /// take_back(). Steps bring the same chunks in the same order.
   [[nodiscard]] std::span<const View> bring(Context& ctx, const param::ElementRange& chunk);
   /// Sends the chunk that was brought last back, after the work enqueued on ctx so far.
   void take_back(Context& ctx, const param::ElementRange& chunk);
-  /// Makes work that is enqueued on ctx after this call see every chunk that was taken back.
+  /// Makes work that is enqueued on ctx after this call see every update on the host. ctx has
+  /// waited for the updates.
   void wait(Context& ctx);
 
  private:
-  static constexpr std::size_t kSlots = 3;
-  [[nodiscard]] std::size_t bytes_of(const param::ElementRange& chunk) const;
   struct Slot {
-    std::vector<View> buffers;  ///< of chunk_elements_
-    Event free = {};            ///< its last chunk is back on the host
+    std::vector<View> buffers;       ///< chunk_elements_ of each
+    param::ElementRange chunk = {};  ///< the last one
+    bool is_newer = false;           ///< the host lacks the chunk's last update
+    Event free = {};                 ///< the last chunk is back on the host
   };
   struct Links {
     explicit Links(Device device) : to_device(device), to_host(device) {}
     Stream to_device;
     Stream to_host;
   };
+  [[nodiscard]] std::size_t bytes_of(Dim elements) const;
+  [[nodiscard]] Slot slot_in(Arena& device) const;
+  [[nodiscard]] bool stays(std::size_t number) const { return number < resident_.size(); }
+  [[nodiscard]] Slot& slot_of(std::size_t number);
+  /// Enqueues the way back of a slot's chunk.
+  void send_back(Slot& slot);
 
   std::vector<param::StateView> buffers_;
   Dim chunk_elements_;
-  std::array<Slot, kSlots> slots_;
-  std::vector<View> here_;  ///< of the chunk in slot next_
-  std::size_t next_ = 0;
+  std::vector<Slot> resident_;
+  std::vector<Slot> passing_;
+  std::vector<View> here_;  ///< parts of the chunk that was brought last
+  std::size_t number_ = 0;  ///< number of the next chunk in its step
   std::optional<Links> links_;
 };
 

@@ -208,8 +208,10 @@ void Trainer::set_up_worker() {
 }
 
 void Trainer::set_up_training() {
-  const optim::StatePlace place = {presence_.shards_state(), arenas_.optimizer,
-                                   presence_.state_home() == Home::host ? &arenas_.host : nullptr};
+  const optim::StatePlace place = {
+      presence_.shards_state(), arenas_.optimizer,
+      presence_.state_home() == Home::host ? &arenas_.host : nullptr,
+      static_cast<std::size_t>(config_.memory.resident_gib * 1073741824.0)};
   optimizer_ = optim::make_optimizer(
       config_.optimizer, stage_.params().trained(), place,
       {.data = &mesh_.group(mesh::kShards), .tensor = &mesh_.group(mesh::Axis::tensor)});

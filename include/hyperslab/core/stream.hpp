@@ -99,7 +99,7 @@ class Stream {
   std::vector<Operation>* operations_ = nullptr;
   // On `meta`:
   std::uint64_t transfers_ = 0;    ///< listed so far
-  std::uint64_t link_ticket_ = 0;  ///< of the newest transfer that its events are after; 0: none
+  std::uint64_t link_ticket_ = 0;  ///< newest transfer that its events are after; 0: none
   bool is_beside_ = false;
 };
 

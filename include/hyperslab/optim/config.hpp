@@ -18,7 +18,7 @@ struct OptimizerTraits {
   bool decouples_decay;  ///< from the gradients, so that it can be cautious
   bool takes_rates;      ///< a learning rate of its own for each parameter of a range
   bool has_mup;          ///< param::Parametrization knows its law
-  bool updates_ranges;   ///< of any elements, so that state can come and go in chunks
+  bool updates_ranges;   ///< any elements alone, so that state can come and go in chunks
 };
 inline constexpr std::array<OptimizerTraits, 3> kOptimizerTraits = {{
     {OptimizerKind::adamw, "adamw", true, true, true, true, true},

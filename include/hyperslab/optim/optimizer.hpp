@@ -28,6 +28,8 @@ struct StatePlace {
   bool sharded = false;   ///< entries for this rank's shards alone
   Arena& device;          ///< state, and what updates need besides
   Arena* host = nullptr;  ///< given: state, with the masters, rests there
+  std::size_t resident_bytes =
+      0;  ///< state that stays on the device from step to step all the same
 };
 
 class StateTransit;

@@ -87,6 +87,7 @@ struct MemoryConfig {
   nn::Recompute recompute = nn::Recompute::none;
   std::int64_t recompute_layers = 0;  ///< blocks of a rank, with Recompute::full; 0: all
   Home optimizer = Home::device;      ///< memory of masters and optimizer state
+  double resident_gib = 0;            ///< state on the host that stays on the rank's device, too
   friend bool operator==(const MemoryConfig&, const MemoryConfig&) = default;
 };
 

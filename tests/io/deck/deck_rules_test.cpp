@@ -193,6 +193,9 @@ const std::vector<BrokenRule>& broken_model_rules() {
        "data:", "memory: {recompute: selective, recompute_layers: 1}\ndata:", kCpu,
        "10:32|selective computes no whole block again; set memory.recompute to full, or "
        "memory.recompute_layers to 0"},
+      {"memory.resident_gib", "data:", "memory: {resident_gib: 2}\ndata:", kCpu,
+       "10:10|all state is on the device already; set memory.optimizer to host, or "
+       "memory.resident_gib to 0"},
       {"memory.optimizer",
        "data:", "optimizer: {name: muon}\nmemory: {optimizer: host}\ndata:", kCpu,
        "11:10|muon needs whole matrices, and state on the host comes in chunks; set "
