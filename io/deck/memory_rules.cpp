@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rules of deck section `memory`.
+#include <fmt/format.h>
+
 #include <array>
 
 #include "predicates.hpp"
@@ -8,6 +10,9 @@ namespace hyperslab::deck {
 namespace {
 
 using train::Config;
+
+/// So that no piece has fewer rows than products in 8-bit floats need, however they are divided.
+constexpr std::int64_t kFewestFp8Rows = 256;
 
 constexpr std::array kMemoryRules = {
     Rule{"memory.recompute", "parallel.schedule", "none with zero_bubble",
@@ -49,6 +54,52 @@ constexpr std::array kMemoryRules = {
                "{} needs whole matrices, and state on the host comes in chunks; set "
                "memory.optimizer to device, or optimizer.name to adamw",
                optim::traits_of(c.optimizer.name).name);
+         }},
+    Rule{
+        "memory.mlp_rows", "memory.recompute", "0 unless memory.recompute is full",
+        [](const Config& c, const Surroundings&) {
+          return c.memory.mlp_rows == 0 || c.memory.recompute == nn::Recompute::full;
+        },
+        [](const Config& c, const Surroundings&) {
+          return fmt::format(
+              "a feed-forward network in pieces keeps only its input, and recompute {} keeps more: "
+              "set memory.recompute to full, or it to 0",
+              name_of(c.memory.recompute));
+        }},
+    Rule{
+        "memory.mlp_rows", "precision.gradients", "0 with precision.gradients bf16",
+        [](const Config& c, const Surroundings&) {
+          return c.memory.mlp_rows == 0 || c.precision.gradients != Precision::bf16;
+        },
+        [](const Config&, const Surroundings&) -> std::string {
+          return "every piece would round the sum of gradients to bf16: set precision.gradients to "
+                 "fp32, or it to 0";
+        }},
+    Rule{"memory.mlp_rows", "precision.gemm", "0 or at least 256 with products in 8-bit floats",
+         [](const Config& c, const Surroundings&) {
+           return c.memory.mlp_rows == 0 || c.memory.mlp_rows >= kFewestFp8Rows ||
+                  c.precision.gemm == train::GemmPrecision::compute;
+         },
+         [](const Config& c, const Surroundings&) {
+           return fmt::format(
+               "pieces of at most {} rows may be too small for products in 8-bit floats; set it to "
+               "{} or more",
+               c.memory.mlp_rows, kFewestFp8Rows);
+         }},
+    Rule{"memory.mlp_rows", "adapter.dropout", "0 with adapter.dropout",
+         [](const Config& c, const Surroundings&) {
+           return c.memory.mlp_rows == 0 || !c.adapter || c.adapter.dropout == 0;
+         },
+         [](const Config&, const Surroundings&) -> std::string {
+           return "the masks of adapters' inputs are those of whole microbatches: set "
+                  "adapter.dropout or it to 0";
+         }},
+    Rule{"memory.loss_rows", "model.family", "0 with family vit",
+         [](const Config& c, const Surroundings&) {
+           return c.memory.loss_rows == 0 || c.model.family != model::Family::vit;
+         },
+         [](const Config&, const Surroundings&) -> std::string {
+           return "an image has one row of logits; leave it out";
          }},
 };
 

@@ -167,11 +167,8 @@ inline constexpr auto kGradientPrecisions =
 inline constexpr auto kGemmPrecisions =
     names_by_module(std::array{train::GemmPrecision::compute, train::GemmPrecision::fp8_tensor,
                                train::GemmPrecision::fp8_row, train::GemmPrecision::fp8_block});
-inline constexpr auto kRecomputes =
-    names_by_module(std::array{nn::Recompute::none, nn::Recompute::selective, nn::Recompute::full});
-inline constexpr auto kPipelineSchedules =
-    names_by_module(std::array{mesh::Schedule::gpipe, mesh::Schedule::one_forward_one_backward,
-                               mesh::Schedule::interleaved, mesh::Schedule::zero_bubble});
+inline constexpr auto kRecomputes = names_by_module(nn::kRecomputes);
+inline constexpr auto kPipelineSchedules = names_by_module(mesh::kTrainingSchedules);
 inline constexpr auto kSamplings =
     names_by_module(std::array{io::Sampling::blocks, io::Sampling::windows});
 inline constexpr auto kPackings = names_by_module(
@@ -198,8 +195,7 @@ inline constexpr auto kOptimizers = [] {
                          });
   return names;
 }();
-inline constexpr auto kStates =
-    names_by_module(std::array{optim::StateKind::fp32, optim::StateKind::bf16});
+inline constexpr auto kStates = names_by_module(optim::kStateKinds);
 inline constexpr auto kHomes = names_by_module(std::array{Home::device, Home::host});
 inline constexpr auto kStorageFormats = names_by_module(param::kStorageFormats);
 inline constexpr std::array<Name<train::WeightBits>, 3> kWeightBits = {{
@@ -409,6 +405,8 @@ void visit_layout(Visitor& v, Config& config) {
   v.section("memory");
   v.named("recompute", config.memory.recompute, kRecomputes);
   v.integer("recompute_layers", config.memory.recompute_layers, IntegerRange{0, kMostLayers});
+  v.integer("loss_rows", config.memory.loss_rows, kSizeOrDefault);
+  v.integer("mlp_rows", config.memory.mlp_rows, kSizeOrDefault);
   v.named("optimizer", config.memory.optimizer, kHomes);
   v.real("resident_gib", config.memory.resident_gib, kNotNegative);
 }

@@ -46,13 +46,19 @@ constexpr auto kTrainingSentences = std::to_array<KeySentence>({
     {"precision.fp8_param_gather",
      "Data ranks gather weights as FP8 values in place of bf16 ones (parallel.zero 1 and 2), which "
      "serve the step: two bytes a weight more."},
-    {"memory", "What is kept, and where."},
+    {"memory", "What stands in memory at once, what is kept for backward, and where state rests."},
     {"memory.recompute",
      "What backward computes again instead of keeping it: nothing, outputs of "
      "norms and activations, or whole blocks."},
     {"memory.recompute_layers",
      "Blocks of a rank that are computed again with memory.recompute: full, the first ones; the "
      "others keep all. 0: all blocks."},
+    {"memory.loss_rows",
+     "Most tokens whose logits stand at once; 0: as many as 1 GiB on a GPU or 32 MiB on a CPU "
+     "hold."},
+    {"memory.mlp_rows",
+     "Most tokens whose wide activations in a feed-forward network stand at once, with recompute "
+     "full: it takes pieces of a microbatch, forward and backward; 0: all."},
     {"memory.optimizer",
      "Where masters and optimizer state rest: on the device, or in its host's memory, from which "
      "updates take them in chunks beside the next forward pass."},

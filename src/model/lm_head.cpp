@@ -17,7 +17,12 @@ LmHead::LmHead(param::ParamStore& params, const TransformerParts& parts)
 
 void LmHead::plan_shared(Arenas& arenas) {
   const StageOptions& options = parts_.options;
-  memory_ = head_.plan(arenas.scratch, parts_.activations(), parts_.scratch, options.logits_bytes);
+  const std::size_t row_bytes =
+      static_cast<std::size_t>(head_.columns()) * size_of(options.compute);
+  const Dim most_rows = options.loss_rows > 0
+                            ? options.loss_rows
+                            : std::max<Dim>(1, static_cast<Dim>(options.logits_bytes / row_bytes));
+  memory_ = head_.plan(arenas.scratch, parts_.activations(), parts_.scratch, most_rows);
   if (options.generation == Generation::none) return;
   if (options.generation == Generation::cached) {
     last_rows_ = arenas.activations.take(options.compute,

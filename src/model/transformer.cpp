@@ -38,6 +38,13 @@ nn::EmbeddingConfig embedding_config(const ModelSpec& spec, const StageOptions& 
   return config;
 }
 
+/// Matrices that add to the residual stream may begin smaller.
+nn::MatrixInit residual_init(const ModelSpec& spec) {
+  nn::MatrixInit init = spec.matrix_init();
+  if (spec.scale_residual_init) init.std /= std::sqrt(2.0F * static_cast<float>(spec.layers));
+  return init;
+}
+
 /// Products of few rows multiply by values, which are old on data ranks that gather FP8 values.
 void require_rows_for_fp8(const StageOptions& options) {
   const Dim rows = options.B * options.T;
@@ -81,11 +88,10 @@ nn::BlockConfig block_config(const ModelSpec& spec, const StageOptions& options,
   config.drop_path_rule = spec.drop_path_rule;
   config.layers = static_cast<int>(spec.layers);
   config.seed = options.seed;
-  config.init = config.residual_init = spec.matrix_init();
-  if (spec.scale_residual_init) {
-    config.residual_init.std /= std::sqrt(2.0F * static_cast<float>(spec.layers));
-  }
+  config.init = spec.matrix_init();
+  config.residual_init = residual_init(spec);
   config.group = options.tensor;
+  config.mlp_rows = options.mlp_rows;
   config.recompute = options.training ? options.recompute : nn::Recompute::none;
   config.split_backward = options.split_backward;
   config.adapter = options.adapter;

@@ -108,7 +108,8 @@ void TransformerBlock::backward(Context& ctx, const UnitCall& call) {
                          {.rope = rope(),
                           .batch = info,
                           .scratch = parts_.scratch,
-                          .fp8_weights = nn::Fp8Weights::kept},
+                          .fp8_weights = nn::Fp8Weights::kept,
+                          .repeated = true},
                          saved);
   }
   block_.backward(ctx, {rope(), info, parts_.scratch, call.accumulate, call.part}, saved,

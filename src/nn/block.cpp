@@ -19,7 +19,30 @@ float drop_path_of(const BlockConfig& config, int layer) {
          static_cast<float>(std::max(1, config.layers - 1));
 }
 
+/// Bytes of Scratch::rounded_gradient: for the gradient of a layer's outputs that has most.
+Dim rounded_gradient_bytes(const BlockConfig& config, Dim packed_width,
+                           const ActivationSpec& spec) {
+  const ActivationSpec inner = mlp_spec(config, spec);
+  const Dim ffn_width = config.ffn_width / config.group.size();
+  const Dim pre_width = ops::is_gated(config.activation) ? 2 * ffn_width : ffn_width;
+  return std::max(
+      Fp8Product::kept_bytes(config.fp8, std::max(packed_width, config.width), spec.B * spec.T),
+      Fp8Product::kept_bytes(config.fp8, pre_width, inner.B * inner.T));
+}
+
 }  // namespace
+
+ActivationSpec mlp_spec(const BlockConfig& config, const ActivationSpec& spec) {
+  if (config.mlp_rows == 0) return spec;
+  const Dim ranks = config.group.cuts_rows() ? config.group.size() : 1;
+  const Dim stream_rows = spec.B * spec.T / ranks;
+  const Dim most = std::max<Dim>(1, config.mlp_rows / ranks);
+  const Dim pieces = (stream_rows + most - 1) / most;
+  ActivationSpec piece = spec;
+  piece.B = 1;
+  piece.T = (stream_rows + pieces - 1) / pieces * ranks;
+  return piece;
+}
 
 Scratch plan_scratch(Arena& scratch, const BlockConfig& config, const ActivationSpec& spec,
                      bool training) {
@@ -53,7 +76,8 @@ Scratch plan_scratch(Arena& scratch, const BlockConfig& config, const Activation
   if (!config.split_backward) out.d_qkv = scratch.take(compute, {B, T, packed_width}, "d_qkv");
   if (ops::is_gated(config.activation) || config.fp8 ||
       config.adapter.applies_to(name_of(AdapterTarget::down))) {
-    out.d_activated = scratch.take(compute, {B, T, ffn_width}, "d_activated");
+    const ActivationSpec inner = mlp_spec(config, spec);
+    out.d_activated = scratch.take(compute, {inner.B, inner.T, ffn_width}, "d_activated");
   }
   if (config.adapter) {
     constexpr Dim kMostSideBySide = 3;  // query, key and value
@@ -61,10 +85,8 @@ Scratch plan_scratch(Arena& scratch, const BlockConfig& config, const Activation
         scratch.take(compute, {B, T, kMostSideBySide * config.adapter.rank}, "adapter gradient");
   }
   if (config.fp8 && !config.adapter && !config.split_backward) {
-    const Dim pre_width = ops::is_gated(config.activation) ? 2 * ffn_width : ffn_width;
-    const Dim widest = std::max({packed_width, config.width, pre_width});
     out.rounded_gradient = scratch.take(
-        DType::u8, {Fp8Product::kept_bytes(config.fp8, widest, B * T)}, "rounded gradient");
+        DType::u8, {rounded_gradient_bytes(config, packed_width, spec)}, "rounded gradient");
   }
   if (config.keep_probabilities) {
     out.d_probabilities = scratch.take(compute, {B, heads, T, T}, "d_probabilities");
@@ -154,6 +176,16 @@ Scratch Scratch::for_tokens(const TokenCount& count) const {
   return out;
 }
 
+Scratch Scratch::for_piece(Dim rows) const {
+  Scratch out;
+  out.d_activated = first_rows(d_activated, rows);
+  out.gathered = first_rows(gathered, rows);
+  out.partial = first_rows(partial, rows);
+  out.adapter_gradient = first_rows(adapter_gradient, rows);
+  out.rounded_gradient = rounded_gradient;
+  return out;
+}
+
 Block::Slot Block::Slot::for_tokens(const TokenCount& count) const {
   return {.norm1 = norm1.for_tokens(count),
           .attention = attention.for_tokens(count),
@@ -235,6 +267,7 @@ ResidualStream Block::forward_before(Context& ctx, ResidualStream in, const Forw
   norm1_.forward(ctx, in.residual, in.delta, slot.norm1);
   run_attention(ctx, slot.norm1.y(), pass, slot, delta);
   norm2_.forward(ctx, slot.norm1.x, delta, slot.norm2);
+  if (ends_before_mlp(pass)) return {};
   run_mlp(ctx, slot.norm2.y(), pass, slot, delta);
   return {slot.norm2.x, delta};
 }
@@ -245,6 +278,7 @@ ResidualStream Block::forward_parallel(Context& ctx, ResidualStream in, const Fo
   norm1_.forward(ctx, in.residual, in.delta, slot.norm1);
   run_attention(ctx, slot.norm1.y(), pass, slot, delta);
   norm2_.forward(ctx, slot.norm1.x, {}, slot.norm2);
+  if (ends_before_mlp(pass)) return {};
   run_mlp(ctx, slot.norm2.y(), pass, slot, pass.scratch.sublayer);
   ops::add(ctx, delta, pass.scratch.sublayer, delta);
   return {slot.norm1.x, delta};

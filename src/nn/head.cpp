@@ -29,11 +29,9 @@ Head::Head(param::ParamStore& params, const EmbeddingConfig& config, const param
 }
 
 Head::Memory Head::plan(Arena& scratch, const ActivationSpec& spec, const Scratch& blocks,
-                        std::size_t max_bytes) const {
+                        Dim most_rows) const {
   const Dim N = spec.B * spec.T;
-  const std::size_t row_bytes = static_cast<std::size_t>(columns()) * size_of(spec.compute);
-  const Dim most = std::max<Dim>(1, static_cast<Dim>(max_bytes / row_bytes));
-  const Dim chunks = (N + most - 1) / most;
+  const Dim chunks = (N + most_rows - 1) / most_rows;
   const Dim rows = (N + chunks - 1) / chunks;
   const DType statistics = spec.statistics;
   Memory memory;

@@ -5,6 +5,19 @@
 
 namespace hyperslab::nn {
 
+/// Rows of the stream, of this rank, that pass at once, and the memory for them.
+struct Mlp::Piece {
+  Dim begin = 0;
+  Dim count = 0;
+  Slot slot;
+  Scratch scratch;
+  /// The rows of a view of the stream.
+  template <class AnyView>
+  [[nodiscard]] AnyView of(AnyView stream) const {
+    return stream.as_matrix().slice(begin, count);
+  }
+};
+
 Mlp::Mlp(param::ParamStore& params, const std::string& name, const BlockConfig& config, int layer)
     : config_(config), layer_(layer), ffn_width_(config.ffn_width / config.group.size()) {
   const Hyperslab part = config.group.shard({config.ffn_width}, 0);
@@ -22,27 +35,42 @@ Mlp::Mlp(param::ParamStore& params, const std::string& name, const BlockConfig& 
 
 Mlp::Slot Mlp::plan(Arena& activations, const Scratch& scratch, const ActivationSpec& spec,
                     const std::string& label) const {
-  const auto& [B, T, compute, statistics] = spec;
+  const ActivationSpec inner = mlp_spec(config_, spec);
+  const auto& [B, T, compute, statistics] = inner;
   const Dim F = ffn_width_;
   const Dim pre_width = ops::is_gated(config_.activation) ? 2 * F : F;
   Slot slot;
   slot.pre = activations.take(compute, {B, T, pre_width}, label + ".pre");
   slot.activated = scratch.activated ? scratch.activated
                                      : activations.take(compute, {B, T, F}, label + ".activated");
-  slot.up_reduced = take_reduced(activations, spec, up_, label + ".up adapters");
-  slot.down_reduced = take_reduced(activations, spec, down_, label + ".down adapters");
+  slot.up_reduced = take_reduced(activations, inner, up_, label + ".up adapters");
   slot.up_amax = take_amax(activations, config_.group, up_, label + ".up amax");
-  slot.down_amax = take_amax(activations, config_.group, down_, label + ".down amax");
+  // The second layer's product is not repeated for a piece, and leaves backward nothing.
+  if (config_.mlp_rows == 0) {
+    slot.down_reduced = take_reduced(activations, inner, down_, label + ".down adapters");
+    slot.down_amax = take_amax(activations, config_.group, down_, label + ".down amax");
+  }
   if (config_.split_backward) {
-    slot.dy =
-        activations.take(compute, config_.group.stream_shape(B, T, config_.width), label + ".dy");
+    slot.dy = activations.take(compute, config_.group.stream_shape(spec.B, spec.T, config_.width),
+                               label + ".dy");
   }
   return slot;
 }
 
+Mlp::Slot Mlp::Slot::for_piece(Dim rows) const {
+  return {.pre = first_rows(pre, rows),
+          .activated = first_rows(activated, rows),
+          .dy = {},
+          .up_reduced = first_rows(up_reduced, rows),
+          .down_reduced = {},
+          .up_amax = up_amax,
+          .down_amax = {}};
+}
+
 Mlp::Slot Mlp::Slot::for_tokens(const TokenCount& count) const {
-  return {.pre = nn::for_tokens(pre, count),
-          .activated = nn::for_tokens(activated, count),
+  const bool fits = count.B * count.T <= pre.rows();
+  return {.pre = fits ? nn::for_tokens(pre, count) : pre,
+          .activated = fits ? nn::for_tokens(activated, count) : activated,
           .dy = {},
           .up_reduced = {},
           .down_reduced = {},
@@ -73,8 +101,38 @@ ops::Fp8Amax Mlp::activated_amax() const {
   return ops::is_gated(config_.activation) ? ops::Fp8Amax::given : ops::Fp8Amax::found;
 }
 
+/// Calls work(piece) for pieces of `rows` rows of the stream that the slot is large enough for.
+/// Their sizes differ by one row at most, so that none is much slower than the others.
+template <class Work>
+void Mlp::for_pieces(Dim rows, const Slot& slot, const Scratch& scratch, Work&& work) const {
+  const Dim ranks = config_.group.cuts_rows() ? config_.group.size() : 1;
+  const Dim most = slot.pre.rows() / ranks;
+  const Dim pieces = (rows + most - 1) / most;
+  for (Dim i = 0; i < pieces; ++i) {
+    const Dim begin = rows * i / pieces;
+    const Dim count = rows * (i + 1) / pieces - begin;
+    work(Piece{begin, count, slot.for_piece(count * ranks), scratch.for_piece(count * ranks)});
+  }
+}
+
 void Mlp::forward(Context& ctx, CView x, const ForwardPass& pass, const Slot& slot, View y) const {
   const Scope scope(ctx.recorder(), kFfnComponent);
+  if (config_.mlp_rows == 0) return forward_at_once(ctx, x, pass, slot, y);
+  Fp8Weights weights = pass.fp8_weights;
+  for_pieces(x.rows(), slot, pass.scratch, [&](const Piece& piece) {
+    forward_at_once(ctx, piece.of(x),
+                    {.rope = pass.rope,
+                     .batch = pass.batch,
+                     .scratch = piece.scratch,
+                     .cache = pass.cache,
+                     .fp8_weights = weights},
+                    piece.slot, piece.of(y));
+    if (weights == Fp8Weights::renewed) weights = Fp8Weights::kept;
+  });
+}
+
+/// The first layer and the activation, of all rows of x if they are cut.
+void Mlp::expand(Context& ctx, CView x, const ForwardPass& pass, const Slot& slot) const {
   const TensorGroup& group = config_.group;
   const View gathered = pass.scratch.gathered;
   const LinearPass of_up =
@@ -89,9 +147,15 @@ void Mlp::forward(Context& ctx, CView x, const ForwardPass& pass, const Slot& sl
     up_.forward_activated(ctx, group.gather(ctx, x, gathered), config_.activation, slot.pre,
                           slot.activated, of_up);
   }
+}
+
+void Mlp::forward_at_once(Context& ctx, CView x, const ForwardPass& pass, const Slot& slot,
+                          View y) const {
+  expand(ctx, x, pass, slot);
   LinearPass of_down =
       pass.with_fp8_weights(linear_pass(AdaptedLinear::down, pass.batch, pass.scratch, slot));
   if (!pass.cache) of_down.input_amax = activated_amax();
+  const TensorGroup& group = config_.group;
   down_.forward_summed(ctx, group, slot.activated, group.term(y, pass.scratch.partial), y, of_down);
 }
 
@@ -156,6 +220,24 @@ void Mlp::backward(Context& ctx, CView dy, CView x, const BackwardPass& pass, co
                    View dx) const {
   const Scope scope(ctx.recorder(), kFfnComponent);
   if (pass.part == BackwardPart::weight) return backward_weight(ctx, x, pass, slot);
+  if (config_.mlp_rows == 0) return backward_at_once(ctx, dy, x, pass, slot, dx);
+  for_pieces(x.rows(), slot, pass.scratch, [&](const Piece& piece) {
+    expand(ctx, piece.of(x),
+           {.rope = pass.rope,
+            .batch = pass.batch,
+            .scratch = piece.scratch,
+            .fp8_weights = Fp8Weights::kept},
+           piece.slot);
+    backward_at_once(
+        ctx, piece.of(dy), piece.of(x),
+        {pass.rope, pass.batch, piece.scratch, piece.begin == 0 ? pass.accumulate : Accumulate::yes,
+         pass.part, pass.skips_output_biases},
+        piece.slot, piece.of(dx));
+  });
+}
+
+void Mlp::backward_at_once(Context& ctx, CView dy, CView x, const BackwardPass& pass,
+                           const Slot& slot, View dx) const {
   const TensorGroup& group = config_.group;
   const View gathered = pass.scratch.gathered;
   if (pass.part == BackwardPart::input) ops::cast(ctx, dy, slot.dy);

@@ -73,6 +73,19 @@ void add_recompute(const train::Config& config, std::vector<Change>& to) {
   }
 }
 
+/// Feed-forward networks in a few pieces, of rows enough that products take no longer.
+void add_mlp_rows(const train::Config& config, std::vector<Change>& to) {
+  constexpr std::int64_t kPieces = 16;
+  constexpr std::int64_t kLeastRows = 4096;
+  constexpr std::int64_t kMostRows = 1 << 24;  // decks may say no more
+  if (config.memory.recompute != nn::Recompute::full || config.memory.mlp_rows > 0) return;
+  const std::int64_t rows =
+      std::max(config.train.microbatch * config.model.context / kPieces, kLeastRows);
+  if (rows > kMostRows) return;
+  Change& change = to.emplace_back(Change{fmt::format("memory.mlp_rows: {}", rows), config});
+  change.config.memory.mlp_rows = rows;
+}
+
 void add_zero(const train::Config& config, std::vector<Change>& to) {
   if (config.parallel.data == 1) return;
   for (int zero = config.parallel.zero + 1; zero <= mesh::kMostZero; ++zero) {
@@ -116,6 +129,7 @@ std::vector<Change> changes_of(const train::Config& config, const train::Trainer
   add_attention(config, options, changes);
   if (options.training) {
     add_recompute(config, changes);
+    add_mlp_rows(config, changes);
     add_zero(config, changes);
     add_state(config, changes);
     add_host_state(config, options, changes);

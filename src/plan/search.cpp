@@ -88,8 +88,7 @@ class Search {
       return false;
     }
     bool fits = false;
-    for (const auto recompute :
-         {nn::Recompute::none, nn::Recompute::selective, nn::Recompute::full}) {
+    for (const nn::Recompute recompute : nn::kRecomputes) {
       const int alone = deck_.precision.fp8_param_gather ? 1 : 0;  // required by the deck's rules
       for (const int zero : config.parallel.data > 1 ? std::vector{1, 2, 3} : std::vector{alone}) {
         config.memory.recompute = recompute;

@@ -71,6 +71,8 @@ model::StageOptions stage_options(const Config& config, const mesh::Mesh& mesh,
   stage.split_backward = options.training && program.schedule == pipeline::Schedule::zero_bubble;
   stage.recompute = config.memory.recompute;
   stage.recompute_layers = static_cast<int>(config.memory.recompute_layers);
+  stage.loss_rows = config.memory.loss_rows;
+  stage.mlp_rows = config.memory.mlp_rows;
   stage.compute = options.compute;
   stage.bf16_gradients = config.precision.gradients == Precision::bf16;
   stage.documents = config.data.documents == io::Documents::masked;

@@ -55,8 +55,8 @@ parallel.pipeline=2 parallel.schedule=zero_bubble train.microbatch=2
 parallel.data=2 memory.recompute=full
 """
 OPTIONS_MATRIX = """\
-parallel.data=2 parallel.zero=1
-parallel.tensor=2 parallel.sequence=true
+parallel.data=2 parallel.zero=1 memory.recompute=full memory.mlp_rows=13 memory.loss_rows=9
+parallel.tensor=2 parallel.sequence=true memory.recompute=full memory.mlp_rows=6 memory.loss_rows=5
 parallel.tensor=4
 parallel.pipeline=2 parallel.tensor=2 train.microbatch=2
 parallel.data=2 parallel.zero=2 memory.recompute=selective
@@ -70,7 +70,7 @@ MUP_WAYS = (("model.width=48", "model.heads=4", "model.kv_heads=2", "model.mup_b
 MUP_MATRIX = """\
 parallel.data=2 parallel.zero=1
 parallel.data=4 parallel.zero=2
-parallel.data=2 parallel.zero=2 memory.recompute=full
+parallel.data=2 parallel.zero=2 memory.recompute=full memory.mlp_rows=7
 parallel.tensor=2 parallel.sequence=true parallel.data=2
 parallel.tensor=4
 parallel.pipeline=2 parallel.tensor=2 train.microbatch=2
@@ -113,7 +113,7 @@ parallel.data=4 parallel.zero=2
 parallel.tensor=2 parallel.sequence=true parallel.data=2 parallel.zero=1 memory.recompute=selective
 parallel.tensor=2 parallel.pipeline=2
 parallel.pipeline=2 parallel.schedule=zero_bubble
-parallel.pipeline=2 parallel.data=2 parallel.schedule=interleaved parallel.virtual_stages=2 memory.recompute=full train.microbatch=2
+parallel.pipeline=2 parallel.data=2 parallel.schedule=interleaved parallel.virtual_stages=2 memory.recompute=full memory.mlp_rows=4 train.microbatch=2
 """
 
 

@@ -26,6 +26,7 @@ POINTS = {
                                         "precision.fp8_cache_weights=true", "train.microbatch=3")),
     "selective recomputation": (1, ("memory.recompute=selective",)),
     "full recomputation": (1, ("memory.recompute=full",)),
+    "pieces": (1, ("memory.recompute=full", "memory.mlp_rows=24", "memory.loss_rows=20")),
     "muon": (1, ("optimizer.name=muon",)),
     "muon, data 2": (2, ("optimizer.name=muon", "parallel.data=2")),
     "muon, data 2, zero 1": (2, ("optimizer.name=muon", "parallel.data=2", "parallel.zero=1")),

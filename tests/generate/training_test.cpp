@@ -46,6 +46,7 @@ const std::vector<std::vector<std::string>>& kinds() {
       {"model.family=gpt2", "model.dropout=0.1"},
       {"model.family=llama", "model.kv_heads=2", "memory.recompute=selective"},
       {"model.family=llama", "model.qk_norm=head", "memory.recompute=full"},
+      {"model.family=llama", "memory.recompute=full", "memory.mlp_rows=5"},
       {"model.norm_place=post", "model.position=sinusoidal"},
       {"model.family=llama", "model.norm_place=sandwich", "model.window=5"},
       {"model.parallel_block=true", "model.attention=reference"},

@@ -227,6 +227,46 @@ TEST(MemoryPlan, RecomputationSavesExactlyWhatItComputesAgain) {
   }
 }
 
+TEST(MemoryPlan, PiecesTakeTheRowsOfOneOfThem) {
+  for (const bool sequence : {false, true}) {
+    for (const bool gpt2 : {true, false}) {
+      Numbers numbers = round_numbers(2, gpt2);
+      numbers.sequence = sequence;
+      numbers.recompute = "full";
+      const ByHand hand(numbers);
+      SCOPED_TRACE(fmt::format("sequence {} gpt2 {}", sequence, gpt2));
+      const model::MemoryPlan whole = memory(numbers);
+      for (const std::int64_t pieces : {1, 2, 4, 8}) {
+        numbers.mlp_pieces = pieces;
+        const model::MemoryPlan found = memory(numbers);
+
+        // Before and after the activation, and a gated one's gradient.
+        const std::size_t wide = (gpt2 ? 2 : 4) * hand.activated;
+        EXPECT_EQ(whole.scratch - found.scratch, wide - wide / static_cast<std::size_t>(pieces));
+        EXPECT_EQ(found.activations, whole.activations);
+      }
+    }
+  }
+}
+
+TEST(MemoryPlan, LogitsTakeTheRowsThatTheDeckSays) {
+  const Numbers numbers = round_numbers(1, false);
+  const auto scratch = [&](std::int64_t rows) {
+    std::vector<std::string> overrides = numbers.overrides();
+    overrides.push_back(fmt::format("memory.loss_rows={}", rows));
+    return plan::make_plan(test::small_config(overrides, 1), {}, 0).memory.scratch;
+  };
+  const auto bytes = [&](std::int64_t rows) {
+    const std::int64_t logits = 4 * rows * numbers.V;
+    return static_cast<std::size_t>(test::up_to(logits, Arena::kAlignment));
+  };
+
+  EXPECT_EQ(scratch(0), scratch(numbers.B * numbers.T));
+  for (const std::int64_t rows : {1, 16, 64, 128}) {
+    EXPECT_EQ(scratch(0) - scratch(rows), bytes(numbers.B * numbers.T) - bytes(rows)) << rows;
+  }
+}
+
 /// Sequence parallelism cuts what lies between the tensor-parallel products.
 TEST(MemoryPlan, SequenceParallelismCutsTheStream) {
   Numbers numbers = round_numbers(4, true);
@@ -261,6 +301,7 @@ TEST(MemoryPlan, TensorRanksTakeTheSameFromTheScratchArena) {
       {"model.family=llama", "model.kv_heads=1"},
       {"model.family=llama", "model.tie_embeddings=true", "memory.recompute=selective"},
       {"memory.recompute=full", "parallel.zero=2", "optimizer.ema_decay=0.9"},
+      {"memory.recompute=full", "memory.mlp_rows=7", "memory.loss_rows=5"},
       {"parallel.pipeline=2", "parallel.schedule=zero_bubble", "parallel.sequence=true"},
       {"parallel.pipeline=2", "model.tie_embeddings=true", "parallel.zero=1"},
       {"adapter.rank=2", "model.frozen_format=int8"},

@@ -77,6 +77,21 @@ TEST(MemorySavings, AreThoseOfThePlans) {
   expect_plans({"parallel.data=2"}, settings);
 }
 
+TEST(MemorySavings, PiecesOfAFeedForwardNetworkWhereBlocksAreComputedAgain) {
+  const std::string pieces = "memory.mlp_rows: 4096";
+  const auto offered = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> deck = {"model.context=8192", "memory.recompute=full"};
+    deck.insert(deck.end(), more.begin(), more.end());
+    const auto savings = savings_of(small_config(deck, 1));
+    return std::ranges::count(savings, pieces, &plan::MemorySaving::setting) == 1;
+  };
+
+  EXPECT_TRUE(offered({}));
+  EXPECT_FALSE(offered({"memory.mlp_rows=8192"}));
+  EXPECT_FALSE(offered({"memory.recompute=selective"}));
+  EXPECT_FALSE(offered({"model.context=2048"}));
+}
+
 /// Four bytes of every element whose moments a rank keeps; the arena's alignment takes some.
 TEST(MemorySavings, MomentsInBf16SaveHalfOfThem) {
   const std::string bf16 = "optimizer.state: bf16";

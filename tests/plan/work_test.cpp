@@ -24,6 +24,34 @@ TEST(Plan, FlopsMatchTheClosedForm) {
   EXPECT_NEAR(matmul / linear, 1.0, 0.02);  // biases and activations ride along
 }
 
+/// Products and their FLOP of a step, of all layers' feed-forward networks.
+std::pair<std::int64_t, double> mlp_products(std::vector<std::string> overrides) {
+  overrides.emplace_back("memory.recompute=full");
+  const plan::Plan plan = plan::make_plan(small_config(overrides, 1), {}, 0);
+  std::pair<std::int64_t, double> found = {0, 0};
+  for (const auto& [key, work] : plan.ledger.rows()) {
+    if (key.first != "ffn" || !key.second.starts_with("linear")) continue;
+    found.first += work.calls;
+    found.second += work.flops;
+  }
+  return found;
+}
+
+/// A block that is computed again ends before the network, whose first layer backward repeats.
+TEST(Plan, PiecesOfAFeedForwardNetworkLeaveOutAProduct) {
+  const std::vector<std::string> llama = {"model.family=llama", "model.activation=swiglu"};
+  const auto [calls, flops] = mlp_products(llama);
+  std::vector<std::string> pieces = llama;
+  pieces.emplace_back("memory.mlp_rows=8");  // three of a microbatch of 24
+
+  const auto [calls_of_pieces, flops_of_pieces] = mlp_products(pieces);
+
+  EXPECT_EQ(calls % 8, 0);  // two products forward and again, four backward
+  EXPECT_EQ(calls_of_pieces, 3 * calls / 8 * 7);
+  // Of 12 equal parts, gate and up being two of them, one product fewer is one part less.
+  EXPECT_NEAR(flops_of_pieces / flops, 11.0 / 12, 1e-9);
+}
+
 /// Of the Newton-Schulz iterations of a rank.
 double muon_flops(std::vector<std::string> overrides, int ranks, int rank) {
   overrides.emplace_back("optimizer.name=muon");

@@ -18,8 +18,13 @@ TEST(Step, TheCountersSeeEveryKindOfAllocation) {
 
 TEST(Step, AllocatesNothingAfterTheFirst) {
   for (const char* family : {"model.family=gpt2", "model.family=llama"}) {
-    for (const char* attention : {"model.attention=fused", "model.attention=reference"}) {
-      const train::Config config = test::small_config({family, attention, "model.dropout=0.1"}, 1);
+    const std::vector<std::vector<std::string>> kinds = {
+        {"model.attention=fused"},
+        {"model.attention=reference"},
+        {"memory.recompute=full", "memory.mlp_rows=7", "memory.loss_rows=5"}};
+    for (std::vector<std::string> overrides : kinds) {
+      overrides.insert(overrides.end(), {family, "model.dropout=0.1"});
+      const train::Config config = test::small_config(overrides, 1);
       const mesh::Mesh mesh = mesh::Mesh::plan(config.parallel, 0);
       test::SmallRun run(config, mesh, 0);
       run.step(1);
@@ -27,7 +32,7 @@ TEST(Step, AllocatesNothingAfterTheFirst) {
       const long before = test::allocations();
       for (int step = 2; step <= 5; ++step) run.step(step);
 
-      EXPECT_EQ(test::allocations() - before, 0) << family << " " << attention;
+      EXPECT_EQ(test::allocations() - before, 0) << testing::PrintToString(overrides);
     }
   }
 }

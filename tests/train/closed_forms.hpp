@@ -39,6 +39,7 @@ struct Numbers {
   std::int64_t F = 24;
   std::int64_t V = 67;
   std::int64_t head_chunks = 1;  ///< rows of logits at once: B T / head_chunks
+  std::int64_t mlp_pieces = 0;   ///< of a feed-forward network; 0: it is not in pieces
 
   [[nodiscard]] int shards() const { return shard == 0 ? data : shard; }
   [[nodiscard]] int ranks() const { return data * pipeline * tensor; }
@@ -74,7 +75,8 @@ struct Numbers {
             put("parallel.zero", zero),
             put("parallel.shard", shard),
             put("parallel.bucket_mib", tiny_buckets ? 1e-6 : 64.0),
-            put("memory.recompute", recompute)};
+            put("memory.recompute", recompute),
+            put("memory.mlp_rows", mlp_pieces > 0 ? B * T / mlp_pieces : 0)};
   }
 };
 
@@ -224,11 +226,15 @@ inline Flows tensor_flows(const Numbers& n, const PipelineRank& rank) {
   if (n.tensor == 1) return out;
   const std::int64_t stream = 4 * n.B * n.T * n.C;
   const std::int64_t m = n.microbatches;
-  const std::int64_t sublayers = 2 * rank.layers() * m;
-  const std::int64_t forwards = (n.recomputes_all() ? 2 : 1) * sublayers;
+  const std::int64_t layers = rank.layers() * m;
+  const std::int64_t forwards = n.recomputes_all() ? 2 : 1;
+  const std::int64_t pieces = std::max<std::int64_t>(1, n.mlp_pieces);
+  // A block that is computed again ends before a feed-forward network in pieces.
+  const std::int64_t mlp_outputs = n.mlp_pieces > 0 ? 1 : forwards;
   Flow& sums = n.sequence ? out.reduce_scatter : out.all_reduce;
-  sums.add(forwards + sublayers, stream);  // outputs, then gradients of inputs
-  if (rank.first) sums.add(m, stream);     // the vectors of tokens, each on one rank
+  sums.add((forwards + 1) * layers, stream);  // outputs of attention, then gradients of its inputs
+  sums.add((mlp_outputs + 1) * layers * pieces, stream / pieces);
+  if (rank.first) sums.add(m, stream);  // the vectors of tokens, each on one rank
   if (rank.last) {
     sums.add(m, stream);  // the gradient of the head's input
     const std::int64_t rows = n.B * n.T / n.head_chunks;
@@ -236,7 +242,9 @@ inline Flows tensor_flows(const Numbers& n, const PipelineRank& rank) {
   }
   if (!n.sequence) return out;
   // Rows of the input again, and of the output's gradient, which a split backward needs twice.
-  out.all_gather.add(forwards + (n.splits_backward() ? 3 : 2) * sublayers, stream);
+  const std::int64_t gathers = (forwards + (n.splits_backward() ? 3 : 2)) * layers;
+  out.all_gather.add(gathers, stream);
+  out.all_gather.add(gathers * pieces, stream / pieces);
   out.all_gather.add((rank.first ? m : 0) + (rank.last ? m : 0), stream);
   const std::int64_t times = n.zero >= 2 ? m : 1;
   const std::int64_t summed = buckets(n, rank).summed;

@@ -92,6 +92,20 @@ TEST_P(GatheredFp8Weights, HaveTheSameBits) {
   expect_same_bits(all, "precision.fp8_param_gather");
 }
 
+/// Every piece of a feed-forward network has a scale of its own.
+TEST(Fp8Pieces, TrainAsTheWholeDoes) {
+  if (world().size() > 1) GTEST_SKIP() << "one rank is enough";
+  for (const char* gemm : {"fp8_tensor", "fp8_row", "fp8_block"}) {
+    const Overrides whole = {std::string("precision.gemm=") + gemm, "train.microbatch=12",
+                             "memory.recompute=full"};
+    const Trace expected = trace_of(whole, {});
+    const Trace found = trace_of(whole, {"memory.mlp_rows=256"});
+    for (std::size_t i = 0; i < expected.losses.size(); ++i) {
+      EXPECT_NEAR(found.losses[i], expected.losses[i], 2e-3 * expected.losses[i]) << gemm;
+    }
+  }
+}
+
 /// Such products multiply by values.
 TEST(GatheredFp8Values, AreRefusedForProductsOfFewRows) {
   Overrides all = kRounds;
@@ -113,6 +127,8 @@ TEST(GatheredFp8Values, AreRefusedForProductsOfFewRows) {
 INSTANTIATE_TEST_SUITE_P(
     Runs, GatheredFp8Weights,
     testing::Values(Overrides{"parallel.zero=1"},
+                    Overrides{"parallel.zero=1", "train.microbatch=12", "memory.recompute=full",
+                              "memory.mlp_rows=256"},
                     Overrides{"parallel.zero=2", "model.family=llama"},
                     Overrides{"parallel.zero=1", "parallel.data=2"},
                     Overrides{"parallel.zero=2", "parallel.data=2"},
@@ -132,6 +148,8 @@ INSTANTIATE_TEST_SUITE_P(
         Overrides{"precision.gemm=fp8_block"},
         Overrides{"precision.gemm=fp8_tensor", "model.family=llama", "memory.recompute=selective"},
         Overrides{"precision.gemm=fp8_row", "memory.recompute=full"},
+        Overrides{"precision.gemm=fp8_tensor", "model.family=llama", "train.microbatch=12",
+                  "memory.recompute=full", "memory.mlp_rows=256"},
         Overrides{"precision.gemm=fp8_tensor", "adapter.rank=4"},
         Overrides{"precision.gemm=fp8_tensor", "precision.fp8_keep_first=1"},
         Overrides{"precision.gemm=fp8_tensor", "parallel.data=2", "parallel.zero=1"},

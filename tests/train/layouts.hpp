@@ -79,7 +79,10 @@ class Draw {
     set(out.layout, "parallel.zero", one_of({0, 1, 2, 3}));
     set(out.layout, "parallel.shard", data == 4 || data == 8 ? one_of({0, 2}) : 0);
     set(out.layout, "parallel.bucket_mib", one_of({0.001, 0.01, 16.0}));
-    set(out.layout, "memory.recompute", one_of<const char*>({"none", "selective", "full"}));
+    const std::string recompute = one_of<const char*>({"none", "selective", "full"});
+    set(out.layout, "memory.recompute", recompute);
+    set(out.layout, "memory.mlp_rows", recompute == "full" ? one_of({0, 5, 16}) : 0);
+    set(out.layout, "memory.loss_rows", one_of({0, 0, 5}));
     return out;
   }
 

@@ -38,6 +38,8 @@ const std::vector<Numbers> kDecks = {
     {.tensor = 4, .gpt2 = false, .kv_heads = 1, .microbatches = 3, .recompute = "full"},
     {.tensor = 4, .sequence = true, .tied = false, .microbatches = 2, .recompute = "full"},
     {.tensor = 4, .microbatches = 2, .recompute = "selective"},
+    {.tensor = 4, .microbatches = 2, .recompute = "full", .mlp_pieces = 4},
+    {.tensor = 4, .sequence = true, .gpt2 = false, .recompute = "full", .mlp_pieces = 2},
     {.pipeline = 4, .layers = {0, 1, 2, 1}, .microbatches = 7},
     {.pipeline = 4, .layers = {1, 1, 1, 1}, .schedule = "gpipe", .gpt2 = false, .tied = false,
      .microbatches = 3},

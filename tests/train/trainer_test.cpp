@@ -60,8 +60,13 @@ TEST(Trainer, MicrobatchesDoNotChangeTheCurve) {
 }
 
 TEST(Trainer, TouchesExactlyThePlannedMemory) {
-  for (const char* family : {"model.family=gpt2", "model.family=llama"}) {
-    const train::Config config = small_config({family, "model.dropout=0.1"}, 1);
+  const std::vector<std::vector<std::string>> decks = {
+      {"model.family=gpt2"},
+      {"model.family=llama"},
+      {"model.family=llama", "memory.recompute=full", "memory.mlp_rows=7", "memory.loss_rows=5"}};
+  for (std::vector<std::string> deck : decks) {
+    deck.emplace_back("model.dropout=0.1");
+    const train::Config config = small_config(deck, 1);
     const mesh::Mesh mesh = mesh::Mesh::plan(config.parallel, 0);
     train::TrainerOptions options;
     options.canary = true;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string_view>
 
@@ -14,6 +15,9 @@ enum class Schedule : std::uint8_t {
   zero_bubble,               ///< ZB-H1 (Qi et al. 2023, fig. 3): weight gradients fill the gaps
   forward_only,              ///< evaluation; no deck names it
 };
+inline constexpr std::array kTrainingSchedules = {Schedule::gpipe,
+                                                  Schedule::one_forward_one_backward,
+                                                  Schedule::interleaved, Schedule::zero_bubble};
 
 [[nodiscard]] constexpr std::string_view name_of(Schedule schedule) {
   switch (schedule) {

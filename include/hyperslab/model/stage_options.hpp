@@ -47,7 +47,9 @@ struct StageOptions {
   param::MatrixStorage storage;  ///< formats of matrices, if not their values' own
   Dim vocabulary_multiple = 1;   ///< the vocabulary is padded to a multiple of it on every rank
   std::size_t bucket_bytes = 16U << 20;
-  std::size_t logits_bytes = 32U << 20;  ///< largest chunk of logits
+  std::size_t logits_bytes = 32U << 20;  ///< largest chunk of logits, unless loss_rows says it
+  Dim loss_rows = 0;                     ///< most rows whose logits exist at once; 0: logits_bytes
+  Dim mlp_rows = 0;                      ///< nn::BlockConfig::mlp_rows
 
   /// The dtype of norms, attention and sums: f32, or f64 if computing in f64.
   [[nodiscard]] DType statistics() const { return compute == DType::f64 ? DType::f64 : DType::f32; }

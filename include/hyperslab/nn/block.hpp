@@ -44,6 +44,9 @@ struct BlockConfig {
   MatrixInit residual_init;  ///< for matrices that add to the residual stream
   TensorGroup group;
   Recompute recompute = Recompute::none;
+  /// The most rows, of all ranks of the group, that pass through the feed-forward network at once;
+  /// backward then computes all but its input again. 0: all rows pass at once, and all is kept.
+  Dim mlp_rows = 0;
   bool split_backward = false;  ///< slots keep operands of backward's weight half
   AdapterConfig adapter;
   Fp8Config fp8;
@@ -73,7 +76,8 @@ struct Scratch {
   View d_masked;          ///< stream: gradient through dropout and drop_path; absent without
   View d_attention;       ///< (B, T, H Dh)
   View d_qkv;             ///< (B, T, packed)
-  View d_activated;       ///< (B, T, F); absent if a product takes the activation's derivative
+  View d_activated;       ///< (B, T, F), with BlockConfig::mlp_rows those of a piece; absent if a
+                          ///< product takes the activation's derivative
   View d_probabilities;   ///< (B, H, T, T); reference attention only
   View gathered;          ///< (B, T, C): all rows; only if the stream is cut by rows
   View partial;           ///< (B, T, C): a term of a sum over the tensor group; likewise
@@ -83,6 +87,8 @@ struct Scratch {
   View activated;         ///< (B, T, F): only with Recompute::selective
   /// The part that generation of so many tokens uses, in a group of one: delta, sublayer.
   [[nodiscard]] Scratch for_tokens(const TokenCount& count) const;
+  /// The part that a feed-forward network uses for a piece of so many rows.
+  [[nodiscard]] Scratch for_piece(Dim rows) const;
 };
 /// Sizes and types of one microbatch's activations.
 struct ActivationSpec {
@@ -91,6 +97,9 @@ struct ActivationSpec {
   DType compute = DType::f32;
   DType statistics = DType::f32;  ///< dtype of norms and attention
 };
+
+/// Sizes of the values inside a feed-forward network: of a microbatch, or of its largest piece.
+[[nodiscard]] ActivationSpec mlp_spec(const BlockConfig& config, const ActivationSpec& spec);
 
 /// `training`: also takes backward's memory.
 [[nodiscard]] Scratch plan_scratch(Arena& scratch, const BlockConfig& config,
@@ -104,6 +113,7 @@ struct ForwardPass {
   /// Generation: the tokens follow cache->past earlier ones, whose keys and values the cache holds.
   std::optional<ops::KeyValueCache> cache = std::nullopt;
   Fp8Weights fp8_weights = Fp8Weights::rounded;
+  bool repeated = false;  ///< backward follows, and needs what the earlier pass did not keep
 
   /// Position of the first token in its sample.
   [[nodiscard]] ops::TokenPosition first_position() const {
@@ -210,9 +220,12 @@ class Attention {
   Linear output_;
 };
 
-/// The feed-forward network, gated or not; its inner width is split over the tensor group.
+/// The feed-forward network, gated or not; its inner width is split over the tensor group. With
+/// BlockConfig::mlp_rows the stream passes in pieces of rows, forward and backward: backward
+/// computes a piece's wide values again, so that they exist for one piece at a time.
 class Mlp {
  public:
+  /// Values inside the network: a microbatch's, or a piece's.
   struct Slot {
     View pre;        ///< (B, T, F) before the activation, gated: (B, T, 2F); backward overwrites it
     View activated;  ///< (B, T, F)
@@ -221,8 +234,10 @@ class Mlp {
     View down_reduced;
     View up_amax;  ///< LinearPass::amax
     View down_amax;
-    /// As Attention::Slot::for_tokens.
+    /// As Attention::Slot::for_tokens; a slot of a piece stays as large as it is.
     [[nodiscard]] Slot for_tokens(const TokenCount& count) const;
+    /// The part for a piece of so many rows.
+    [[nodiscard]] Slot for_piece(Dim rows) const;
   };
   Mlp() = default;
   Mlp(param::ParamStore& params, const std::string& name, const BlockConfig& config, int layer);
@@ -240,6 +255,14 @@ class Mlp {
  private:
   [[nodiscard]] LinearPass linear_pass(AdaptedLinear linear, const BatchInfo& batch,
                                        const Scratch& scratch, const Slot& slot) const;
+  struct Piece;
+  template <class Work>
+  void for_pieces(Dim rows, const Slot& slot, const Scratch& scratch, Work&& work) const;
+  void expand(Context& ctx, CView x, const ForwardPass& pass, const Slot& slot) const;
+  void forward_at_once(Context& ctx, CView x, const ForwardPass& pass, const Slot& slot,
+                       View y) const;
+  void backward_at_once(Context& ctx, CView dy, CView x, const BackwardPass& pass, const Slot& slot,
+                        View dx) const;
   void backward_weight(Context& ctx, CView x, const BackwardPass& pass, const Slot& slot) const;
   [[nodiscard]] View activated_bias_gradient(const BackwardPass& pass) const;
   void backward_activation(Context& ctx, CView dy, const BackwardPass& pass, const Slot& slot,
@@ -295,6 +318,11 @@ class Block {
   [[nodiscard]] bool drops() const { return config_.dropout > 0 || drop_path_ > 0; }
   void drop(Context& ctx, const BatchInfo& batch, Sublayer sublayer, CView x, View y) const;
   [[nodiscard]] bool norms_outputs() const { return config_.output_norm != ops::NormKind::none; }
+  /// True if the pass may leave out the feed-forward network at the block's end: backward computes
+  /// its values again piece by piece, and its output is of use to the next block alone.
+  [[nodiscard]] bool ends_before_mlp(const ForwardPass& pass) const {
+    return pass.repeated && config_.mlp_rows > 0 && !norms_outputs();
+  }
   /// With adapters the embedding is frozen: the first layer's input needs no gradient.
   [[nodiscard]] bool nothing_before_trains() const { return layer_ == 0 && config_.adapter; }
   [[nodiscard]] bool forward_token(Context& ctx, ResidualStream in, const ForwardPass& pass,

@@ -30,4 +30,9 @@ struct TokenCount {
           Shape(std::span<const Dim>(dims.data(), sizes.size()))};
 }
 
+/// The first rows of a buffer, as (rows, last dimension). Absent if the buffer is.
+[[nodiscard]] inline View first_rows(View buffer, Dim rows) {
+  return buffer ? buffer.as_matrix().slice(0, rows) : buffer;
+}
+
 }  // namespace hyperslab::nn

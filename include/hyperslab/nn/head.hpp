@@ -27,10 +27,10 @@ class Head {
     View all_rows;    ///< (B, T, C): Scratch::gathered
     View partial;     ///< (B, T, C): Scratch::partial
   };
-  /// For spec.B * spec.T rows, with chunks of at most `max_bytes` of logits; `blocks`: scratch that
-  /// the head shares with the blocks.
+  /// For spec.B * spec.T rows, with chunks of at most `most_rows`; `blocks`: scratch that the head
+  /// shares with the blocks.
   Memory plan(Arena& scratch, const ActivationSpec& spec, const Scratch& blocks,
-              std::size_t max_bytes) const;
+              Dim most_rows) const;
 
   /// The step's scalars, and where its sums go.
   struct Step {

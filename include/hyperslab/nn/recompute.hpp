@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string_view>
 
@@ -12,6 +13,7 @@ enum class Recompute : std::uint8_t {
   selective,  ///< outputs of norms (those before sublayers) and of activation functions
   full,       ///< everything but the input of a block
 };
+inline constexpr std::array kRecomputes = {Recompute::none, Recompute::selective, Recompute::full};
 
 [[nodiscard]] constexpr std::string_view name_of(Recompute recompute) {
   switch (recompute) {

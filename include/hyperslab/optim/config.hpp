@@ -31,6 +31,7 @@ inline constexpr std::array<OptimizerTraits, 3> kOptimizerTraits = {{
 
 /// The storage of the moments of AdamW: as the masters, or rounded stochastically.
 enum class StateKind : std::uint8_t { fp32, bf16 };
+inline constexpr std::array kStateKinds = {StateKind::fp32, StateKind::bf16};
 [[nodiscard]] constexpr std::string_view name_of(StateKind kind) {
   return kind == StateKind::bf16 ? "bf16" : "fp32";
 }

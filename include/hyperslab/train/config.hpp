@@ -88,6 +88,8 @@ struct MemoryConfig {
   std::int64_t recompute_layers = 0;  ///< blocks of a rank, with Recompute::full; 0: all
   Home optimizer = Home::device;      ///< memory of masters and optimizer state
   double resident_gib = 0;            ///< state on the host that stays on the rank's device, too
+  std::int64_t loss_rows = 0;         ///< most rows whose logits exist at once; 0: as many as fit
+  std::int64_t mlp_rows = 0;          ///< most rows of a piece of a feed-forward network; 0: all
   friend bool operator==(const MemoryConfig&, const MemoryConfig&) = default;
 };
 

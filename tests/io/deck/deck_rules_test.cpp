@@ -10,6 +10,7 @@
 #include <ostream>
 
 #include "broken_image_rules.hpp"
+#include "broken_memory_rules.hpp"
 #include "broken_mixture_rules.hpp"
 #include "broken_precision_rules.hpp"
 #include "broken_rope_rules.hpp"
@@ -338,6 +339,7 @@ TEST(RulesTable, EveryRowHasATestThatBreaksIt) {
   for (const auto& broken : broken_score_rules()) ++tests[broken.key];
   for (const auto& broken : broken_precision_rules()) ++tests[broken.key];
   for (const auto& broken : broken_mixture_rules()) ++tests[broken.key];
+  for (const auto& broken : broken_memory_rules()) ++tests[broken.key];
 
   for (const auto& [key, count] : rows) EXPECT_GE(tests[key], count) << key;
 }
