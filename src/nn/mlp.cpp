@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include "hyperslab/nn/block.hpp"
 #include "hyperslab/nn/component.hpp"
 #include "hyperslab/ops/elementwise.hpp"
@@ -106,7 +108,7 @@ ops::Fp8Amax Mlp::activated_amax() const {
 template <class Work>
 void Mlp::for_pieces(Dim rows, const Slot& slot, const Scratch& scratch, Work&& work) const {
   const Dim ranks = config_.group.cuts_rows() ? config_.group.size() : 1;
-  const Dim most = slot.pre.rows() / ranks;
+  const Dim most = std::max<Dim>(1, slot.pre.rows() / ranks);
   const Dim pieces = (rows + most - 1) / most;
   for (Dim i = 0; i < pieces; ++i) {
     const Dim begin = rows * i / pieces;
