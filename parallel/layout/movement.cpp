@@ -27,6 +27,7 @@ std::string_view name_of(Kind kind) {
     case Kind::unpack: return "unpack";
     case Kind::cast: return "cast";
     case Kind::encode: return "encode";
+    case Kind::decode: return "decode";
     case Kind::to_device: return "to_device";
     case Kind::to_host: return "to_host";
     case Kind::copy: return "copy";

@@ -38,7 +38,7 @@ void Presence::allocate(param::ParamStore& store, const Memory& arenas, const DT
     memory.gradients = gradients_.allocate(trained, residence_, *gradients, dtypes.gradient);
   }
   trained.bind(std::move(memory));
-  store.take_quantized(parameters, dtypes.compute, gradients != nullptr);
+  dequantized_.allocate(store, dequantized(gradients != nullptr), parameters, dtypes.compute);
   if (gradients != nullptr) store.take_reserved(parameters);
   values_.allocate(store, residence_, gradients != nullptr ? &parameters : nullptr,
                    overlaps_updates_);
@@ -53,8 +53,13 @@ void Presence::connect(const mesh::Mesh& mesh) {
   gradients_.connect(mesh);
 }
 
+void Presence::before(Context& ctx, int first, int last, Order order) {
+  for (int unit = first; unit < last; ++unit) values_.before(ctx, unit, order);
+}
+
 std::vector<NamedMovement> Presence::movements(int microbatches) const {
   std::vector<NamedMovement> all = values_.movements(microbatches);
+  std::ranges::move(dequantized_.movements(microbatches), std::back_inserter(all));
   std::ranges::move(gradients_.movements(microbatches), std::back_inserter(all));
   return all;
 }

@@ -5,25 +5,37 @@
 
 namespace hyperslab::sharding {
 
-std::vector<View> take_rooms(const param::ParamGroup& group, int count, Arena& arena, DType dtype,
+std::vector<View> take_rooms(std::span<const Dim> items, int count, Arena& arena, DType dtype,
                              const std::string& label) {
   std::vector<Dim> sizes(static_cast<std::size_t>(count), 0);
   std::size_t turn = 0;
-  for (const param::Bucket& bucket : group.buckets()) {
-    if (!bucket.is_sharded()) continue;
+  for (const Dim item : items) {
+    if (item == 0) continue;
     Dim& size = sizes[turn++ % sizes.size()];
-    size = std::max(size, bucket.size());
+    size = std::max(size, item);
   }
   std::vector<View> rooms;
   for (const Dim size : sizes) {
     if (size == 0) continue;
     rooms.push_back(arena.take(dtype, {size}, label + " " + std::to_string(rooms.size())));
   }
-  std::vector<View> by_bucket;
+  std::vector<View> by_item;
   turn = 0;
+  for (const Dim item : items) {
+    by_item.push_back(item == 0 ? View() : rooms[turn++ % rooms.size()].slice(0, item));
+  }
+  return by_item;
+}
+
+std::vector<View> take_rooms(const param::ParamGroup& group, int count, Arena& arena, DType dtype,
+                             const std::string& label) {
+  std::vector<Dim> sizes;
   for (const param::Bucket& bucket : group.buckets()) {
-    by_bucket.push_back(bucket.is_sharded() ? rooms[turn++ % rooms.size()].slice(0, bucket.size())
-                                            : arena.take(dtype, {bucket.size()}, label));
+    sizes.push_back(bucket.is_sharded() ? bucket.size() : 0);
+  }
+  std::vector<View> by_bucket = take_rooms(sizes, count, arena, dtype, label);
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    if (sizes[i] == 0) by_bucket[i] = arena.take(dtype, {group.buckets()[i].size()}, label);
   }
   return by_bucket;
 }

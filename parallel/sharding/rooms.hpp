@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -8,9 +9,14 @@
 
 namespace hyperslab::sharding {
 
+/// Memory for few of these items at a time, of so many elements: they take turns in `count` rooms,
+/// each of the size of the largest in it. By item; absent if it has none.
+[[nodiscard]] std::vector<View> take_rooms(std::span<const Dim> sizes, int count, Arena& arena,
+                                           DType dtype, const std::string& label);
+
 /// Memory for few buckets at a time, by bucket: those of parameters that no other tensor or
-/// pipeline rank holds take turns in `count` rooms, each of the size of the largest in it. The
-/// others, which stay in use from the embedding to the head, have rooms of their own.
+/// pipeline rank holds take turns in `count` rooms. The others, which stay in use from the
+/// embedding to the head, have rooms of their own.
 [[nodiscard]] std::vector<View> take_rooms(const param::ParamGroup& group, int count, Arena& arena,
                                            DType dtype, const std::string& label);
 

@@ -29,7 +29,7 @@ Stage::Stage(std::unique_ptr<Architecture> architecture, const StageOptions& opt
              Arenas& arenas, sharding::Presence& presence)
     : options_(options),
       architecture_(std::move(architecture)),
-      values_(presence.values()),
+      presence_(presence),
       params_(
           options.position, [&](param::Role role) { return trains(options, role); },
           options.storage, architecture_->parametrization()) {
@@ -179,19 +179,20 @@ void Stage::run_decode(Context& ctx, const UnitCall& call) {
   require(options_.generation == Generation::cached, "this stage was planned without a cache");
   require(!options_.tensor.cuts_rows() && units() == architecture_->units(),
           "generation takes the whole model, and whole rows on every tensor rank");
-  nn::ResidualStream stream;
-  const auto pass = [&](int unit) { stream = at(unit).unit->forward(ctx, call, stream); };
-  if (options_.training) return for_units(ctx, 0, units(), Order::ascending, pass);
-  for (int unit = 0; unit < units(); ++unit) pass(unit);  // without dequantized matrices
+  run_units(ctx, call);
 }
 
 void Stage::read_whole(Context& ctx, std::span<const Dim> rows, View logits) {
   require(options_.generation == Generation::whole, "this stage was not planned for whole texts");
   const UnitCall call = {
       .batch = slot({0, 0}).batch, .mode = Mode::evaluate, .logits = logits, .rows = rows};
+  run_units(ctx, call);
+}
+
+void Stage::run_units(Context& ctx, const UnitCall& call) {
   nn::ResidualStream stream;
-  for_units(ctx, 0, units(), Order::ascending,
-            [&](int unit) { stream = at(unit).unit->forward(ctx, call, stream); });
+  presence_.for_units(ctx, 0, units(), sharding::Presence::Order::ascending,
+                      [&](int unit) { stream = at(unit).unit->forward(ctx, call, stream); });
 }
 
 CView Stage::activation(SlotId id, int unit) const {

@@ -9,6 +9,8 @@
 namespace hyperslab::train {
 namespace {
 
+using Order = sharding::Presence::Order;
+
 /// The views of a batch that are read.
 Batch read_views(const Batch& all, const model::BatchReads& reads) {
   Batch batch;
@@ -74,14 +76,6 @@ GraphSegment& StageWorker::segment(Work work, model::SlotId id, int first, int l
   return segments_[{work, id.chunk, id.slot, first, last, accumulate == nn::Accumulate::yes}];
 }
 
-/// Makes work that is enqueued from now on, a pass in this order, see the values of units [first,
-/// last).
-void StageWorker::await_values(int first, int last, model::Stage::Order order) {
-  for (int unit = first; unit < last; ++unit) {
-    parts_.presence.values().before(parts_.ctx, unit, order);
-  }
-}
-
 /// Lets work that is enqueued from now on write the gradients of units [first, last).
 void StageWorker::free_gradients(int first, int last, int microbatch) {
   if (!args_.reduces || args_.mode != model::Mode::train) return;
@@ -105,13 +99,13 @@ void StageWorker::forward(int chunk, int slot, int microbatch) {
   const int stride = by_unit() || waits ? 1 : end - begin;
   for (int first = begin; first < end; first += stride) {
     const int last = std::min(first + stride, end);
-    await_values(first, last, model::Stage::Order::ascending);
+    parts_.presence.before(parts_.ctx, first, last, Order::ascending);
     for (int unit = first; unit < last; ++unit) {
       if (stage.forward_writes_gradients(unit)) free_gradients(unit, unit + 1, microbatch);
     }
     segment(trains ? Work::forward : Work::evaluate, id, first, last, add)
         .run(parts_.ctx, graphs(), [&] {
-          stage.for_units(parts_.ctx, first, last, model::Stage::Order::ascending, [&](int unit) {
+          parts_.presence.for_units(parts_.ctx, first, last, Order::ascending, [&](int unit) {
             const UnitScope running =
                 scope(id, unit, trains ? UnitPass::forward : UnitPass::evaluate);
             stage.forward(parts_.ctx, id, unit, args_.mode, args_.step_views, add);
@@ -146,7 +140,7 @@ void StageWorker::run_backward(model::SlotId id, int microbatch, nn::BackwardPar
              (sums && parts_.presence.gradients().closes(first, microbatch, is_last));
     };
     while (first > begin && !ends_here()) --first;
-    if (multiplies) await_values(first, last, model::Stage::Order::descending);
+    if (multiplies) parts_.presence.before(parts_.ctx, first, last, Order::descending);
     free_gradients(first, last, microbatch);
     segment(work_of(part), id, first, last, add).run(parts_.ctx, graphs(), [&] {
       const auto pass = [&](int unit) {
@@ -156,7 +150,7 @@ void StageWorker::run_backward(model::SlotId id, int microbatch, nn::BackwardPar
       if (part == nn::BackwardPart::weight) {  // takes no matrices
         for (int unit = last - 1; unit >= first; --unit) pass(unit);
       } else {
-        stage.for_units(parts_.ctx, first, last, model::Stage::Order::descending, pass);
+        parts_.presence.for_units(parts_.ctx, first, last, Order::descending, pass);
       }
     });
     if (sums) parts_.presence.gradients().ready(parts_.ctx, first, microbatch, is_last);

@@ -74,7 +74,6 @@ class StageWorker final : public pipeline::Worker {
   /// norm's slot) were set when the same segment was captured, to the same addresses.
   [[nodiscard]] GraphSegment& segment(Work work, model::SlotId id, int first, int last,
                                       nn::Accumulate accumulate);
-  void await_values(int first, int last, model::Stage::Order order);
   void free_gradients(int first, int last, int microbatch);
   void run_backward(model::SlotId id, int microbatch, nn::BackwardPart part);
   [[nodiscard]] UnitScope scope(model::SlotId id, int unit, UnitPass pass) const;

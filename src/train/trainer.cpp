@@ -309,7 +309,7 @@ void Trainer::round_from(std::int64_t step) {
   const bool rounds = step > config_.quantization.after;
   if (rounds == rounds_) return;
   rounds_ = rounds;
-  stage_.params().set_rounding(rounds);
+  presence_.set_rounding(rounds);
   worker_->forget_graphs();
 }
 

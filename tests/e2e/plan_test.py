@@ -390,6 +390,13 @@ class Machine(support.Case):
         self.assertIn("    reduce_scatter over fold, ", kept)
         self.assertIn("starts one bucket ahead of forward and backward, behind the bucket before it",
                       movements("parallel.data=2", "parallel.zero=3"))
+        # Each of two microbatches widens the matrices of both blocks in its forward and its backward pass.
+        frozen = movements("adapter.rank=2", "model.frozen_format=int8", "train.microbatch=6", ranks=1)
+        f32_bytes = 4 * (4 * 32**2 + 3 * 32 * 128)
+        self.assertEqual(len(re.findall(rf"dequantized .*, 4 times a step, .*\n    decode, {f32_bytes} bytes\n", frozen)), 2)
+        # Output and down projections are cut along their rows, 32 of each.
+        fake = movements("quantization.weights=int8", "parallel.tensor=2")
+        self.assertIn(f"    agree_scales over tensor, {4 * 2 * 32} bytes\n    decode, {f32_bytes // 2} bytes\n", fake)
         hybrid = movements("parallel.data=4", "parallel.zero=1", "parallel.shard=2", ranks=4)
         self.assertRegex(hybrid, r"reduce_scatter over fold, (\d+) bytes\n    all_reduce over replica, ")
 

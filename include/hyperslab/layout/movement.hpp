@@ -30,7 +30,8 @@ struct Step {
     pack,       ///< brings elements into the order in which a communicator takes them
     unpack,     ///< brings elements from the order in which a communicator gives them
     cast,       ///< to another dtype
-    encode,     ///< to FP8 values
+    encode,     ///< to FP8 values, or quantized
+    decode,     ///< from there
     to_device,  ///< from the host's memory
     to_host,
     copy,  ///< changes nothing

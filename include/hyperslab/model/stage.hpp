@@ -78,31 +78,8 @@ class Stage {
   /// Fills constants, and masters and values with initial values.
   void initialize(Context& ctx);
 
-  using Order = sharding::PresentValues::Order;
-  /// Calls `pass` for units [first, last) in this order, each with its dequantized matrices in
-  /// place (param::QuantizedWeight); the next unit's are dequantized beside the pass. Values that
-  /// are in rooms (sharding::PresentValues) are gathered if they are not there. Every forward pass,
-  /// and every backward pass but one for weights alone, goes through it.
-  template <class Pass>
-  void for_units(Context& ctx, int first, int last, Order order, Pass&& pass) const {
-    const int step = order == Order::ascending ? 1 : -1;
-    const int end = order == Order::ascending ? last : first - 1;
-    int unit = order == Order::ascending ? first : last - 1;
-    const auto prepare = [&](int next) {
-      if (values_.in_rooms()) values_.before(ctx, next);  // nothing if they are there already
-      params_.dequantize(ctx, next);
-    };
-    if (unit != end) prepare(unit);
-    for (; unit != end; unit += step) {
-      Event next;
-      const bool prefetches = unit + step != end && params_.dequantizes(unit + step);
-      if (prefetches) next = ctx.run_beside([&] { prepare(unit + step); });
-      if (values_.in_rooms()) values_.before(ctx, unit);
-      pass(unit);
-      if (prefetches) ctx.stream().wait(next);
-    }
-  }
-
+  /// Brings the values of a unit to where it multiplies by them; passes go through its for_units().
+  [[nodiscard]] sharding::Presence& presence() { return presence_; }
   /// Mode::train leaves in the slot the activations for backward. After the last unit of a chunk
   /// that does not end the model, output() has the stream to send on.
   void forward(Context& ctx, SlotId id, int unit, Mode mode, const StepViews& step,
@@ -150,6 +127,7 @@ class Stage {
 
  private:
   void run_decode(Context& ctx, const UnitCall& call);
+  void run_units(Context& ctx, const UnitCall& call);
   struct Held {
     std::unique_ptr<Unit> unit;
     int chunk = 0;
@@ -177,7 +155,7 @@ class Stage {
 
   StageOptions options_;
   std::unique_ptr<Architecture> architecture_;
-  sharding::PresentValues& values_;
+  sharding::Presence& presence_;
   param::ParamStore params_;
   std::vector<Held> units_;
   std::vector<std::vector<Slot>> slots_;  ///< [chunk][slot]

@@ -15,10 +15,10 @@ struct Param;
 
 /// A matrix operand that layers do not multiply by as it is stored. Two kinds:
 /// - frozen: the members have no values; `matrix` holds them quantized. In training they are
-///   widened into `dequantized`, which other units use in turn; in a forward-only run products read
-///   `matrix`.
+///   widened into `dequantized`; in a forward-only run products read `matrix`.
 /// - trained with fake quantization: the members' values, quantized and widened again, go to
 ///   `dequantized`; `matrix` holds them quantized if products take that (int8 activations).
+/// sharding::DequantizedWeights sets the views and writes `dequantized`.
 struct QuantizedWeight {
   std::vector<Param*> members;  ///< one after the other
   int unit = 0;
@@ -26,15 +26,14 @@ struct QuantizedWeight {
   QuantizationSpec spec;
   Shape shape;                       ///< (rows of all members with padding, columns)
   ops::QuantizedMatrix matrix = {};  ///< absent codes: fake quantization of weights alone
-  View dequantized = {};             ///< in the compute dtype; absent in a forward-only run
+  View dequantized = {};  ///< in the compute dtype, in a room that other units take, too;
+                          ///< absent in a forward-only run
 
   bool rounds = true;  ///< false: fake quantization leaves the values as they are
   /// The ranks that hold the other parts of the rows, for int8 whose scales belong to whole rows.
   /// Else null.
   comm::Communicator* row_ranks = nullptr;
 
-  /// Enqueues the write of `dequantized`. Collective over row_ranks if trained values are rounded.
-  void dequantize(Context& ctx) const;
   /// Calls body(first, count) for rows [first, first + count) of `matrix` in turn. A call has up to
   /// 16 MiB of f32 values, but at least one row, and whole blocks of nf4 scales.
   void for_rounded_rows(const std::function<void(Dim, Dim)>& body) const;
@@ -57,11 +56,6 @@ struct QuantizedWeight {
   [[nodiscard]] bool multiplies_codes() const {
     return !dequantized || (rounds && spec.activations != ops::ActivationFormat::none);
   }
-  /// The members' values as one view; trained members only.
-  [[nodiscard]] View values() const;
-
- private:
-  void find_scales(Context& ctx, CView from) const;
 };
 
 }  // namespace hyperslab::param

@@ -195,10 +195,6 @@ class ParamStore {
   /// stay apart. Bucket sizes are multiples of data ranks x 128 bytes.
   void lay_out(std::size_t bucket_bytes);
 
-  /// Takes memory for quantized matrices and, with `dequantizes`, a ring of two buffers for the
-  /// dequantized values of these and of matrices with fake quantization; each holds the matrices of
-  /// one unit. Without it products read the quantized values.
-  void take_quantized(Arena& arena, DType compute, bool dequantizes);
   /// Asks for memory beside the parameters, for values that layers derive from them; the view is
   /// absent until take_reserved, and in a forward-only run.
   [[nodiscard]] const View* reserve(const std::string& label, std::size_t bytes);
@@ -207,15 +203,10 @@ class ParamStore {
   [[nodiscard]] const GatheredFp8* request_fp8(const FusedParam& matrix);
   [[nodiscard]] std::deque<GatheredFp8>& gathered_fp8() { return gathered_fp8_; }
   [[nodiscard]] const std::deque<GatheredFp8>& gathered_fp8() const { return gathered_fp8_; }
-  /// True if products of a unit take dequantized matrices.
-  [[nodiscard]] bool dequantizes(int unit) const;
-  /// Enqueues the dequantization of a unit's matrices; a buffer is used again two such units later.
-  void dequantize(Context& ctx, int unit) const;
-  /// Switches fake quantization on or off; off, values are taken as they are. On at first.
-  void set_rounding(bool rounds);
 
   [[nodiscard]] const std::deque<Param>& params() const { return params_; }
   /// Matrices that are stored quantized or trained with fake quantization.
+  [[nodiscard]] std::deque<QuantizedWeight>& quantized_weights() { return quantized_weights_; }
   [[nodiscard]] const std::deque<QuantizedWeight>& quantized_weights() const {
     return quantized_weights_;
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "hyperslab/param/store.hpp"
+#include "hyperslab/sharding/dequantized_weights.hpp"
 #include "hyperslab/sharding/gradient_sums.hpp"
 #include "hyperslab/sharding/present_values.hpp"
 #include "hyperslab/sharding/residence.hpp"
@@ -37,11 +38,42 @@ class Presence {
   /// outlive this.
   void connect(const mesh::Mesh& mesh);
 
+  using Order = PresentValues::Order;
+  /// Before for_units() with these arguments, outside of graphs: waits for updates of units [first,
+  /// last) and starts to gather what their pass, and the next one in this order, will need.
+  void before(Context& ctx, int first, int last, Order order);
+  /// Calls `pass` for units [first, last) in this order, each with the values in place that its
+  /// layers multiply by. Matrices that rest in another format are dequantized, the next unit's
+  /// beside the pass. Every forward pass, and every backward pass but one for weights alone, goes
+  /// through it. After before() a graph may hold it.
+  template <class Pass>
+  void for_units(Context& ctx, int first, int last, Order order, Pass&& pass) {
+    const int step = order == Order::ascending ? 1 : -1;
+    const int end = order == Order::ascending ? last : first - 1;
+    int unit = order == Order::ascending ? first : last - 1;
+    const auto prepare = [&](int next) {
+      values_.before(ctx, next);  // nothing after before()
+      dequantized_.write(ctx, next);
+    };
+    if (unit != end) prepare(unit);
+    for (; unit != end; unit += step) {
+      Event next;
+      const bool prefetches = unit + step != end && dequantized_.has(unit + step);
+      if (prefetches) next = ctx.run_beside([&] { prepare(unit + step); });
+      values_.before(ctx, unit);
+      pass(unit);
+      if (prefetches) ctx.stream().wait(next);
+    }
+  }
+  /// Switches fake quantization on or off (DequantizedWeights::set_rounding).
+  void set_rounding(bool rounds) { dequantized_.set_rounding(rounds); }
+
   /// True if optimizer state has entries for this rank's shards alone, not for every element.
   [[nodiscard]] bool shards_state() const { return is_flat(residence_.state); }
   /// The memory of masters and optimizer state.
   [[nodiscard]] Home state_home() const { return residence_.state.home; }
-  /// The movements of a step of so many microbatches: of values, then of gradients.
+  /// The movements of a step of so many microbatches: of values, of matrices that are dequantized,
+  /// then of gradients.
   [[nodiscard]] std::vector<NamedMovement> movements(int microbatches) const;
   [[nodiscard]] PresentValues& values() { return values_; }
   [[nodiscard]] const PresentValues& values() const { return values_; }
@@ -52,6 +84,7 @@ class Presence {
   Residence residence_;
   bool overlaps_updates_ = false;
   PresentValues values_;
+  DequantizedWeights dequantized_;
   GradientSums gradients_;
 };
 

@@ -16,7 +16,7 @@ struct Residence {
   layout::Layout state;     ///< masters and optimizer state
   layout::Layout written;   ///< gradients as backward writes them
   layout::Layout gradient;  ///< their sums
-  /// Buckets whose present values have memory at a time; 0: all, where they rest.
+  /// Buckets, or units, whose present values have memory at a time; 0: all, where they rest.
   int present_rooms = 0;
   /// Buckets whose written gradients have memory at a time; 0: all, where their sums stay.
   int written_rooms = 0;
@@ -36,6 +36,11 @@ struct Residence {
 /// pipeline, whose ranks take forward and backward passes in turn.
 [[nodiscard]] Residence residence_of(const mesh::ParallelConfig& parallel,
                                      Home state = Home::device);
+
+/// The residence of matrices that layers do not multiply by as they rest: quantized and frozen, or
+/// trained and rounded on the way (fake quantization). In training those of two units at a time are
+/// present in the compute dtype, each for a pass; else products read the quantized values.
+[[nodiscard]] Residence dequantized(bool training);
 
 /// True if the ranks along an axis hold different elements.
 [[nodiscard]] inline bool is_flat(const layout::Layout& layout) {
