@@ -40,9 +40,9 @@ param::ParamSpec spec_of_a(const TensorGroup& group, const LinearOutput& output,
   a.init_std = init_std_of(options.input_width);
   if (options.parallel == Parallel::row) {
     a.part = group.shard(a.shape, 1);
-    a.placement.tensor = param::shard(1);
+    a.placement.tensor = layout::shard(1);
   } else {
-    a.placement.tensor = group.placement(param::partial());
+    a.placement.tensor = group.placement(layout::partial());
   }
   return a;
 }
@@ -54,7 +54,7 @@ param::ParamSpec spec_of_b(const TensorGroup& group, const LinearOutput& output,
                         param::Role::adapter,
                         param::Init::zeros};
   if (options.parallel == Parallel::row) {
-    b.placement.tensor = group.placement(param::partial());
+    b.placement.tensor = group.placement(layout::partial());
     return b;
   }
   const Hyperslab rows = output.rows();

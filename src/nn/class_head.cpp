@@ -19,7 +19,7 @@ ClassHead::ClassHead(param::ParamStore& params, const ClassHeadConfig& config)
   param::ParamSpec bias = {"head.bias", {config.classes}, param::Role::bias, param::Init::zeros};
   for (param::ParamSpec* const spec : {&weight, &bias}) {
     spec->stored_rows = config.columns;
-    spec->placement.tensor = config.group.placement(param::replicate());
+    spec->placement.tensor = config.group.placement(layout::replicate());
   }
   weight_ = params.declare(weight);
   bias_ = params.declare(bias);

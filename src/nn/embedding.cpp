@@ -14,7 +14,7 @@ param::ParamSpec token_table(const EmbeddingConfig& config) {
   const ops::VocabularyShard& rows = config.vocabulary_split.shard;
   table.part = Hyperslab::whole(table.shape).narrow(0, rows.first, rows.count);
   table.stored_rows = config.vocabulary_split.rows;
-  if (config.tied) table.placement.pipeline = param::partial();
+  if (config.tied) table.placement.pipeline = layout::partial();
   return table;
 }
 
@@ -27,7 +27,7 @@ Embedding::Embedding(param::ParamStore& params, const EmbeddingConfig& config) :
                                 param::Role::embedding,
                                 param::Init::normal,
                                 config.init_std};
-  positions.placement.tensor = config.group.placement(param::replicate());
+  positions.placement.tensor = config.group.placement(layout::replicate());
   positions.keeps_values = true;
   positions_ = params.declare(positions);
 }

@@ -10,7 +10,7 @@ HeadNorm::HeadNorm(param::ParamStore& params, const TensorGroup& group, const st
     : eps_(eps) {
   const auto declare = [&](const char* part) {
     param::ParamSpec spec = {name + part, {head_width}, param::Role::norm, param::Init::ones};
-    spec.placement.tensor = group.placement(param::partial());
+    spec.placement.tensor = group.placement(layout::partial());
     return params.declare(spec);
   };
   query_ = declare(".query_norm.weight");

@@ -31,7 +31,7 @@ Linear::Linear(param::ParamStore& params, const TensorGroup& group,
     const Hyperslab part = output.rows();
     weight.part = is_row ? group.shard(weight.shape, 1)
                          : Hyperslab::whole(weight.shape).narrow(0, part.offset[0], part.count[0]);
-    weight.placement.tensor = param::shard(is_row ? 1 : 0);
+    weight.placement.tensor = layout::shard(is_row ? 1 : 0);
     weight.replicas = output.replicas;
     weight.replica = output.replica;
     rank_outputs += weight.part.count[0];
@@ -42,7 +42,7 @@ Linear::Linear(param::ParamStore& params, const TensorGroup& group,
     bias.replicas = output.replicas;
     bias.replica = output.replica;
     // Every rank sees all of dy, and so computes the whole gradient.
-    if (is_row) bias.placement.tensor = group.placement(param::replicate());
+    if (is_row) bias.placement.tensor = group.placement(layout::replicate());
     biases.push_back(bias);
   }
   weight_ = params.declare(weights);

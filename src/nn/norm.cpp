@@ -17,7 +17,7 @@ Norm::Norm(param::ParamStore& params, const TensorGroup& group, const std::strin
   param::ParamSpec shift = {name + ".bias", {options.width}, param::Role::norm, param::Init::zeros};
   // A rank that sees only its rows computes only their share of the gradient.
   weight.placement.tensor =
-      group.placement(group.cuts_rows() ? param::partial() : param::replicate());
+      group.placement(group.cuts_rows() ? layout::partial() : layout::replicate());
   shift.placement = weight.placement;
   weight_ = params.declare(weight);
   if (kind_ == NormKind::layernorm && options.bias) bias_ = params.declare(shift);

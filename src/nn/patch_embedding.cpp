@@ -11,7 +11,7 @@ PatchEmbedding::PatchEmbedding(param::ParamStore& params, const PatchEmbeddingCo
   const auto declare = [&](const char* name, const Shape& shape, param::Role role, param::Init init,
                            float init_std) {
     param::ParamSpec spec = {name, shape, role, init, init_std};
-    spec.placement.tensor = config.group.placement(param::replicate());
+    spec.placement.tensor = config.group.placement(layout::replicate());
     return params.declare(spec);
   };
   using param::Init;

@@ -197,9 +197,9 @@ Dim ParamStore::size_of(const Fused& fused) const {
 
 /// A bucket for each kind of placement that is not a shard.
 std::vector<Bucket> ParamStore::shared_buckets(std::size_t group) const {
-  constexpr std::array kPlacements = {Placements{shard(0), partial()},
-                                      Placements{partial(), shard(0)},
-                                      Placements{replicate(), shard(0)}};
+  constexpr std::array kPlacements = {Placements{.pipeline = layout::partial()},
+                                      Placements{.tensor = layout::partial()},
+                                      Placements{.tensor = layout::replicate()}};
   std::vector<Bucket> buckets;
   for (const Placements& placement : kPlacements) {
     Bucket bucket = {unit_ + 1, -1, 0, 0, placement};

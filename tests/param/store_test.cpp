@@ -43,7 +43,7 @@ TEST(ParamStore, BucketsHoldWholeUnitsAndDivideByRanks) {
     for (int unit = 0; unit < 6; ++unit) {
       store.begin_unit();
       ParamSpec spec = matrix("unit" + std::to_string(unit), 10, 37);
-      if (unit == 0) spec.placement.pipeline = partial();
+      if (unit == 0) spec.placement.pipeline = layout::partial();
       store.declare(spec);
     }
     store.lay_out(2 * 10 * 37 * sizeof(float));

@@ -156,7 +156,7 @@ class RankOfLayout {
  private:
   /// Equal copies have equal gradients on all tensor ranks.
   [[nodiscard]] int writer_of(const param::Param& param) {
-    const bool equal = param.placement.tensor.kind == param::Placement::Kind::replicate;
+    const bool equal = param.placement.tensor.kind == layout::Placement::Kind::replicate;
     const mesh::Position& at = mesh_.position();
     return writer(equal ? at.moved(mesh::Axis::tensor, 0) : at);
   }
@@ -197,7 +197,7 @@ inline std::vector<mesh::Position> summed_over(const Layout& layout, const param
     const int theirs = other.at(mesh::Axis::tensor);
     const int mine = at.at(mesh::Axis::tensor);
     bool counts = theirs == mine;
-    if (param.placement.tensor.kind == param::Placement::Kind::replicate) counts = theirs == 0;
+    if (param.placement.tensor.kind == layout::Placement::Kind::replicate) counts = theirs == 0;
     if (param.placement.tensor.is_partial()) counts = true;
     if (param.replicas > 1) counts = theirs / param.replicas == mine / param.replicas;
     if (counts) out.push_back(other);

@@ -38,9 +38,9 @@ using param::Role;
 constexpr Dim kWidth = 6;
 constexpr Dim kVocabulary = 9;
 
-inline param::Placement whole(const TableCase& c, bool sees_rows) {
-  if (c.tensor == 1) return param::shard(0);
-  return sees_rows && c.sequence ? param::partial() : param::replicate();
+inline layout::Placement whole(const TableCase& c, bool sees_rows) {
+  if (c.tensor == 1) return layout::shard(0);
+  return sees_rows && c.sequence ? layout::partial() : layout::replicate();
 }
 
 /// Rows padded to an even number on every rank; the last ranks may have none.
@@ -50,7 +50,7 @@ inline ParamSpec vocabulary_table(const TableCase& c, const std::string& name) {
   const Dim first = std::min(kVocabulary, stored * c.tensor_rank);
   spec.part = Hyperslab::whole(spec.shape).narrow(0, first, std::min(stored, kVocabulary - first));
   spec.stored_rows = stored;
-  if (c.tied) spec.placement.pipeline = param::partial();
+  if (c.tied) spec.placement.pipeline = layout::partial();
   return spec;
 }
 

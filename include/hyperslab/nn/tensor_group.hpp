@@ -45,8 +45,8 @@ class TensorGroup {
     return split(Hyperslab::whole(shape), dim, rank_, size_);
   }
   /// The placement of a tensor of which every rank holds all: `whole`. In a group of one: a shard.
-  [[nodiscard]] param::Placement placement(param::Placement whole) const {
-    return size_ == 1 ? param::shard(0) : whole;
+  [[nodiscard]] layout::Placement placement(layout::Placement whole) const {
+    return size_ == 1 ? layout::shard(0) : whole;
   }
 
   /// Returns all rows. If rows are cut, it gathers them into `full`; else they are `x`.

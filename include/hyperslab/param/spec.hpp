@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "hyperslab/core/hyperslab.hpp"
+#include "hyperslab/layout/layout.hpp"
 #include "hyperslab/ops/quantized.hpp"
 
 namespace hyperslab::comm {
@@ -77,28 +78,13 @@ struct MatrixStorage {
   }
 };
 
-/// The placement of a tensor on the ranks of one mesh axis, in the words of PyTorch's DTensor.
-struct Placement {
-  enum class Kind : std::uint8_t {
-    shard,      ///< every rank another part, cut along `dim`
-    replicate,  ///< every rank the whole, with equal gradients
-    partial,    ///< every rank the whole; its gradient is one term of a sum over the axis
-  };
-  Kind kind = Kind::shard;
-  int dim = 0;  ///< dimension that Kind::shard cuts
-  [[nodiscard]] bool is_shard() const { return kind == Kind::shard; }
-  [[nodiscard]] bool is_partial() const { return kind == Kind::partial; }
-};
-[[nodiscard]] constexpr Placement shard(int dim) { return {Placement::Kind::shard, dim}; }
-[[nodiscard]] constexpr Placement replicate() { return {Placement::Kind::replicate, 0}; }
-[[nodiscard]] constexpr Placement partial() { return {Placement::Kind::partial, 0}; }
-
-/// The placement over the axes on which it differs. Over the data axis every value is replicated
-/// and every gradient partial; a sharding::Residence says which data rank keeps which part of
-/// both.
+/// The placement of a tensor over the axes on which it differs. What is not a shard is whole on
+/// every rank: with equal gradients if it is replicated, with gradients that are terms of a sum if
+/// it is partial. Over the data axis every value is replicated and every gradient partial; a
+/// sharding::Residence says which data rank keeps which part of both.
 struct Placements {
-  Placement tensor = shard(0);    ///< a group of one rank counts as a shard
-  Placement pipeline = shard(0);  ///< partial: both ends of the pipeline hold a tied table
+  layout::Placement tensor = layout::shard(0);    ///< a group of one rank counts as a shard
+  layout::Placement pipeline = layout::shard(0);  ///< partial: both ends hold a tied table
 };
 
 /// The declaration of a parameter by its layer.
