@@ -45,8 +45,9 @@ Fp8Gather::Range Fp8Gather::Range::within(const Range& other) const {
 
 Fp8Gather::Fp8Gather(param::ParamStore& store, Arena& arena)
     : group_(store.trained()), parts_(store.trained().buckets().size()) {
-  std::vector<std::vector<param::GatheredFp8*>> matrices(parts_.size());
-  for (param::GatheredFp8& gathered : store.gathered_fp8()) {
+  std::vector<std::vector<param::KeptFp8*>> matrices(parts_.size());
+  for (param::KeptFp8& gathered : store.kept_fp8()) {
+    if (!gathered.gathered) continue;
     const param::Bucket& home = group_.bucket_of(*gathered.matrix.members().front());
     const auto bucket = static_cast<std::size_t>(&home - group_.buckets().data());
     const Dim begin = gathered.matrix.members().front()->flat_begin - home.begin;
@@ -70,7 +71,7 @@ Fp8Gather::Fp8Gather(param::ParamStore& store, Arena& arena)
       part.packed = arena.take(dtype, {static_cast<Dim>(part.rest.size()), most}, "packed values");
     }
     for (std::size_t i = 0; i < part.matrices.size(); ++i) {
-      param::GatheredFp8& gathered = *matrices[bucket][i];
+      param::KeptFp8& gathered = *matrices[bucket][i];
       const auto [begin, size] = part.matrices[i];
       gathered.values = part.values.slice(begin, size).reshaped(gathered.matrix.value().shape());
       gathered.amax = slot(part.amax, i);

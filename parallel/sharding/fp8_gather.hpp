@@ -11,7 +11,7 @@
 namespace hyperslab::sharding {
 
 /// Gathers of the matrices that multiply in 8-bit floats with a scale a tensor
-/// (param::GatheredFp8). Data ranks agree on the amax of each, round their updated shards and
+/// (param::KeptFp8). Data ranks agree on the amax of each, round their updated shards and
 /// gather the FP8 values: half the bytes of 16-bit values. The rest of their buckets, such as norms
 /// and biases, is gathered as values: each rank's as many bytes as the rank that has most of it.
 /// Gathering all values and rounding them then gives the same bits.

@@ -38,8 +38,7 @@ void Presence::allocate(param::ParamStore& store, const Memory& arenas, const DT
     memory.gradients = gradients_.allocate(trained, residence_, *gradients, dtypes.gradient);
   }
   trained.bind(std::move(memory));
-  dequantized_.allocate(store, dequantized(gradients != nullptr), parameters, dtypes.compute);
-  if (gradients != nullptr) store.take_reserved(parameters);
+  converted_.allocate(store, dequantized(gradients != nullptr), parameters, dtypes.compute);
   values_.allocate(store, residence_, gradients != nullptr ? &parameters : nullptr,
                    overlaps_updates_);
   param::ParamGroup& frozen = store.frozen();
@@ -58,8 +57,9 @@ void Presence::before(Context& ctx, int first, int last, Order order) {
 }
 
 std::vector<NamedMovement> Presence::movements(int microbatches) const {
+  const int renewals = gradients_.reduces_every_microbatch() ? microbatches : 1;
   std::vector<NamedMovement> all = values_.movements(microbatches);
-  std::ranges::move(dequantized_.movements(microbatches), std::back_inserter(all));
+  std::ranges::move(converted_.movements(microbatches, renewals), std::back_inserter(all));
   std::ranges::move(gradients_.movements(microbatches), std::back_inserter(all));
   return all;
 }

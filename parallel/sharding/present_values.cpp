@@ -21,7 +21,7 @@ void PresentValues::allocate(param::ParamStore& store, const Residence& residenc
   overlaps_updates_ = overlaps_updates;
   find_ranges();
   const bool sends_fp8 = parameters != nullptr && is_flat(residence_.state);
-  if (sends_fp8 && !store.gathered_fp8().empty()) {
+  if (sends_fp8 && store.gathers_fp8()) {
     fp8_ = std::make_unique<Fp8Gather>(store, *parameters);
   }
 }

@@ -207,37 +207,35 @@ void Fp8Product::forward(Context& ctx, CView x, CView weight, CView bias, const 
                  if_kept(kept.amax, kept.input)});
 }
 
-std::size_t Fp8Product::weight_bytes(const Fp8Config& config, Dim M, Dim K) {
+std::size_t Fp8Product::kept_weight_bytes(const Fp8Config& config, Dim M, Dim K) {
   if (!config.recipe) return 0;
   const Rounding to = rounding_of(*config.recipe);
   const MatrixSpec straight = {Fp8Format::e4m3, to.weights, {M, K}};
-  return straight.bytes() + along_columns(Fp8Format::e4m3, to.weights, M, K).bytes();
+  const MatrixSpec transposed = along_columns(Fp8Format::e4m3, to.weights, M, K);
+  return config.gathers_fp8 ? bytes_of(DType::u8, transposed.shape.numel())
+                            : straight.bytes() + transposed.bytes();
 }
 
 Fp8Product::RoundedWeights Fp8Product::kept_weights(CView weight, Fp8Weights weights) const {
-  if (weights == Fp8Weights::rounded || weight_memory_ == nullptr || !*weight_memory_) return {};
+  if (weights == Fp8Weights::rounded || kept_ == nullptr || !kept_->memory) return {};
   const auto [M, K] = weight.dims<2>("8-bit product weight");
   const Rounding to = rounding_of(recipe_);
-  Operands operands(weight_memory_->device(), weight_memory_->raw());
-  if (gathered_ != nullptr) {
-    const auto& [matrix, values, amax, scale] = *gathered_;
-    const Shape transposed = along_columns(Fp8Format::e4m3, to.weights, M, K).shape;
-    return {.straight = {Fp8Format::e4m3, to.weights, values, amax, scale},
-            .transposed = {Fp8Format::e4m3, to.weights, operands.take(DType::u8, transposed), amax,
-                           scale}};
+  Operands operands(kept_->memory.device(), kept_->memory.raw());
+  if (kept_->gathered) {
+    const Fp8Matrix straight = {Fp8Format::e4m3, to.weights, kept_->values, kept_->amax,
+                                kept_->scale};
+    Fp8Matrix transposed = straight;
+    transposed.values =
+        operands.take(DType::u8, along_columns(Fp8Format::e4m3, to.weights, M, K).shape);
+    return {straight, transposed};
   }
   return {.straight = operands.take({Fp8Format::e4m3, to.weights, {M, K}}),
           .transposed = operands.take(along_columns(Fp8Format::e4m3, to.weights, M, K))};
 }
 
-std::size_t Fp8Product::transposed_bytes(Dim M, Dim K) {
-  return bytes_of(DType::u8,
-                  along_columns(Fp8Format::e4m3, Fp8Scaling::tensor, M, K).shape.numel());
-}
-
 /// Gathered FP8 values of the weights are here, and lack the transpose.
 void Fp8Product::renew(Context& ctx, CView weight, const RoundedWeights& rounded) const {
-  if (gathered_ != nullptr) {
+  if (kept_->gathered) {
     ops::fp8_transpose(ctx, rounded.straight.values, rounded.transposed.values);
   } else {
     ops::fp8_quantize(ctx, weight, rounded.straight, rounded.transposed);

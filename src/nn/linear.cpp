@@ -49,54 +49,41 @@ Linear::Linear(param::ParamStore& params, const TensorGroup& group,
   if (options.bias) bias_ = params.declare(biases);
   const Dim rank_inputs = weights.front().part.count[1];
   fp8_ = Fp8Product(options.fp8, outputs_in_all, options.input_width, rank_outputs, rank_inputs);
-  if (fp8_ && options.fp8.caches_weights) {
-    fp8_.keep_weights_in(
-        params.reserve(weights.front().name + " in 8 bits",
-                       Fp8Product::weight_bytes(options.fp8, rank_outputs, rank_inputs)));
-  }
-  const param::GatheredFp8* gathered =
-      fp8_ && options.fp8.gathers_fp8 ? params.request_fp8(weight_) : nullptr;
-  if (gathered != nullptr) {
-    fp8_.take_weights_from(gathered,
-                           params.reserve(weights.front().name + " transposed in 8 bits",
-                                          Fp8Product::transposed_bytes(rank_outputs, rank_inputs)));
+  if (fp8_ && (options.fp8.caches_weights || options.fp8.gathers_fp8)) {
+    const std::size_t bytes = Fp8Product::kept_weight_bytes(options.fp8, rank_outputs, rank_inputs);
+    fp8_.keep_weights_in(params.keep_fp8(weight_, bytes, options.fp8.gathers_fp8));
   }
   if (options.adapter) adapter_ = Adapter(params, group, outputs, options);
 }
 
 void Linear::multiply(Context& ctx, CView x, const LinearPass& pass, View y) const {
-  const param::QuantizedWeight* quantized = weight_.quantized();
   if (fp8_.takes(rows_of(x))) {
     return fp8_.forward(ctx, x, weight_.value(), bias_value(),
                         {.amax = pass.amax, .input = pass.input_amax, .weights = pass.fp8_weights},
                         y);
   }
-  if (quantized == nullptr || !quantized->multiplies_codes()) {
-    return ops::linear_forward(ctx, x, weight_.value(), bias_value(), y);
-  }
-  ops::quantized_linear_forward(ctx, x, ops::as_const(quantized->matrix), bias_value(),
-                                quantized->spec.activations, y);
+  const param::QuantizedWeight* codes = weight_.codes();
+  if (codes == nullptr) return ops::linear_forward(ctx, x, weight_.value(), bias_value(), y);
+  ops::quantized_linear_forward(ctx, x, ops::as_const(codes->matrix), bias_value(),
+                                codes->spec.activations, y);
 }
 
 std::optional<ops::BlockWeights> Linear::product() const {
   if (adapter_ || fp8_.takes(1)) return std::nullopt;
-  const param::QuantizedWeight* quantized = weight_.quantized();
-  if (quantized == nullptr) {
+  if (weight_.quantized() == nullptr) {
     return ops::BlockWeights{
         .weight = weight_.value(), .codes = std::nullopt, .bias = bias_value()};
   }
-  if (!quantized->multiplies_codes() ||
-      quantized->spec.activations != ops::ActivationFormat::none) {
+  const param::QuantizedWeight* codes = weight_.codes();
+  if (codes == nullptr || codes->spec.activations != ops::ActivationFormat::none) {
     return std::nullopt;
   }
   return ops::BlockWeights{
-      .weight = {}, .codes = ops::as_const(quantized->matrix), .bias = bias_value()};
+      .weight = {}, .codes = ops::as_const(codes->matrix), .bias = bias_value()};
 }
 
 void Linear::forward(Context& ctx, CView x, View y, const LinearPass& pass) const {
-  const param::QuantizedWeight* quantized = weight_.quantized();
-  const bool is_plain =
-      !fp8_.takes(rows_of(x)) && (quantized == nullptr || !quantized->multiplies_codes());
+  const bool is_plain = !fp8_.takes(rows_of(x)) && weight_.codes() == nullptr;
   // Few rows, as in generation, have kernels of their own, which do not add.
   if (adapter_ && is_plain && rows_of(x) > kFewRows && adapter_.covers(y.shape().back())) {
     // The wide product adds y's values as it ends, which saves a pass over y.
@@ -143,9 +130,7 @@ void Linear::forward_summed(Context& ctx, const TensorGroup& group, CView x, Vie
 
 void Linear::forward_activated(Context& ctx, CView x, ops::Activation activation, View pre, View y,
                                const LinearPass& pass) const {
-  const param::QuantizedWeight* quantized = weight_.quantized();
-  if (adapter_ || fp8_.takes(rows_of(x)) ||
-      (quantized != nullptr && quantized->multiplies_codes())) {
+  if (adapter_ || fp8_.takes(rows_of(x)) || weight_.codes() != nullptr) {
     forward(ctx, x, pre, pass);
     return ops::activation_forward(ctx, activation, pre, y);
   }
@@ -154,16 +139,16 @@ void Linear::forward_activated(Context& ctx, CView x, ops::Activation activation
 
 void Linear::forward_gated(Context& ctx, CView x, ops::Activation activation, View pre, View y,
                            const LinearPass& pass) const {
-  const param::QuantizedWeight* quantized = weight_.quantized();
   if (adapter_ || fp8_.takes(rows_of(x))) {
     forward(ctx, x, pre, pass);
     return ops::gated_forward(ctx, activation, pre, y);
   }
-  if (quantized == nullptr || !quantized->multiplies_codes()) {
+  const param::QuantizedWeight* codes = weight_.codes();
+  if (codes == nullptr) {
     return ops::linear_gated_forward(ctx, x, weight_.value(), bias_value(), activation, pre, y);
   }
-  ops::quantized_linear_gated_forward(ctx, x, ops::as_const(quantized->matrix), bias_value(),
-                                      quantized->spec.activations, activation, pre, y);
+  ops::quantized_linear_gated_forward(ctx, x, ops::as_const(codes->matrix), bias_value(),
+                                      codes->spec.activations, activation, pre, y);
 }
 
 Linear::SummedPass Linear::backward_input_summed(Context& ctx, const TensorGroup& group, CView dy,
@@ -239,8 +224,7 @@ void Linear::backward_input_activated(Context& ctx, CView dy, CView pre, ops::Ac
 
 /// The input as forward multiplied by it: rounded if the product took int8 activations.
 CView Linear::rounded_input(Context& ctx, CView x) const {
-  const param::QuantizedWeight* quantized = weight_.quantized();
-  if (quantized == nullptr || !quantized->multiplies_codes()) return x;
+  if (weight_.codes() == nullptr) return x;
   const View rounded(ctx.workspace("rounded input", x.bytes()), x.dtype(), x.device(), x.shape());
   ops::fake_quantize(ctx, ops::WeightFormat::int8, x.shape().back(), x.as_matrix(),
                      rounded.as_matrix());

@@ -168,19 +168,9 @@ const QuantizedWeight* ParamStore::add_quantized(const std::vector<Param*>& memb
   return &quantized;
 }
 
-const View* ParamStore::reserve(const std::string& label, std::size_t bytes) {
-  return &reserved_.emplace_back(label, static_cast<Dim>(bytes)).view;
-}
-
-void ParamStore::take_reserved(Arena& arena) {
-  for (Reserved& reserved : reserved_) {
-    reserved.view = arena.take(DType::u8, {reserved.bytes}, reserved.label);
-  }
-}
-
-const GatheredFp8* ParamStore::request_fp8(const FusedParam& matrix) {
-  if (!trains_(matrix.members().front()->role)) return nullptr;
-  return &gathered_fp8_.emplace_back(matrix);
+const KeptFp8* ParamStore::keep_fp8(const FusedParam& matrix, std::size_t bytes, bool gathered) {
+  if (gathered && !trains_(matrix.members().front()->role)) return nullptr;
+  return &kept_fp8_.emplace_back(matrix, static_cast<Dim>(bytes), gathered);
 }
 
 void ParamStore::share(const FusedParam& shared) {
@@ -215,8 +205,8 @@ std::vector<Bucket> ParamStore::shared_buckets(std::size_t group) const {
 }
 
 bool ParamStore::has_fp8(int unit) const {
-  return std::ranges::any_of(gathered_fp8_, [&](const GatheredFp8& gathered) {
-    return gathered.matrix.members().front()->unit == unit;
+  return std::ranges::any_of(kept_fp8_, [&](const KeptFp8& kept) {
+    return kept.gathered && kept.matrix.members().front()->unit == unit;
   });
 }
 

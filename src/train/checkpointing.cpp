@@ -216,7 +216,7 @@ void Trainer::exchange_averages() {
 
 void Trainer::share_initial_values() {
   const param::ParamStore& params = stage_.params();
-  if (params.trained().value().sharded || !params.gathered_fp8().empty()) share_values();
+  if (params.trained().value().sharded || params.gathers_fp8()) share_values();
 }
 
 void Trainer::share_values() {

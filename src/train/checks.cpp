@@ -86,12 +86,12 @@ Trainer::ReplicaSums Trainer::replica_sums() {
   };
   // Gathered FP8 values stand for their parameters, whose values of other ranks' shards are old.
   const auto has_fp8 = [&](const param::Param* param) {
-    return std::ranges::any_of(stage_.params().gathered_fp8(), [&](const auto& gathered) {
+    return std::ranges::any_of(stage_.params().kept_fp8(), [&](const auto& gathered) {
       return gathered.values &&
              std::ranges::find(gathered.matrix.members(), param) != gathered.matrix.members().end();
     });
   };
-  for (const param::GatheredFp8& gathered : stage_.params().gathered_fp8()) {
+  for (const param::KeptFp8& gathered : stage_.params().kept_fp8()) {
     const std::string& name = gathered.matrix.members().front()->name;
     add("fp8/" + name, gathered.values);
     add("scale/" + name, gathered.scale);

@@ -44,7 +44,7 @@ void inject_parameter_fault(Context& ctx, sharding::PresentValues& values,
                             const param::ParamStore& params) {
   if (ctx.device() == Device::meta || !fault::corrupts("step.parameters")) return;
   values.wait_all(ctx);
-  for (const param::GatheredFp8& gathered : params.gathered_fp8()) {
+  for (const param::KeptFp8& gathered : params.kept_fp8()) {
     if (gathered.values) flip_middle(ctx, gathered.values.flat());
   }
   const param::ParamGroup& trained = params.trained();

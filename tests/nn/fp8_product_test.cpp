@@ -154,8 +154,9 @@ TEST_P(Fp8ProductTest, KeptAmaxesGiveTheSameBits) {
 TEST_P(Fp8ProductTest, WeightsThatAreKeptAreThoseOfTheLastPassThatRoundedThem) {
   const Fp8Config config = config_of(GetParam());
   Tensor memory(Device::cpu, DType::u8,
-                {static_cast<Dim>(Fp8Product::weight_bytes(config, kOutputs, kInputs))});
-  const View there = memory.view();
+                {static_cast<Dim>(Fp8Product::kept_weight_bytes(config, kOutputs, kInputs))});
+  param::KeptFp8 there;
+  there.memory = memory.view();
   product_.keep_weights_in(&there);
   const Tensor x = random_tensor(DType::f32, {71, kInputs}, 2);
   const Tensor dy = random_tensor(DType::f32, {71, kOutputs}, 3);

@@ -51,7 +51,7 @@ TEST_P(Fp8Gather, SendsHalfTheBytesOfMatrices) {
   rank.presence().values().wait_all(ctx_);
 
   std::int64_t matrices = 0;
-  for (const param::GatheredFp8* gathered : rank.matrices()) matrices += gathered->values.numel();
+  for (const param::KeptFp8* gathered : rank.matrices()) matrices += gathered->values.numel();
   const std::int64_t values = 2 * rank.group().flat_size();
   // What lies beside matrices is filled up to the shard that has most of it.
   const std::int64_t filled = std::int64_t{64} * 32 * world().size();

@@ -39,7 +39,7 @@ struct Fp8Matrices {
     table(store, "head");
   }
 
-  std::vector<const param::GatheredFp8*> all;
+  std::vector<const param::KeptFp8*> all;
 
  private:
   static param::ParamSpec matrix(const std::string& name, Dim rows, Dim columns) {
@@ -51,7 +51,7 @@ struct Fp8Matrices {
         param::ParamSpec{name, {67, kWidth}, param::Role::embedding, param::Init::normal, 0.1F});
   }
   void add(param::ParamStore& store, const std::vector<param::ParamSpec>& specs) {
-    all.push_back(store.request_fp8(store.declare(specs)));
+    all.push_back(store.keep_fp8(store.declare(specs), 0, true));
   }
 };
 
@@ -76,9 +76,7 @@ class Fp8Rank {
   }
   [[nodiscard]] const param::ParamGroup& group() const { return store_.trained(); }
   [[nodiscard]] sharding::Presence& presence() { return presence_; }
-  [[nodiscard]] const std::vector<const param::GatheredFp8*>& matrices() const {
-    return matrices_.all;
-  }
+  [[nodiscard]] const std::vector<const param::KeptFp8*>& matrices() const { return matrices_.all; }
 
   /// Element `flat` of the parameters after round `round`, on all ranks; `bad`: one that is NaN.
   static float element(Dim flat, int round, Dim bad = -1) {
@@ -106,7 +104,7 @@ class Fp8Rank {
     }
   }
 
-  void expect_fp8_values(const param::GatheredFp8& gathered, int round, Dim bad = -1) {
+  void expect_fp8_values(const param::KeptFp8& gathered, int round, Dim bad = -1) {
     const param::Param& first = *gathered.matrix.members().front();
     SCOPED_TRACE(first.name);
     ASSERT_TRUE(gathered.values);
@@ -174,7 +172,7 @@ inline void expect_bits_of_rounding(Context& ctx, const mesh::Mesh& mesh, int ze
     for (int unit = 0; unit < Fp8Matrices::kUnits; ++unit) {
       rank.presence().values().before(ctx, unit);
     }
-    for (const param::GatheredFp8* gathered : rank.matrices()) {
+    for (const param::KeptFp8* gathered : rank.matrices()) {
       rank.expect_fp8_values(*gathered, round);
     }
     for (const param::Param* param : rank.group().params()) {
@@ -191,7 +189,7 @@ inline void expect_fp8_values_of_masters(Context& ctx, const mesh::Mesh& mesh,
   Fp8Rank rank(ctx, mesh, 1, bucket_bytes);
   rank.set_masters(5);
   rank.presence().values().masters_changed(ctx);
-  for (const param::GatheredFp8* gathered : rank.matrices()) rank.expect_fp8_values(*gathered, 5);
+  for (const param::KeptFp8* gathered : rank.matrices()) rank.expect_fp8_values(*gathered, 5);
   rank.presence().values().complete(ctx);
   for (const param::Param* param : rank.group().params()) rank.expect_values(*param, 5);
 }
@@ -199,7 +197,7 @@ inline void expect_fp8_values_of_masters(Context& ctx, const mesh::Mesh& mesh,
 inline void expect_nan_in_one_matrix(Context& ctx, const mesh::Mesh& mesh,
                                      std::size_t bucket_bytes) {
   Fp8Rank rank(ctx, mesh, 1, bucket_bytes);
-  const param::GatheredFp8& bad = *rank.matrices()[1];
+  const param::KeptFp8& bad = *rank.matrices()[1];
   const Dim at = bad.matrix.members().front()->flat_begin + 7;
   rank.set_masters(0, at);
   rank.presence().values().masters_changed(ctx);

@@ -48,19 +48,12 @@ class Fp8Product {
   [[nodiscard]] static View amax_of_input(View amax);
   [[nodiscard]] static View amax_of_gradient(View amax);
 
-  /// Bytes of the FP8 values and scales of a rank's (M, K) weights and of their transpose.
-  [[nodiscard]] static std::size_t weight_bytes(const Fp8Config& config, Dim M, Dim K);
-  /// Sets the memory that keeps the weights from forward to forward in a training run; it must
-  /// outlive the product.
-  void keep_weights_in(const View* memory) { weight_memory_ = memory; }
-  /// Bytes of the FP8 values of the transpose alone.
-  [[nodiscard]] static std::size_t transposed_bytes(Dim M, Dim K);
-  /// Their FP8 values come from a gather, with a scale a tensor; the transpose's values lie in
-  /// `memory`. Both must outlive the product.
-  void take_weights_from(const param::GatheredFp8* gathered, const View* memory) {
-    gathered_ = gathered;
-    weight_memory_ = memory;
-  }
+  /// Bytes that it takes to keep a rank's (M, K) weights from forward to forward: the FP8 values
+  /// and scales of the matrix and of its transpose, or the transpose's values alone if the matrix's
+  /// are gathered.
+  [[nodiscard]] static std::size_t kept_weight_bytes(const Fp8Config& config, Dim M, Dim K);
+  /// Sets where the weights are kept in a training run; it must outlive the product. Null: nowhere.
+  void keep_weights_in(const param::KeptFp8* kept) { kept_ = kept; }
 
   /// y = x weight^T + bias. x: (..., K); weight: (M, K); bias: (M) or absent; y: (..., M).
   void forward(Context& ctx, CView x, CView weight, CView bias, const Kept& kept, View y) const;
@@ -83,8 +76,7 @@ class Fp8Product {
   void renew(Context& ctx, CView weight, const RoundedWeights& rounded) const;
   bool is_used_ = false;
   Fp8Recipe recipe_ = Fp8Recipe::tensor;
-  const View* weight_memory_ = nullptr;
-  const param::GatheredFp8* gathered_ = nullptr;
+  const param::KeptFp8* kept_ = nullptr;
 };
 
 }  // namespace hyperslab::nn

@@ -18,7 +18,7 @@ struct Param;
 ///   widened into `dequantized`; in a forward-only run products read `matrix`.
 /// - trained with fake quantization: the members' values, quantized and widened again, go to
 ///   `dequantized`; `matrix` holds them quantized if products take that (int8 activations).
-/// sharding::DequantizedWeights sets the views and writes `dequantized`.
+/// sharding::ConvertedWeights sets the views and writes `dequantized`.
 struct QuantizedWeight {
   std::vector<Param*> members;  ///< one after the other
   int unit = 0;

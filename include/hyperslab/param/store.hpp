@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <functional>
 #include <span>
@@ -56,6 +57,10 @@ class FusedParam {
   [[nodiscard]] CView value() const;
   /// Null if layers compute with the values.
   [[nodiscard]] const QuantizedWeight* quantized() const { return quantized_; }
+  /// quantized() if products take the quantized values, else null.
+  [[nodiscard]] const QuantizedWeight* codes() const {
+    return quantized_ != nullptr && quantized_->multiplies_codes() ? quantized_ : nullptr;
+  }
   /// Absent if the parameter is frozen.
   [[nodiscard]] View gradient() const;
 
@@ -64,14 +69,16 @@ class FusedParam {
   const QuantizedWeight* quantized_ = nullptr;
 };
 
-/// A trained matrix whose data ranks gather FP8 values in place of values
-/// (sharding::Fp8Gather). The views are absent until it takes memory for them, which it
-/// does in a training run.
-struct GatheredFp8 {
+/// A matrix whose FP8 values are present for a step, beside or in place of its values. The views
+/// are absent until sharding::Presence takes memory for them, which it does in a training run.
+struct KeptFp8 {
   FusedParam matrix;
-  View values{};  ///< u8, of the shape of the matrix
-  View amax{};    ///< (1) f32: the amax of the values that were rounded
-  View scale{};   ///< (1) f32, of `values`
+  Dim bytes = 0;          ///< size of `memory`
+  bool gathered = false;  ///< data ranks gather `values` in place of values (sharding::Fp8Gather)
+  View memory{};          ///< (bytes) u8: FP8 values that the layer rounds, or transposes
+  View values{};          ///< if gathered: u8, of the shape of the matrix
+  View amax{};            ///< (1) f32: the amax of the values that were rounded
+  View scale{};           ///< (1) f32, of `values`
 };
 
 /// A contiguous range of a group's flat space whose gradients are reduced by one call. Its members
@@ -195,14 +202,15 @@ class ParamStore {
   /// stay apart. Bucket sizes are multiples of data ranks x 128 bytes.
   void lay_out(std::size_t bucket_bytes);
 
-  /// Asks for memory beside the parameters, for values that layers derive from them; the view is
-  /// absent until take_reserved, and in a forward-only run.
-  [[nodiscard]] const View* reserve(const std::string& label, std::size_t bytes);
-  void take_reserved(Arena& arena);
-  /// Asks other data ranks for FP8 values of a matrix, not values; null if it is frozen.
-  [[nodiscard]] const GatheredFp8* request_fp8(const FusedParam& matrix);
-  [[nodiscard]] std::deque<GatheredFp8>& gathered_fp8() { return gathered_fp8_; }
-  [[nodiscard]] const std::deque<GatheredFp8>& gathered_fp8() const { return gathered_fp8_; }
+  /// Asks for FP8 values of a matrix, with so much memory for those that the layer finds; if
+  /// `gathered`, other data ranks send the FP8 values of trained ones, and frozen ones give null.
+  [[nodiscard]] const KeptFp8* keep_fp8(const FusedParam& matrix, std::size_t bytes, bool gathered);
+  [[nodiscard]] std::deque<KeptFp8>& kept_fp8() { return kept_fp8_; }
+  [[nodiscard]] const std::deque<KeptFp8>& kept_fp8() const { return kept_fp8_; }
+  /// True if FP8 values of a matrix are gathered.
+  [[nodiscard]] bool gathers_fp8() const {
+    return std::ranges::any_of(kept_fp8_, &KeptFp8::gathered);
+  }
 
   [[nodiscard]] const std::deque<Param>& params() const { return params_; }
   /// Matrices that are stored quantized or trained with fake quantization.
@@ -240,13 +248,7 @@ class ParamStore {
   Parametrization parametrization_;
   std::deque<Param> params_;  // addresses are stable
   std::deque<QuantizedWeight> quantized_weights_;
-  struct Reserved {
-    std::string label;
-    Dim bytes = 0;
-    View view = {};
-  };
-  std::deque<Reserved> reserved_;
-  std::deque<GatheredFp8> gathered_fp8_;
+  std::deque<KeptFp8> kept_fp8_;
   std::vector<Fused> fused_;
   std::vector<ParamGroup> groups_;
   int unit_ = -1;

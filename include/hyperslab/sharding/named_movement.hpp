@@ -11,7 +11,7 @@ namespace hyperslab::sharding {
 
 /// A movement of a step, for people: what moves, when, and beside which computation.
 struct NamedMovement {
-  std::string_view what;  ///< "values", "dequantized matrices", "gradients", "gradient shards"
+  std::string_view what;  ///< "values", "dequantized matrices", "FP8 matrices", "gradients", ...
   int first_unit = 0;     ///< first unit of the bucket
   int last_unit = 0;
   std::vector<layout::Step> steps;

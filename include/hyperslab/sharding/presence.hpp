@@ -2,7 +2,7 @@
 #pragma once
 
 #include "hyperslab/param/store.hpp"
-#include "hyperslab/sharding/dequantized_weights.hpp"
+#include "hyperslab/sharding/converted_weights.hpp"
 #include "hyperslab/sharding/gradient_sums.hpp"
 #include "hyperslab/sharding/present_values.hpp"
 #include "hyperslab/sharding/residence.hpp"
@@ -53,26 +53,26 @@ class Presence {
     int unit = order == Order::ascending ? first : last - 1;
     const auto prepare = [&](int next) {
       values_.before(ctx, next);  // nothing after before()
-      dequantized_.write(ctx, next);
+      converted_.write(ctx, next);
     };
     if (unit != end) prepare(unit);
     for (; unit != end; unit += step) {
       Event next;
-      const bool prefetches = unit + step != end && dequantized_.has(unit + step);
+      const bool prefetches = unit + step != end && converted_.has(unit + step);
       if (prefetches) next = ctx.run_beside([&] { prepare(unit + step); });
       values_.before(ctx, unit);
       pass(unit);
       if (prefetches) ctx.stream().wait(next);
     }
   }
-  /// Switches fake quantization on or off (DequantizedWeights::set_rounding).
-  void set_rounding(bool rounds) { dequantized_.set_rounding(rounds); }
+  /// Switches fake quantization on or off (ConvertedWeights::set_rounding).
+  void set_rounding(bool rounds) { converted_.set_rounding(rounds); }
 
   /// True if optimizer state has entries for this rank's shards alone, not for every element.
   [[nodiscard]] bool shards_state() const { return is_flat(residence_.state); }
   /// The memory of masters and optimizer state.
   [[nodiscard]] Home state_home() const { return residence_.state.home; }
-  /// The movements of a step of so many microbatches: of values, of matrices that are dequantized,
+  /// The movements of a step of so many microbatches: of values, of matrices that are converted,
   /// then of gradients.
   [[nodiscard]] std::vector<NamedMovement> movements(int microbatches) const;
   [[nodiscard]] PresentValues& values() { return values_; }
@@ -84,7 +84,7 @@ class Presence {
   Residence residence_;
   bool overlaps_updates_ = false;
   PresentValues values_;
-  DequantizedWeights dequantized_;
+  ConvertedWeights converted_;
   GradientSums gradients_;
 };
 

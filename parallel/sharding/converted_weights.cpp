@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "hyperslab/sharding/dequantized_weights.hpp"
+#include "hyperslab/sharding/converted_weights.hpp"
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "hyperslab/comm/communicator.hpp"
 #include "hyperslab/core/round_up.hpp"
@@ -82,11 +83,12 @@ void dequantize(Context& ctx, const QuantizedWeight& weight) {
 
 }  // namespace
 
-void DequantizedWeights::allocate(param::ParamStore& store, const Residence& residence,
-                                  Arena& arena, DType compute) {
-  by_unit_.resize(static_cast<std::size_t>(store.units()));
+void ConvertedWeights::allocate(param::ParamStore& store, const Residence& residence, Arena& arena,
+                                DType compute) {
+  store_ = &store;
+  std::vector<Dim> sizes(static_cast<std::size_t>(store.units()), 0);  // elements
   for (QuantizedWeight& weight : store.quantized_weights()) {
-    by_unit_[static_cast<std::size_t>(weight.unit)].push_back(&weight);
+    sizes[static_cast<std::size_t>(weight.unit)] += padded_size(weight);
     const bool takes_codes = weight.spec.activations != ops::ActivationFormat::none;
     if (weight.frozen || takes_codes) {
       weight.matrix = take_matrix(arena, weight.spec, weight.shape, label_of(weight));
@@ -96,11 +98,6 @@ void DequantizedWeights::allocate(param::ParamStore& store, const Residence& res
     }
   }
   if (residence.present_rooms == 0) return;
-  std::vector<Dim> sizes;  // by unit, elements
-  for (const std::vector<QuantizedWeight*>& weights : by_unit_) {
-    sizes.push_back(0);
-    for (const QuantizedWeight* weight : weights) sizes.back() += padded_size(*weight);
-  }
   std::vector<View> rooms =
       take_rooms(sizes, residence.present_rooms, arena, compute, "dequantized matrices");
   for (QuantizedWeight& weight : store.quantized_weights()) {
@@ -109,53 +106,67 @@ void DequantizedWeights::allocate(param::ParamStore& store, const Residence& res
     const Dim size = padded_size(weight);
     room = room.slice(size, room.numel() - size);
   }
-}
-
-bool DequantizedWeights::has(int unit) const {
-  const std::vector<QuantizedWeight*>& weights = by_unit_[static_cast<std::size_t>(unit)];
-  return !weights.empty() && weights.front()->dequantized;
-}
-
-void DequantizedWeights::write(Context& ctx, int unit) const {
-  if (!has(unit)) return;
-  for (const QuantizedWeight* weight : by_unit_[static_cast<std::size_t>(unit)]) {
-    dequantize(ctx, *weight);
+  for (param::KeptFp8& kept : store.kept_fp8()) {
+    const std::string& name = kept.matrix.members().front()->name;
+    kept.memory = arena.take(DType::u8, {kept.bytes},
+                             name + (kept.gathered ? " transposed in 8 bits" : " in 8 bits"));
   }
 }
 
-void DequantizedWeights::set_rounding(bool rounds) {
-  for (const std::vector<QuantizedWeight*>& weights : by_unit_) {
-    for (QuantizedWeight* weight : weights) weight->rounds = rounds;
+bool ConvertedWeights::has(int unit) const {
+  return std::ranges::any_of(store_->quantized_weights(), [&](const QuantizedWeight& weight) {
+    return weight.unit == unit && weight.dequantized;
+  });
+}
+
+void ConvertedWeights::write(Context& ctx, int unit) const {
+  for (const QuantizedWeight& weight : store_->quantized_weights()) {
+    if (weight.unit == unit && weight.dequantized) dequantize(ctx, weight);
   }
+}
+
+void ConvertedWeights::set_rounding(bool rounds) {
+  for (QuantizedWeight& weight : store_->quantized_weights()) weight.rounds = rounds;
 }
 
 /// The bytes of a unit's matrices are added up.
-std::vector<NamedMovement> DequantizedWeights::movements(int microbatches) const {
+std::vector<NamedMovement> ConvertedWeights::movements(int microbatches, int renewals) const {
   using Kind = layout::Step::Kind;
   std::vector<NamedMovement> all;
-  for (int unit = 0; unit < static_cast<int>(by_unit_.size()); ++unit) {
-    if (!has(unit)) continue;
-    layout::Step agree = {Kind::agree_scales, mesh::Axis::tensor};
-    layout::Step encode = {Kind::encode};
-    layout::Step decode = {Kind::decode};
-    for (const QuantizedWeight* weight : by_unit_[static_cast<std::size_t>(unit)]) {
-      const ops::QuantizedMatrix& matrix = weight->matrix;
-      decode.bytes += weight->dequantized.bytes();
-      if (weight->frozen) continue;
-      if (weight->row_ranks != nullptr) agree.bytes += matrix.scales.bytes();
-      if (matrix.codes)
-        encode.bytes += matrix.codes.bytes() + matrix.scales.bytes() + matrix.block_scales.bytes();
+  const auto add = [&](NamedMovement moved, const layout::Step& step) {
+    if (all.empty() || all.back().what != moved.what || all.back().first_unit != moved.first_unit) {
+      all.push_back(std::move(moved));
     }
-    NamedMovement& moved = all.emplace_back(NamedMovement{"dequantized matrices",
-                                                          unit,
-                                                          unit,
-                                                          {},
-                                                          2 * microbatches,
-                                                          "one unit ahead of forward and backward",
-                                                          "the unit before it in the pass"});
-    for (const layout::Step& step : {agree, encode, decode}) {
-      if (step.bytes > 0) moved.steps.push_back(step);
+    std::vector<layout::Step>& steps = all.back().steps;
+    const auto place = std::ranges::lower_bound(steps, step.kind, {}, &layout::Step::kind);
+    if (place == steps.end() || place->kind != step.kind) {
+      steps.insert(place, step);
+    } else {
+      place->bytes += step.bytes;
     }
+  };
+  for (const QuantizedWeight& weight : store_->quantized_weights()) {
+    const NamedMovement moved = {"dequantized matrices",
+                                 weight.unit,
+                                 weight.unit,
+                                 {},
+                                 2 * microbatches,
+                                 "one unit ahead of forward and backward",
+                                 "the unit before it in the pass"};
+    const ops::QuantizedMatrix& matrix = weight.matrix;
+    if (!weight.frozen && weight.row_ranks != nullptr) {
+      add(moved, {Kind::agree_scales, mesh::Axis::tensor, matrix.scales.bytes()});
+    }
+    if (!weight.frozen && matrix.codes) {
+      const auto bytes = ops::quantized_bytes(matrix.format, matrix.group, matrix.shape).total();
+      add(moved, {Kind::encode, {}, bytes});
+    }
+    add(moved, {Kind::decode, {}, weight.dequantized.bytes()});
+  }
+  for (const param::KeptFp8& kept : store_->kept_fp8()) {
+    const int unit = kept.matrix.members().front()->unit;
+    add({"FP8 matrices", unit, unit, {}, renewals, "with the forward pass of its unit", ""},
+        {kept.gathered ? Kind::unpack : Kind::encode, {}, kept.memory.bytes()});
   }
   return all;
 }

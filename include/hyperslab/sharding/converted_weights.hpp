@@ -9,13 +9,14 @@
 
 namespace hyperslab::sharding {
 
-/// The matrices that layers do not multiply by as they rest (param::QuantizedWeight), from there to
-/// the rooms in which they are present. A unit's matrices share a room, which a unit after it
-/// takes again.
-class DequantizedWeights {
+/// The matrices that are present in another format than they rest in:
+/// - dequantized for a pass (param::QuantizedWeight); a unit's matrices share a room, which others
+///   take in turn;
+/// - in FP8 for a step (param::KeptFp8), which the products themselves write.
+class ConvertedWeights {
  public:
-  /// Setup: takes memory for quantized values, and for the rooms of the residence; without rooms
-  /// products read the quantized values. The store outlives this.
+  /// Setup: takes memory for quantized values and, in training, for the rooms of the residence and
+  /// for FP8 values; without rooms products read the quantized values. The store outlives this.
   void allocate(param::ParamStore& store, const Residence& residence, Arena& arena, DType compute);
 
   /// True if matrices of a unit have a room.
@@ -26,11 +27,12 @@ class DequantizedWeights {
   /// Switches fake quantization on or off; off, values are taken as they are. On at first.
   void set_rounding(bool rounds);
 
-  /// Those of a step of so many microbatches, in the order of the units.
-  [[nodiscard]] std::vector<NamedMovement> movements(int microbatches) const;
+  /// Those of a step of so many microbatches, in the order of the units; `renewals`: passes that
+  /// write FP8 values.
+  [[nodiscard]] std::vector<NamedMovement> movements(int microbatches, int renewals) const;
 
  private:
-  std::vector<std::vector<param::QuantizedWeight*>> by_unit_;
+  param::ParamStore* store_ = nullptr;
 };
 
 }  // namespace hyperslab::sharding
