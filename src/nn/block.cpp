@@ -232,6 +232,10 @@ void Block::run_mlp(Context& ctx, CView x, const ForwardPass& pass, Slot& slot, 
   drop(ctx, pass.batch, Sublayer::mlp, y, y);
 }
 
+bool Block::ends_at_mlp(Context& ctx, const ForwardPass& pass, const Slot& slot) const {
+  return pass.repeated && !norms_outputs() && mlp_.repeat(ctx, slot.norm2.y(), pass, slot.mlp);
+}
+
 /// One token on its cache by one op. Returns false if that does not do all that forward() does.
 bool Block::forward_token(Context& ctx, ResidualStream in, const ForwardPass& pass,
                           Slot& slot) const {
@@ -267,7 +271,7 @@ ResidualStream Block::forward_before(Context& ctx, ResidualStream in, const Forw
   norm1_.forward(ctx, in.residual, in.delta, slot.norm1);
   run_attention(ctx, slot.norm1.y(), pass, slot, delta);
   norm2_.forward(ctx, slot.norm1.x, delta, slot.norm2);
-  if (ends_before_mlp(pass)) return {};
+  if (ends_at_mlp(ctx, pass, slot)) return {};
   run_mlp(ctx, slot.norm2.y(), pass, slot, delta);
   return {slot.norm2.x, delta};
 }
@@ -278,7 +282,7 @@ ResidualStream Block::forward_parallel(Context& ctx, ResidualStream in, const Fo
   norm1_.forward(ctx, in.residual, in.delta, slot.norm1);
   run_attention(ctx, slot.norm1.y(), pass, slot, delta);
   norm2_.forward(ctx, slot.norm1.x, {}, slot.norm2);
-  if (ends_before_mlp(pass)) return {};
+  if (ends_at_mlp(ctx, pass, slot)) return {};
   run_mlp(ctx, slot.norm2.y(), pass, slot, pass.scratch.sublayer);
   ops::add(ctx, delta, pass.scratch.sublayer, delta);
   return {slot.norm1.x, delta};

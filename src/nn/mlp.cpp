@@ -133,6 +133,14 @@ void Mlp::forward(Context& ctx, CView x, const ForwardPass& pass, const Slot& sl
   });
 }
 
+bool Mlp::repeat(Context& ctx, CView x, const ForwardPass& pass, const Slot& slot) const {
+  if (config_.mlp_rows > 0) return true;
+  if (config_.adapter || config_.fp8) return false;  // reduced inputs, amaxes of inputs
+  const Scope scope(ctx.recorder(), kFfnComponent);
+  expand(ctx, x, pass, slot);
+  return true;
+}
+
 /// The first layer and the activation, of all rows of x if they are cut.
 void Mlp::expand(Context& ctx, CView x, const ForwardPass& pass, const Slot& slot) const {
   const TensorGroup& group = config_.group;

@@ -25,8 +25,9 @@ TEST(Plan, FlopsMatchTheClosedForm) {
 }
 
 /// Products and their FLOP of a step, of all layers' feed-forward networks.
-std::pair<std::int64_t, double> mlp_products(std::vector<std::string> overrides) {
-  overrides.emplace_back("memory.recompute=full");
+std::pair<std::int64_t, double> mlp_products(const std::vector<std::string>& more) {
+  std::vector<std::string> overrides = {"model.family=llama", "model.activation=swiglu"};
+  overrides.insert(overrides.end(), more.begin(), more.end());
   const plan::Plan plan = plan::make_plan(small_config(overrides, 1), {}, 0);
   std::pair<std::int64_t, double> found = {0, 0};
   for (const auto& [key, work] : plan.ledger.rows()) {
@@ -37,19 +38,20 @@ std::pair<std::int64_t, double> mlp_products(std::vector<std::string> overrides)
   return found;
 }
 
-/// A block that is computed again ends before the network, whose first layer backward repeats.
-TEST(Plan, PiecesOfAFeedForwardNetworkLeaveOutAProduct) {
-  const std::vector<std::string> llama = {"model.family=llama", "model.activation=swiglu"};
-  const auto [calls, flops] = mlp_products(llama);
-  std::vector<std::string> pieces = llama;
-  pieces.emplace_back("memory.mlp_rows=8");  // three of a microbatch of 24
+/// Gate and up are one product of two parts, down has one: three parts forward, six backward. A
+/// block that is computed again ends before its second layer; so do pieces of a network.
+TEST(Plan, RecomputedFeedForwardNetworksLeaveOutTheirLastProduct) {
+  const auto [calls, flops] = mlp_products({});
+  const auto [calls_again, flops_again] = mlp_products({"memory.recompute=full"});
+  // Eight rows: three pieces of a microbatch of 24.
+  const auto [calls_of_pieces, flops_of_pieces] =
+      mlp_products({"memory.recompute=full", "memory.mlp_rows=8"});
 
-  const auto [calls_of_pieces, flops_of_pieces] = mlp_products(pieces);
-
-  EXPECT_EQ(calls % 8, 0);  // two products forward and again, four backward
-  EXPECT_EQ(calls_of_pieces, 3 * calls / 8 * 7);
-  // Of 12 equal parts, gate and up being two of them, one product fewer is one part less.
-  EXPECT_NEAR(flops_of_pieces / flops, 11.0 / 12, 1e-9);
+  EXPECT_EQ(calls % 6, 0);  // two products forward, four backward
+  EXPECT_EQ(calls_again, calls / 6 * 7);
+  EXPECT_EQ(calls_of_pieces, 3 * calls_again);
+  EXPECT_NEAR(flops_again / flops, 11.0 / 9, 1e-9);
+  EXPECT_NEAR(flops_of_pieces / flops_again, 1, 1e-9);
 }
 
 /// Of the Newton-Schulz iterations of a rank.

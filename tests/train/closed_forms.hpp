@@ -229,8 +229,8 @@ inline Flows tensor_flows(const Numbers& n, const PipelineRank& rank) {
   const std::int64_t layers = rank.layers() * m;
   const std::int64_t forwards = n.recomputes_all() ? 2 : 1;
   const std::int64_t pieces = std::max<std::int64_t>(1, n.mlp_pieces);
-  // A block that is computed again ends before a feed-forward network in pieces.
-  const std::int64_t mlp_outputs = n.mlp_pieces > 0 ? 1 : forwards;
+  // A block that is computed again ends before the feed-forward network's second layer.
+  constexpr std::int64_t mlp_outputs = 1;
   Flow& sums = n.sequence ? out.reduce_scatter : out.all_reduce;
   sums.add((forwards + 1) * layers, stream);  // outputs of attention, then gradients of its inputs
   sums.add((mlp_outputs + 1) * layers * pieces, stream / pieces);

@@ -245,6 +245,10 @@ class Mlp {
   Slot plan(Arena& activations, const Scratch& scratch, const ActivationSpec& spec,
             const std::string& label) const;
   void forward(Context& ctx, CView x, const ForwardPass& pass, const Slot& slot, View y) const;
+  /// What backward needs and a forward pass did not keep, without the second layer's product. In
+  /// pieces that is nothing. False if the second layer leaves backward something: then forward()
+  /// is to be called.
+  [[nodiscard]] bool repeat(Context& ctx, CView x, const ForwardPass& pass, const Slot& slot) const;
   void backward(Context& ctx, CView dy, CView x, const BackwardPass& pass, const Slot& slot,
                 View dx) const;
   /// As Attention::describe.
@@ -318,11 +322,9 @@ class Block {
   [[nodiscard]] bool drops() const { return config_.dropout > 0 || drop_path_ > 0; }
   void drop(Context& ctx, const BatchInfo& batch, Sublayer sublayer, CView x, View y) const;
   [[nodiscard]] bool norms_outputs() const { return config_.output_norm != ops::NormKind::none; }
-  /// True if the pass may leave out the feed-forward network at the block's end: backward computes
-  /// its values again piece by piece, and its output is of use to the next block alone.
-  [[nodiscard]] bool ends_before_mlp(const ForwardPass& pass) const {
-    return pass.repeated && config_.mlp_rows > 0 && !norms_outputs();
-  }
+  /// Ends a repeated pass at the feed-forward network, whose output is of use to the next block
+  /// alone. False: the pass goes on.
+  [[nodiscard]] bool ends_at_mlp(Context& ctx, const ForwardPass& pass, const Slot& slot) const;
   /// With adapters the embedding is frozen: the first layer's input needs no gradient.
   [[nodiscard]] bool nothing_before_trains() const { return layer_ == 0 && config_.adapter; }
   [[nodiscard]] bool forward_token(Context& ctx, ResidualStream in, const ForwardPass& pass,
