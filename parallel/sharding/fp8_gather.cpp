@@ -2,8 +2,10 @@
 #include "fp8_gather.hpp"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
+#include "hyperslab/core/error.hpp"
 #include "hyperslab/core/transfer.hpp"
 #include "hyperslab/ops/elementwise.hpp"
 #include "hyperslab/ops/fp8.hpp"
@@ -43,172 +45,137 @@ Fp8Gather::Range Fp8Gather::Range::within(const Range& other) const {
   return {first, std::max(Dim{0}, std::min(begin + size, other.begin + other.size) - first)};
 }
 
-Fp8Gather::Fp8Gather(param::ParamStore& store, Arena& arena)
-    : group_(store.trained()), parts_(store.trained().buckets().size()) {
-  std::vector<std::vector<param::KeptFp8*>> matrices(parts_.size());
-  for (param::KeptFp8& gathered : store.kept_fp8()) {
-    if (!gathered.gathered) continue;
-    const param::Bucket& home = group_.bucket_of(*gathered.matrix.members().front());
-    const auto bucket = static_cast<std::size_t>(&home - group_.buckets().data());
-    const Dim begin = gathered.matrix.members().front()->flat_begin - home.begin;
-    parts_[bucket].matrices.push_back({begin, gathered.matrix.value().numel()});
-    matrices[bucket].push_back(&gathered);
+Fp8Gather::Fp8Gather(const param::ParamGroup& group, const param::Bucket& bucket, Fp8Gather* before,
+                     const std::vector<param::KeptFp8*>& matrices, Arena& arena)
+    : values_(group.present(bucket)),
+      shard_size_(group.shard(bucket).size),
+      rank_(group.position().at(mesh::kShards)),
+      before_(before) {
+  require(group.has_own_values(), "FP8 values are gathered of values that are the masters");
+  if (before_ != nullptr) before_->is_last_ = false;
+  const int ranks = group.position().size(mesh::kShards);
+  const Dim count = static_cast<Dim>(matrices.size()) * kSlot;
+  fp8_ = arena.take(DType::u8, {bucket.size()}, "FP8 values of matrices");
+  amax_ = arena.take(DType::f32, {count}, "amaxes of matrices");
+  scales_ = arena.take(DType::f32, {count}, "scales of matrices");
+  for (std::size_t i = 0; i < matrices.size(); ++i) {
+    param::KeptFp8& kept = *matrices[i];
+    const Shape shape = kept.matrix.value().shape();
+    const Dim begin = kept.matrix.members().front()->flat_begin - bucket.begin;
+    matrices_.push_back({begin, shape.numel()});
+    kept.values = fp8_.slice(begin, shape.numel()).reshaped(shape);
+    kept.amax = slot(amax_, i);
+    kept.scale = slot(scales_, i);
   }
-  for (std::size_t bucket = 0; bucket < parts_.size(); ++bucket) {
-    if (!covers(bucket)) continue;
-    last_ = bucket;
-    Part& part = parts_[bucket];
-    const Dim count = static_cast<Dim>(part.matrices.size()) * kSlot;
-    part.values =
-        arena.take(DType::u8, {group_.buckets()[bucket].size()}, "FP8 values of matrices");
-    part.amax = arena.take(DType::f32, {count}, "amaxes of matrices");
-    part.scales = arena.take(DType::f32, {count}, "scales of matrices");
-    find_rest(bucket);
-    Dim most = 0;
-    for (const std::vector<Range>& of_rank : part.rest) most = std::max(most, total_size(of_rank));
-    if (most > 0 && part.rest.size() > 1) {
-      const DType dtype = group_.value().data.dtype();
-      part.packed = arena.take(dtype, {static_cast<Dim>(part.rest.size()), most}, "packed values");
-    }
-    for (std::size_t i = 0; i < part.matrices.size(); ++i) {
-      param::KeptFp8& gathered = *matrices[bucket][i];
-      const auto [begin, size] = part.matrices[i];
-      gathered.values = part.values.slice(begin, size).reshaped(gathered.matrix.value().shape());
-      gathered.amax = slot(part.amax, i);
-      gathered.scale = slot(part.scales, i);
-    }
+  find_rest(ranks);
+  Dim most = 0;
+  for (const std::vector<Range>& of_rank : rest_) most = std::max(most, total_size(of_rank));
+  if (most > 0 && ranks > 1) {
+    packed_ = arena.take(values_.dtype(), {ranks, most}, "packed values");
   }
+  find_steps(group.position());
 }
 
-Fp8Gather::Range Fp8Gather::shard(std::size_t bucket, int rank) const {
-  const Dim size = group_.buckets()[bucket].size() / group_.position().size(mesh::kShards);
-  return {rank * size, size};
-}
-
-View Fp8Gather::values(std::size_t bucket) const {
-  const param::Bucket& home = group_.buckets()[bucket];
-  return group_.value().data.slice(home.begin, home.size());
-}
-
-/// Matrices of a bucket lie there in the order in which they were declared.
-void Fp8Gather::find_rest(std::size_t bucket) {
-  Part& part = parts_[bucket];
-  const Dim end = group_.buckets()[bucket].size();
+void Fp8Gather::find_rest(int ranks) {
   std::vector<Range> gaps;
   Dim next = 0;
-  for (const auto& [begin, size] : part.matrices) {
+  for (const auto& [begin, size] : matrices_) {
     gaps.push_back({next, begin - next});
     next = begin + size;
   }
-  gaps.push_back({next, end - next});
-  for (int rank = 0; rank < group_.position().size(mesh::kShards); ++rank) {
-    std::vector<Range>& rest = part.rest.emplace_back();
+  gaps.push_back({next, values_.numel() - next});
+  for (int rank = 0; rank < ranks; ++rank) {
+    std::vector<Range>& rest = rest_.emplace_back();
     for (const Range& gap : gaps) {
-      const Range inside = gap.within(shard(bucket, rank));
+      const Range inside = gap.within(shard(rank));
       if (inside.size > 0) rest.push_back(inside);
     }
   }
 }
 
-std::vector<layout::Step> Fp8Gather::steps(std::size_t bucket) const {
+void Fp8Gather::find_steps(const mesh::Position& at) {
   using Kind = layout::Step::Kind;
-  const Part& part = parts_[bucket];
-  const auto encoded = static_cast<std::size_t>(shard(bucket, 0).size);
-  if (group_.position().size(mesh::kShards) == 1) return {{Kind::encode, {}, encoded}};
-  std::vector<layout::Step> all = {{Kind::agree_scales, mesh::kShards, part.amax.bytes()},
-                                   {Kind::encode, {}, encoded},
-                                   {Kind::all_gather, mesh::kShards, part.values.bytes()}};
-  if (part.packed) all.push_back({Kind::all_gather, mesh::kShards, part.packed.bytes()});
-  return all;
-}
-
-void Fp8Gather::find_amaxes(Context& ctx, comm::Communicator& data, std::size_t bucket) {
-  Part& part = parts_[bucket];
-  const Range mine = shard(bucket, group_.position().at(mesh::kShards));
-  const View updated = values(bucket);
-  ops::fill(ctx, 0, part.amax);
-  for (std::size_t i = 0; i < part.matrices.size(); ++i) {
-    const auto [begin, size] = part.matrices[i].within(mine);
-    if (size > 0) ops::fp8_amax(ctx, updated.slice(begin, size), slot(part.amax, i));
+  mesh::AxisSet axes;
+  for (const mesh::Axis axis : mesh::kAxes) {
+    if (mesh::kShards.contains(axis) && at.size(axis) > 1) axes = axes | axis;
   }
-  if (data.size() == 1) return;
-  part.amaxes = data.all_reduce(ctx, as_integers(part.amax), comm::ReduceOp::max);
+  steps_ = {{Kind::encode, {}, static_cast<std::size_t>(shard_size_)}};
+  if (axes.empty()) return;
+  steps_.insert(steps_.begin(), {Kind::agree_scales, axes, amax_.bytes()});
+  steps_.push_back({Kind::all_gather, axes, fp8_.bytes()});
+  if (packed_) steps_.push_back({Kind::all_gather, axes, packed_.bytes()});
 }
 
-void Fp8Gather::round_shard(Context& ctx, comm::Communicator& data, std::size_t bucket) {
-  Part& part = parts_[bucket];
-  if (part.amaxes != 0) {
+void Fp8Gather::find_amaxes(Context& ctx) {
+  ops::fill(ctx, 0, amax_);
+  for (std::size_t i = 0; i < matrices_.size(); ++i) {
+    const auto [begin, size] = matrices_[i].within(shard(rank_));
+    if (size > 0) ops::fp8_amax(ctx, values_.slice(begin, size), slot(amax_, i));
+  }
+  if (data_->size() == 1) return;
+  amaxes_ = data_->all_reduce(ctx, as_integers(amax_), comm::ReduceOp::max);
+}
+
+void Fp8Gather::round_shard(Context& ctx) {
+  if (amaxes_ != 0) {
     std::optional<Scope<Phase>> waiting;  // for late ranks, which the host does on a CPU
     if (ctx.device() == Device::cpu) waiting.emplace(ctx.recorder(), Phase::wait);
-    data.wait(ctx, std::exchange(part.amaxes, 0));
+    data_->wait(ctx, std::exchange(amaxes_, 0));
   }
-  ops::fp8_scales(ctx, kFormat, part.amax, part.scales);
-  const Range mine = shard(bucket, group_.position().at(mesh::kShards));
-  const View updated = values(bucket);
-  for (std::size_t i = 0; i < part.matrices.size(); ++i) {
-    const auto [begin, size] = part.matrices[i].within(mine);
+  ops::fp8_scales(ctx, kFormat, amax_, scales_);
+  for (std::size_t i = 0; i < matrices_.size(); ++i) {
+    const auto [begin, size] = matrices_[i].within(shard(rank_));
     if (size == 0) continue;
     const ops::Fp8Matrix rounded = {kFormat, ops::Fp8Scaling::tensor,
-                                    in_rows(part.values.slice(begin, size)), slot(part.amax, i),
-                                    slot(part.scales, i)};
-    ops::fp8_quantize(ctx, in_rows(CView(updated.slice(begin, size))), rounded, {},
+                                    in_rows(fp8_.slice(begin, size)), slot(amax_, i),
+                                    slot(scales_, i)};
+    ops::fp8_quantize(ctx, in_rows(CView(values_.slice(begin, size))), rounded, {},
                       ops::Fp8Amax::given);
   }
 }
 
-void Fp8Gather::for_rest(std::size_t bucket, int rank, auto&& visit) const {
-  const Part& part = parts_[bucket];
-  const View packed = part.packed.slice(rank, 1).flat();
+void Fp8Gather::for_rest(int rank, auto&& visit) const {
+  const View packed = packed_.slice(rank, 1).flat();
   Dim next = 0;
-  for (const auto& [begin, size] : part.rest[static_cast<std::size_t>(rank)]) {
-    visit(values(bucket).slice(begin, size), packed.slice(next, size));
+  for (const auto& [begin, size] : rest_[static_cast<std::size_t>(rank)]) {
+    visit(values_.slice(begin, size), packed.slice(next, size));
     next += size;
   }
 }
 
-void Fp8Gather::start(Context& ctx, comm::Communicator& data, std::size_t bucket) {
-  find_amaxes(ctx, data, bucket);
+void Fp8Gather::start(Context& ctx) {
+  find_amaxes(ctx);
   // Forward waits for the update alone, as no gather follows.
-  if (data.size() == 1) return round_shard(ctx, data, bucket);
-  if (unsent_) send(ctx, data, *unsent_);
-  unsent_ = bucket;
-  if (bucket != last_) return;
-  unsent_.reset();
-  send(ctx, data, bucket);
+  if (data_->size() == 1) return round_shard(ctx);
+  if (before_ != nullptr) before_->send(ctx);
+  if (is_last_) send(ctx);
 }
 
-void Fp8Gather::send(Context& ctx, comm::Communicator& data, std::size_t bucket) {
-  round_shard(ctx, data, bucket);
-  Part& part = parts_[bucket];
-  const auto [begin, size] = shard(bucket, data.rank());
-  part.fp8_gather = data.all_gather(ctx, part.values.slice(begin, size), part.values);
-  if (part.packed) {
-    for_rest(bucket, data.rank(), [&](View value, View packed) { copy(ctx, value, packed); });
-    part.rest_gather =
-        data.all_gather(ctx, part.packed.slice(data.rank(), 1).flat(), part.packed.flat());
+void Fp8Gather::send(Context& ctx) {
+  round_shard(ctx);
+  fp8_gather_ = data_->all_gather(ctx, fp8_.slice(rank_ * shard_size_, shard_size_), fp8_);
+  if (packed_) {
+    for_rest(rank_, [&](View value, View packed) { copy(ctx, value, packed); });
+    rest_gather_ = data_->all_gather(ctx, packed_.slice(rank_, 1).flat(), packed_.flat());
   }
-  part.lacks_values = true;
+  lacks_values_ = true;
 }
 
-void Fp8Gather::await(Context& ctx, comm::Communicator& data, std::size_t bucket) {
-  Part& part = parts_[bucket];
-  if (part.fp8_gather == 0) return;
-  data.wait(ctx, std::exchange(part.fp8_gather, 0));
-  if (part.rest_gather == 0) return;
-  data.wait(ctx, std::exchange(part.rest_gather, 0));
-  for (int rank = 0; rank < data.size(); ++rank) {
-    if (rank == data.rank()) continue;
-    for_rest(bucket, rank, [&](View value, View packed) { copy(ctx, packed, value); });
+void Fp8Gather::wait(Context& ctx) {
+  if (fp8_gather_ == 0) return;
+  data_->wait(ctx, std::exchange(fp8_gather_, 0));
+  if (rest_gather_ == 0) return;
+  data_->wait(ctx, std::exchange(rest_gather_, 0));
+  for (int rank = 0; rank < data_->size(); ++rank) {
+    if (rank == rank_) continue;
+    for_rest(rank, [&](View value, View packed) { copy(ctx, packed, value); });
   }
 }
 
-void Fp8Gather::gather_values(Context& ctx, comm::Communicator& data) {
-  for (std::size_t bucket = 0; bucket < parts_.size(); ++bucket) {
-    if (!std::exchange(parts_[bucket].lacks_values, false)) continue;
-    const View all = values(bucket);
-    const auto [begin, size] = shard(bucket, data.rank());
-    data.wait(ctx, data.all_gather(ctx, all.slice(begin, size), all));
-  }
+void Fp8Gather::complete(Context& ctx) {
+  if (!std::exchange(lacks_values_, false)) return;
+  const View mine = values_.slice(rank_ * shard_size_, shard_size_);
+  data_->wait(ctx, data_->all_gather(ctx, mine, values_));
 }
 
 }  // namespace hyperslab::sharding

@@ -9,6 +9,20 @@
 #include "rooms.hpp"
 
 namespace hyperslab::sharding {
+namespace {
+
+/// Parts that lie one after the other, as key and value of a layer do, are one view.
+void append(std::vector<View>& views, View part) {
+  if (part.numel() == 0) return;
+  if (views.empty() ||
+      static_cast<std::byte*>(views.back().raw()) + views.back().bytes() != part.raw()) {
+    return views.push_back(part);
+  }
+  View& last = views.back();
+  last = {last.raw(), last.dtype(), last.device(), {last.numel() + part.numel()}};
+}
+
+}  // namespace
 
 // Setup.
 
@@ -46,44 +60,20 @@ void GradientSums::connect(const mesh::Mesh& mesh) {
   begin_step();
 }
 
-/// Key and value of a layer lie side by side and are summed by one call.
 void GradientSums::find_key_values() {
   for (std::size_t i = 0; i < states_.size(); ++i) {
-    const View home = group_->gradient(bucket(i));
-    Dim begin = -1;
-    Dim end = -1;
-    const auto add = [&] {
-      if (begin < end) states_[i].key_values.push_back(home.slice(begin, end - begin));
-    };
     for (const param::Param* param : group_->params()) {
-      const Dim first = param->flat_begin - bucket(i).begin;
-      if (param->replicas == 1 || first < 0 || first >= bucket(i).size()) continue;
-      if (first != end) {
-        add();
-        begin = first;
-      }
-      end = first + param->numel();
+      if (param->replicas == 1 || !bucket(i).contains(*param)) continue;
+      const Dim begin = param->flat_begin - bucket(i).begin;
+      append(states_[i].key_values, group_->gradient(bucket(i)).slice(begin, param->numel()));
     }
-    add();
   }
 }
 
-/// Ranges that lie one after the other are one view.
 void GradientSums::find_norm_views() {
-  Dim begin = 0;
-  Dim end = 0;
-  const auto add = [&] {
-    if (begin < end) norm_views_.push_back(sums_.data.slice(begin, end - begin));
-  };
   for (const param::ElementRange& range : param::owned_ranges(*group_)) {
-    const Dim first = sums_.index(range);
-    if (first != end) {
-      add();
-      begin = first;
-    }
-    end = first + range.size;
+    append(norm_views_, sums_.at(range));
   }
-  add();
 }
 
 View GradientSums::summed(const Bucket& bucket) const {

@@ -2,12 +2,11 @@
 #include "hyperslab/sharding/present_values.hpp"
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
 #include "fp8_gather.hpp"
-#include "hyperslab/core/error.hpp"
 #include "hyperslab/ops/elementwise.hpp"
+#include "value_gather.hpp"
 
 namespace hyperslab::sharding {
 
@@ -20,58 +19,68 @@ void PresentValues::allocate(param::ParamStore& store, const Residence& residenc
   residence_ = residence;
   overlaps_updates_ = overlaps_updates;
   find_ranges();
+  find_gathers(store, parameters);
+}
+
+/// FP8 values are gathered in training alone.
+void PresentValues::find_gathers(param::ParamStore& store, Arena* parameters) {
+  const std::vector<param::Bucket>& buckets = group_->buckets();
   const bool sends_fp8 = parameters != nullptr && is_flat(residence_.state);
-  if (sends_fp8 && store.gathers_fp8()) {
-    fp8_ = std::make_unique<Fp8Gather>(store, *parameters);
+  std::vector<std::vector<param::KeptFp8*>> matrices(buckets.size());
+  for (param::KeptFp8& kept : store.kept_fp8()) {
+    if (!sends_fp8 || !kept.gathered) continue;
+    const param::Bucket& home = group_->bucket_of(*kept.matrix.members().front());
+    matrices[static_cast<std::size_t>(&home - buckets.data())].push_back(&kept);
+  }
+  layout::Layout present = residence_.present;
+  if (group_->value()) present.format.dtype = group_->value().data.dtype();
+  const layout::Layout updated =
+      present.with(residence_.state.axes(layout::Placement::Kind::flat), layout::flat());
+  states_.resize(buckets.size());
+  Fp8Gather* before = nullptr;
+  for (std::size_t i = 0; i < states_.size(); ++i) {
+    const param::Bucket& bucket = buckets[i];
+    states_[i].shares = in_rooms() && bucket.is_sharded();
+    if (!matrices[i].empty()) {
+      auto gather = std::make_unique<Fp8Gather>(*group_, bucket, before, matrices[i], *parameters);
+      before = gather.get();
+      states_[i].gather = std::move(gather);
+    } else if (gathers() || in_rooms()) {
+      states_[i].gather = std::make_unique<MovedValues>(
+          updated, present, group_->value().at(group_->shard(bucket)), group_->present(bucket));
+    }
   }
 }
 
 void PresentValues::find_ranges() {
-  const bool by_bucket = is_flat(residence_.state) || overlaps_updates_;
-  if (!by_bucket && group_->flat_size() > 0) ranges_.push_back(group_->all());
-  if (!by_bucket) return;
+  const bool in_shards = is_flat(residence_.state);
+  if (!in_shards && !overlaps_updates_) {
+    if (group_->flat_size() > 0) ranges_ = {group_->all()};
+    return;
+  }
   for (const param::Bucket& bucket : group_->buckets()) {
-    ranges_.push_back(is_flat(residence_.state)
-                          ? group_->shard(bucket)
-                          : param::ElementRange{bucket.begin, 0, bucket.size()});
+    const param::ElementRange all = {bucket.begin, 0, bucket.size()};
+    ranges_.push_back(in_shards ? group_->shard(bucket) : all);
   }
 }
 
 void PresentValues::connect(const mesh::Mesh& mesh) {
-  shards_ = &mesh.group(mesh::kShards);
-  states_.resize(group_->buckets().size());
-  for (std::size_t i = 0; i < states_.size(); ++i) {
-    const param::Bucket& bucket = group_->buckets()[i];
-    states_[i].shares = in_rooms() && bucket.is_sharded();
-    if (!(gathers() || in_rooms()) || (fp8_ && fp8_->covers(i))) continue;
-    layout::Layout present = residence_.present;
-    present.format.dtype = group_->value().data.dtype();
-    const layout::Layout updated =
-        present.with(residence_.state.axes(layout::Placement::Kind::flat), layout::flat());
-    const std::array shapes = {Shape{bucket.size()}};
-    states_[i].gather =
-        std::make_unique<layout::Movement>(layout::Movement::plan(mesh, shapes, updated, present));
+  for (State& state : states_) {
+    if (state.gather) state.gather->connect(mesh);
   }
 }
 
 bool PresentValues::gathers() const {
-  return is_flat(residence_.state) && shards_ != nullptr && shards_->size() > 1;
+  return is_flat(residence_.state) && group_->position().size(mesh::kShards) > 1;
 }
 
 void PresentValues::after_update(Context& ctx, std::size_t index) {
-  if (fp8_ && fp8_->covers(index)) return fp8_->start(ctx, *shards_, index);
-  if (!states_[index].gather) return;
-  if (states_[index].shares) {
-    states_[index].present = false;
-  } else {
-    start_gather(ctx, index);
+  State& mine = states_[index];
+  if (mine.shares) {
+    mine.present = false;
+  } else if (mine.gather) {
+    mine.gather->start(ctx);
   }
-}
-
-void PresentValues::start_gather(Context& ctx, std::size_t index) {
-  const param::Bucket& bucket = group_->buckets()[index];
-  states_[index].gather->start(ctx, group_->value().at(group_->shard(bucket)),
-                               group_->present(bucket), {});
 }
 
 void PresentValues::update_ends(std::size_t index, Event end) {
@@ -94,7 +103,7 @@ void PresentValues::make_present(Context& ctx, std::size_t index) {
     other.gather->wait(ctx);  // its gather may be in progress
     other.present = false;
   }
-  start_gather(ctx, index);
+  mine.gather->start(ctx);
   mine.present = true;
 }
 
@@ -102,7 +111,7 @@ void PresentValues::before(Context& ctx, int unit) {
   for (std::size_t i = 0; i < states_.size(); ++i) {
     if (!is_in(i, unit)) continue;
     make_present(ctx, i);
-    await_gather(ctx, i);
+    if (states_[i].gather) states_[i].gather->wait(ctx);
   }
 }
 
@@ -126,29 +135,21 @@ std::optional<std::size_t> PresentValues::next_shared(int unit, Order order) con
   return std::nullopt;
 }
 
-void PresentValues::await_gather(Context& ctx, std::size_t index) {
-  if (fp8_) fp8_->await(ctx, *shards_, index);
-  if (states_[index].gather) states_[index].gather->wait(ctx);
-}
-
 std::vector<NamedMovement> PresentValues::movements(int microbatches) const {
   const auto shared = std::ranges::count_if(states_, &State::shares);
   std::vector<NamedMovement> all;
   int turn = 0;  // among buckets that share rooms
   for (std::size_t i = 0; i < states_.size(); ++i) {
     const param::Bucket& bucket = group_->buckets()[i];
+    if (!states_[i].gather || states_[i].gather->steps().empty()) continue;
+    const auto steps = states_[i].gather->steps();
     NamedMovement& moved = all.emplace_back(NamedMovement{"values",
                                                           bucket.first_unit,
                                                           bucket.last_unit,
-                                                          {},
+                                                          {steps.begin(), steps.end()},
                                                           1,
                                                           "after its update",
                                                           "forward of the units before it"});
-    if (fp8_ && fp8_->covers(i)) moved.steps = fp8_->steps(i);
-    if (states_[i].gather) {
-      moved.steps.assign(states_[i].gather->steps().begin(), states_[i].gather->steps().end());
-    }
-    if (moved.steps.empty()) all.pop_back();
     if (!states_[i].shares) continue;
     // A pass does not gather the two buckets that the pass before used last.
     moved.times = 1 + (turn >= 2 ? microbatches - 1 : 0) + (turn < shared - 2 ? microbatches : 0);
@@ -165,17 +166,20 @@ void PresentValues::wait_for_updates(Context& ctx) {
 
 void PresentValues::wait_all(Context& ctx) {
   wait_for_updates(ctx);
-  for (std::size_t i = 0; i < states_.size(); ++i) await_gather(ctx, i);
+  for (State& state : states_) {
+    if (state.gather) state.gather->wait(ctx);
+  }
 }
 
 void PresentValues::complete(Context& ctx) {
   wait_all(ctx);
-  if (fp8_) fp8_->gather_values(ctx, *shards_);
+  for (State& state : states_) {
+    if (state.gather) state.gather->complete(ctx);
+  }
 }
 
 void PresentValues::masters_changed(Context& ctx) {
   const bool casts = group_->has_own_values();
-  require(casts || !fp8_, "FP8 values are gathered of values that are the masters");
   if (!casts && !in_rooms()) return;
   for (std::size_t i = 0; i < ranges_.size(); ++i) {
     if (casts) ops::cast(ctx, group_->master().at(ranges_[i]), group_->value().at(ranges_[i]));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <set>
 #include <vector>
 
 #include "hyperslab/core/philox.hpp"
@@ -85,21 +86,17 @@ Trainer::ReplicaSums Trainer::replica_sums() {
     add_to(sums.whole, name, view);
   };
   // Gathered FP8 values stand for their parameters, whose values of other ranks' shards are old.
-  const auto has_fp8 = [&](const param::Param* param) {
-    return std::ranges::any_of(stage_.params().kept_fp8(), [&](const auto& gathered) {
-      return gathered.values &&
-             std::ranges::find(gathered.matrix.members(), param) != gathered.matrix.members().end();
-    });
-  };
-  for (const param::KeptFp8& gathered : stage_.params().kept_fp8()) {
-    const std::string& name = gathered.matrix.members().front()->name;
-    add("fp8/" + name, gathered.values);
-    add("scale/" + name, gathered.scale);
+  std::set<const param::Param*> old;
+  for (const param::KeptFp8& kept : stage_.params().kept_fp8()) {
+    const auto& members = kept.matrix.members();
+    if (kept.values) old.insert(members.begin(), members.end());
+    add("fp8/" + members.front()->name, kept.values);
+    add("scale/" + members.front()->name, kept.scale);
   }
   for (const auto* group : {&stage_.params().trained(), &stage_.params().frozen()}) {
     for (const param::Param* param : group->params()) {
       const bool shares_room = group->value().sharded && group->bucket_of(*param).is_sharded();
-      if (!has_fp8(param) && !shares_room) add(param->name, param->value);
+      if (!old.contains(param) && !shares_room) add(param->name, param->value);
       if (param->master && param->master.raw() != param->value.raw()) {
         add("master/" + param->name, param->master);
       }

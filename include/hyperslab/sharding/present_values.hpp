@@ -5,14 +5,14 @@
 #include <optional>
 #include <vector>
 
-#include "hyperslab/layout/movement.hpp"
+#include "hyperslab/mesh/mesh.hpp"
 #include "hyperslab/param/store.hpp"
 #include "hyperslab/sharding/named_movement.hpp"
 #include "hyperslab/sharding/residence.hpp"
 
 namespace hyperslab::sharding {
 
-class Fp8Gather;
+class ValueGather;
 
 /// The values of trained parameters from an update to the layers that multiply by them: ranks
 /// update their ranges, and gather the others' while the next forward pass already runs.
@@ -77,28 +77,24 @@ class PresentValues {
 
  private:
   struct State {
-    std::unique_ptr<layout::Movement> gather;
-    Event update = {};     ///< end of an update in progress; complete: none
-    bool shares = false;   ///< its room is also other buckets'
+    std::unique_ptr<ValueGather> gather;  ///< none: every rank has all values
+    Event update = {};                    ///< end of an update in progress; complete: none
+    bool shares = false;                  ///< its room is also other buckets'
     bool present = false;  ///< if it shares a room: its values are there, or on their way
   };
   void find_ranges();
-  void start_gather(Context& ctx, std::size_t index);
+  void find_gathers(param::ParamStore& store, Arena* parameters);
   /// If the bucket shares a room and is not there: starts to gather it.
   void make_present(Context& ctx, std::size_t index);
   /// The bucket in a room that has the values of the unit after `unit`; none: it is the last.
   [[nodiscard]] std::optional<std::size_t> next_shared(int unit, Order order) const;
   [[nodiscard]] bool is_in(std::size_t bucket, int unit) const;
-  /// The part of before() that waits for the other ranks' values of bucket `index`.
-  void await_gather(Context& ctx, std::size_t index);
 
   const param::ParamGroup* group_ = nullptr;
-  comm::Communicator* shards_ = nullptr;  ///< ranks that hold the other shards
   Residence residence_;
   bool overlaps_updates_ = false;
   std::vector<param::ElementRange> ranges_;
-  std::vector<State> states_;       ///< by bucket
-  std::unique_ptr<Fp8Gather> fp8_;  ///< if matrices ask for it
+  std::vector<State> states_;  ///< by bucket
 };
 
 }  // namespace hyperslab::sharding
