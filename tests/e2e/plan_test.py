@@ -53,6 +53,18 @@ class Plan(support.Case):
                                *support.overrides("parallel.data=3", "train.microbatch=2"))
         self.assertIn(f"memory of a rank      {row[-1]} MiB", dry.out)
 
+    def test_movements_of_fp8_values(self):
+        def movements(*settings, ranks):
+            return self.plan("precision.gemm=fp8_tensor", "precision.compute=bf16", "precision.fp8_min_width=32",
+                             *settings, options=("--ranks", ranks, "--movements"))
+
+        kept = movements("precision.fp8_cache_weights=true", "train.microbatch=6", ranks=1)
+        self.assertEqual(len(re.findall(r"FP8 matrices of .*, once a step, .*\n    encode, \d+ bytes\n", kept)), 2)
+        sent = movements("precision.fp8_param_gather=true", "parallel.data=2", "parallel.zero=1", ranks=2)
+        steps = r"agree_scales over fold, \d+ bytes\n    encode, (\d+) bytes\n    all_gather over fold, (\d+) bytes\n"
+        rounded, gathered = map(int, re.search(steps, sent).groups())
+        self.assertEqual(gathered, 2 * rounded)
+
     def test_forward_alone(self):
         step = self.plan("parallel.pipeline=2", options=("--ranks", 2))
         forward = self.plan("parallel.pipeline=2", options=("--ranks", 2, "--mode", "forward"))
@@ -397,13 +409,6 @@ class Machine(support.Case):
         # Output and down projections are cut along their rows, 32 of each.
         fake = movements("quantization.weights=int8", "parallel.tensor=2")
         self.assertIn(f"    agree_scales over tensor, {4 * 2 * 32} bytes\n    decode, {f32_bytes // 2} bytes\n", fake)
-        fp8 = ("precision.gemm=fp8_tensor", "precision.compute=bf16", "precision.fp8_min_width=32")
-        cached = movements(*fp8, "precision.fp8_cache_weights=true", "train.microbatch=6", ranks=1)
-        self.assertEqual(len(re.findall(r"FP8 matrices of .*, once a step, .*\n    encode, ", cached)), 2)
-        sent = movements(*fp8, "precision.fp8_param_gather=true", "parallel.data=2", "parallel.zero=1")
-        steps = r"agree_scales over fold, \d+ bytes\n    encode, (\d+) bytes\n    all_gather over fold, (\d+) bytes\n"
-        rounded, gathered = map(int, re.search(steps, sent).groups())
-        self.assertEqual(gathered, 2 * rounded)
         hybrid = movements("parallel.data=4", "parallel.zero=1", "parallel.shard=2", ranks=4)
         self.assertRegex(hybrid, r"reduce_scatter over fold, (\d+) bytes\n    all_reduce over replica, ")
 
