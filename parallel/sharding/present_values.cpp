@@ -25,10 +25,9 @@ void PresentValues::allocate(param::ParamStore& store, const Residence& residenc
 /// FP8 values are gathered in training alone.
 void PresentValues::find_gathers(param::ParamStore& store, Arena* parameters) {
   const std::vector<param::Bucket>& buckets = group_->buckets();
-  const bool sends_fp8 = parameters != nullptr && is_flat(residence_.state);
   std::vector<std::vector<param::KeptFp8*>> matrices(buckets.size());
   for (param::KeptFp8& kept : store.kept_fp8()) {
-    if (!sends_fp8 || !kept.gathered) continue;
+    if (!is_flat(residence_.state) || !kept.gathered) continue;
     const param::Bucket& home = group_->bucket_of(*kept.matrix.members().front());
     matrices[static_cast<std::size_t>(&home - buckets.data())].push_back(&kept);
   }
@@ -41,7 +40,7 @@ void PresentValues::find_gathers(param::ParamStore& store, Arena* parameters) {
   for (std::size_t i = 0; i < states_.size(); ++i) {
     const param::Bucket& bucket = buckets[i];
     states_[i].shares = in_rooms() && bucket.is_sharded();
-    if (!matrices[i].empty()) {
+    if (parameters != nullptr && !matrices[i].empty()) {
       auto gather = std::make_unique<Fp8Gather>(*group_, bucket, before, matrices[i], *parameters);
       before = gather.get();
       states_[i].gather = std::move(gather);

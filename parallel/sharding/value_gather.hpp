@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <optional>
+#include <array>
+#include <memory>
 #include <span>
 
 #include "hyperslab/layout/movement.hpp"
@@ -38,7 +39,8 @@ class MovedValues final : public ValueGather {
       : updated_(updated), present_(present), from_(from), to_(to) {}
   void connect(const mesh::Mesh& mesh) override {
     const std::array shapes = {Shape{to_.numel()}};
-    movement_.emplace(layout::Movement::plan(mesh, shapes, updated_, present_));
+    movement_ = std::make_unique<layout::Movement>(
+        layout::Movement::plan(mesh, shapes, updated_, present_));
   }
   [[nodiscard]] std::span<const layout::Step> steps() const override { return movement_->steps(); }
   void start(Context& ctx) override { movement_->start(ctx, from_, to_, {}); }
@@ -47,7 +49,7 @@ class MovedValues final : public ValueGather {
  private:
   layout::Layout updated_, present_;
   View from_, to_;
-  std::optional<layout::Movement> movement_;
+  std::unique_ptr<layout::Movement> movement_;
 };
 
 }  // namespace hyperslab::sharding

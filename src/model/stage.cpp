@@ -155,31 +155,21 @@ void Stage::backward(Context& ctx, SlotId id, int unit, const StepViews& step,
 }
 
 void Stage::decode(Context& ctx, View tokens, const ops::TokenPosition& past, View logits) {
-  Batch batch;
-  batch.tokens = tokens;
-  run_decode(ctx, {.batch = batch,
-                   .mode = Mode::decode,
-                   .past = past,
-                   .logits = logits,
-                   .last = tokens.shape()[1] - 1});
+  decode(ctx, {tokens, past, {}, tokens.shape()[1] - 1}, logits);
 }
 
 void Stage::decode(Context& ctx, const PagedStep& step, View logits) {
-  Batch batch;
-  batch.tokens = step.tokens;
-  run_decode(ctx, {.batch = batch,
-                   .mode = Mode::decode,
-                   .past = step.past,
-                   .pages = step.pages,
-                   .logits = logits,
-                   .last = step.last});
-}
-
-void Stage::run_decode(Context& ctx, const UnitCall& call) {
   require(options_.generation == Generation::cached, "this stage was planned without a cache");
   require(!options_.tensor.cuts_rows() && units() == architecture_->units(),
           "generation takes the whole model, and whole rows on every tensor rank");
-  run_units(ctx, call);
+  Batch batch;
+  batch.tokens = step.tokens;
+  run_units(ctx, {.batch = batch,
+                  .mode = Mode::decode,
+                  .past = step.past,
+                  .pages = step.pages,
+                  .logits = logits,
+                  .last = step.last});
 }
 
 void Stage::read_whole(Context& ctx, std::span<const Dim> rows, View logits) {

@@ -22,16 +22,14 @@ constexpr std::size_t kGroups = 2;
 
 std::size_t index(int i) { return static_cast<std::size_t>(i); }
 
-template <class ViewType>
-ViewType joined(const std::vector<Param*>& members, ViewType first) {
+/// One view of all members from `first`, the first one's.
+View joined(const std::vector<Param*>& members, const View& first) {
   if (!first) return {};
+  Dim rows = 0;
+  for (const Param* member : members) rows += member->stored_rows;
   const Shape& shape = members.front()->part.count;
-  std::array<Dim, kMaxRank> dims{};
-  std::copy(shape.dims().begin(), shape.dims().end(), dims.begin());
-  dims[0] = 0;
-  for (const Param* member : members) dims[0] += member->stored_rows;
-  return ViewType(first.raw(), first.dtype(), first.device(),
-                  Shape(std::span<const Dim>(dims.data(), shape.dims().size())));
+  return {first.raw(), first.dtype(), first.device(),
+          shape.rank() == 1 ? Shape{rows} : Shape{rows, shape[1]}};
 }
 
 bool equal_kinds(const Placements& a, const Placements& b) {
@@ -53,9 +51,9 @@ Dim Param::stored_numel() const {
 
 CView FusedParam::value() const {
   return quantized_ != nullptr ? CView(quantized_->dequantized)
-                               : joined<CView>(members_, members_.front()->value);
+                               : CView(joined(members_, members_.front()->value));
 }
-View FusedParam::gradient() const { return joined<View>(members_, members_.front()->gradient); }
+View FusedParam::gradient() const { return joined(members_, members_.front()->gradient); }
 
 ElementRange ParamGroup::shard(const Bucket& bucket) const {
   const Dim size = bucket.size() / position_.size(mesh::kShards);

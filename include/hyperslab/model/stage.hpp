@@ -126,7 +126,6 @@ class Stage {
   [[nodiscard]] CView activation(SlotId id, int unit) const;
 
  private:
-  void run_decode(Context& ctx, const UnitCall& call);
   void run_units(Context& ctx, const UnitCall& call);
   struct Held {
     std::unique_ptr<Unit> unit;
