@@ -177,6 +177,10 @@ void Optimizer::update_on_device(Context& ctx, const ops::StepState* scalars,
   ops::average_weights(ctx, constants, scalars, operands.master, updated.back());
 }
 
+std::vector<std::size_t> Optimizer::moved_bytes(std::span<const param::ElementRange> ranges) const {
+  return transit_ ? transit_->moved_bytes(ranges) : std::vector<std::size_t>();
+}
+
 void Optimizer::begin_update(Context& ctx) const {
   if (transit_) transit_->begin(ctx);
 }

@@ -48,6 +48,19 @@ StateTransit::Slot& StateTransit::slot_of(std::size_t number) {
   return stays(number) ? resident_[number] : passing_[(number - resident_.size()) % kPassing];
 }
 
+std::vector<std::size_t> StateTransit::moved_bytes(
+    std::span<const param::ElementRange> ranges) const {
+  std::vector<std::size_t> bytes;
+  std::size_t number = 0;
+  for (const param::ElementRange& range : ranges) {
+    std::size_t& moved = bytes.emplace_back(0);
+    for (Dim begin = 0; begin < range.size; begin += chunk_elements_) {
+      if (!stays(number++)) moved += bytes_of(std::min(chunk_elements_, range.size - begin));
+    }
+  }
+  return bytes;
+}
+
 void StateTransit::begin(Context& ctx) {
   if (!links_) links_.emplace(ctx.device());
   links_->to_device.wait(ctx.stream().record());

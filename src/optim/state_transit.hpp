@@ -30,6 +30,9 @@ class StateTransit {
 
   /// The most elements that bring() takes.
   [[nodiscard]] Dim chunk_elements() const { return chunk_elements_; }
+  /// Bytes that come to the device in a step, by range, without the chunks that stay there.
+  [[nodiscard]] std::vector<std::size_t> moved_bytes(
+      std::span<const param::ElementRange> ranges) const;
   /// Begins a step: chunks that are brought from now on hold what work enqueued on ctx so far has
   /// written.
   void begin(Context& ctx);

@@ -412,6 +412,12 @@ class Machine(support.Case):
         hybrid = movements("parallel.data=4", "parallel.zero=1", "parallel.shard=2", ranks=4)
         self.assertRegex(hybrid, r"reduce_scatter over fold, (\d+) bytes\n    all_reduce over replica, ")
 
+        on_host = movements("memory.optimizer=host", ranks=1)
+        self.assertRegex(on_host, r"state of .*, once a step, starts around its update, nothing hides it\n"
+                                  r"    to_device, (\d+) bytes\n    to_host, \1 bytes\n")
+        # A model of one chunk that stays moves nothing.
+        self.assertNotIn("state of", movements("memory.optimizer=host", "memory.resident_gib=1", ranks=1))
+
     def test_how_often_to_save(self):
         out = self.plan("parallel.data=4", options=("--ranks", 4, "--mtbf-hours", 40, "--save-seconds", 50))
 

@@ -24,13 +24,12 @@ TRANSFER_SECONDS = 1e-3
 NETWORK = 45.0  # GB/s of each GPU
 # Largest median error of a source under its one factor, and largest error of rows that their source describes.
 AIM = (0.10, 0.20)
-BEYOND_THE_AIM = {"llm-foundry": 0.14}  # medians
 # Largest median and largest error of all rows, the open ones, too. What is beyond the aim is said in docs/plan.md.
 BOUNDS = {
     "Megatron-LM README": (0.03, 0.46),
     "Llama 3 paper": (0.02, 0.02),
-    "KempnerForge": (0.10, 0.24),
-    "llm-foundry": (0.14, 0.16),
+    "KempnerForge": (0.10, 0.25),
+    "llm-foundry": (0.10, 0.13),
     "torchtitan": (0.02, 0.02),
     "arXiv 2205.05198": (0.06, 0.14),
     "Hyperslab": (0.03, 0.08),
@@ -137,7 +136,7 @@ class Published(support.Case):
                 most_median, most = BOUNDS[fit.source]
                 self.assertLessEqual(fit.median_error, most_median)
                 self.assertLessEqual(fit.largest_error, most)
-                self.assertLessEqual(fit.median_error, BEYOND_THE_AIM.get(fit.source, AIM[0]))
+                self.assertLessEqual(fit.median_error, AIM[0])
                 for error in fit.described_errors:
                     self.assertLessEqual(abs(error), AIM[1])
         self.assertEqual(sum(len(fit.described_errors) for fit in found.fits), 48)

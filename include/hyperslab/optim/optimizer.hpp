@@ -72,6 +72,10 @@ class Optimizer {
               const param::ElementRange& range) const;
   /// True if state rests on the host.
   [[nodiscard]] bool moves_state() const { return transit_ != nullptr; }
+  /// Bytes of state that come from the host in a step, by range; as much goes back. Empty if no
+  /// state rests there.
+  [[nodiscard]] std::vector<std::size_t> moved_bytes(
+      std::span<const param::ElementRange> ranges) const;
   /// Once a step, before the ranges: updates see state that work enqueued on ctx so far has
   /// written, as a load does.
   void begin_update(Context& ctx) const;

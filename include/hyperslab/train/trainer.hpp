@@ -220,10 +220,8 @@ class Trainer {
   [[nodiscard]] const model::Stage& stage() const { return stage_; }
   [[nodiscard]] const model::Arenas& arenas() const { return arenas_; }
   [[nodiscard]] const param::StateView& gradients() const { return presence_.gradients().sums(); }
-  /// The movements of a step: values, then gradients.
-  [[nodiscard]] std::vector<sharding::NamedMovement> movements() const {
-    return presence_.movements(program_.microbatches);
-  }
+  /// The movements of a step: values, gradients, then state that rests on the host.
+  [[nodiscard]] std::vector<sharding::NamedMovement> movements() const;
   [[nodiscard]] const MemoryMeter& memory() const { return memory_; }
   [[nodiscard]] const MemoryTimeline& memory_timeline() const { return timeline_; }
   /// Lives of the allocations of all arenas in the newest traced step, while it is the newest step.
