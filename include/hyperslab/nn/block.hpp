@@ -245,9 +245,9 @@ class Mlp {
   Slot plan(Arena& activations, const Scratch& scratch, const ActivationSpec& spec,
             const std::string& label) const;
   void forward(Context& ctx, CView x, const ForwardPass& pass, const Slot& slot, View y) const;
-  /// What backward needs and a forward pass did not keep, without the second layer's product. In
-  /// pieces that is nothing. False if the second layer leaves backward something: then forward()
-  /// is to be called.
+  /// Computes again, without the second layer's product, what backward needs and a forward pass did
+  /// not keep; for pieces that is nothing. False if the second layer leaves backward something:
+  /// then forward() is to be called.
   [[nodiscard]] bool repeat(Context& ctx, CView x, const ForwardPass& pass, const Slot& slot) const;
   void backward(Context& ctx, CView dy, CView x, const BackwardPass& pass, const Slot& slot,
                 View dx) const;

@@ -25,8 +25,8 @@ struct MemorySaving {
 
 /// The changes that would save memory on a rank, the largest saving first: half the microbatch,
 /// fused attention on a GPU, memory.recompute, memory.mlp_rows, parallel.zero, AdamW's moments in
-/// bf16, state on the host of a GPU, twice the tensor ranks, as far as `is_legal` allows each alone.
-/// Each is a plan on `meta`, so this takes as long as a few setups without memory.
+/// bf16, state on the host of a GPU, twice the tensor ranks, as far as `is_legal` allows each
+/// alone. Each is a plan on `meta`, so this takes as long as a few setups without memory.
 [[nodiscard]] std::vector<MemorySaving> memory_savings(const train::Config& config,
                                                        const train::TrainerOptions& options,
                                                        int world_rank, const IsLegal& is_legal);
