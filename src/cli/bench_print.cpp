@@ -212,6 +212,7 @@ void print_memory(const bench::BenchMemory& memory) {
       mebibytes(plan.parameters), mebibytes(plan.gradients), mebibytes(plan.optimizer),
       mebibytes(plan.activations), mebibytes(plan.scratch), mebibytes(plan.workspace),
       mebibytes(plan.total()));
+  if (plan.host > 0) fmt::print("planned on host  {:.1f} MiB\n", mebibytes(plan.host));
   if (!memory.measured) return;
   fmt::print(
       "device MiB       {:.1f} predicted ({:.1f} before, {:.1f} libraries), {:.1f} measured, "

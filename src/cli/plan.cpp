@@ -56,6 +56,12 @@ std::int64_t most_in_use(const std::vector<plan::Plan>& plans) {
   return std::ranges::max(plans, {}, &plan::Plan::peak_in_use).peak_in_use;
 }
 
+/// The most of a rank in its host's memory, besides what a GPU has.
+std::size_t most_on_host(const std::vector<plan::Plan>& plans) {
+  const auto host = [](const plan::Plan& plan) { return plan.memory.host; };
+  return host(*std::ranges::max_element(plans, {}, host));
+}
+
 /// A row for each pipeline rank, the sum over all ranks, and which holds most.
 void print_memory(const mesh::ParallelConfig& parallel, const std::vector<plan::Plan>& plans) {
   const auto total = [](const plan::Plan& plan) { return plan.memory.total(); };
@@ -75,8 +81,14 @@ void print_memory(const mesh::ParallelConfig& parallel, const std::vector<plan::
   fmt::print("largest       pipeline {}: {} {} on each of its {}\n", largest - plans.begin(),
              in(unit, static_cast<double>(total(*largest))), unit.name,
              ranks_text(parallel.data * parallel.tensor));
-  fmt::print("in use        {} {} at most at one time of a step, without workspace\n\n",
+  fmt::print("in use        {} {} at most at one time of a step, without workspace\n",
              in(unit, static_cast<double>(most_in_use(plans))), unit.name);
+  const std::size_t host = most_on_host(plans);
+  if (host > 0) {
+    fmt::print("on the host   {} {} at most for each rank: masters and optimizer state\n",
+               in(unit, static_cast<double>(host)), unit.name);
+  }
+  fmt::print("\n");
 }
 
 std::string units_text(const plan::Plan& plan, const sharding::NamedMovement& moved) {
@@ -337,9 +349,10 @@ ExitCode run_plan(comm::World& world, const std::vector<std::string>& arguments)
   print_work(config, plans);
   if (args.has("movements")) print_movements(plans);
   nlohmann::ordered_json out = {
-      {"layout", mesh::describe(parallel)},   {"ranks", parallel.ranks()},
-      {"memory_bytes", largest_bytes(plans)}, {"memory_in_use_bytes", most_in_use(plans)},
-      {"flops", busiest(plans).flops()},      {"bytes", busiest(plans).ledger.total().bytes}};
+      {"layout", mesh::describe(parallel)},          {"ranks", parallel.ranks()},
+      {"memory_bytes", largest_bytes(plans)},        {"memory_in_use_bytes", most_in_use(plans)},
+      {"host_memory_bytes", most_on_host(plans)},    {"flops", busiest(plans).flops()},
+      {"bytes", busiest(plans).ledger.total().bytes}};
   if (documents.samples > 0) out["document_key_share"] = documents.shares.all;
   if (machine) {
     print_doubts(config, training, plans, *machine);

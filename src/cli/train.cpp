@@ -85,6 +85,7 @@ void print_plan(const train::Config& config, bool shapes) {
       to_mebibytes(memory.total()), to_mebibytes(memory.parameters), to_mebibytes(memory.gradients),
       to_mebibytes(memory.optimizer), to_mebibytes(memory.activations),
       to_mebibytes(memory.scratch), to_mebibytes(memory.workspace));
+  if (memory.host > 0) fmt::print("on its host           {:.1f} MiB\n", to_mebibytes(memory.host));
   const Work work = plan.ledger.total();
   fmt::print("work of a rank's step {:.3f} GFLOP, {:.3f} GB through memory, {} ops\n",
              1e-9 * work.flops, 1e-9 * work.bytes, work.calls);

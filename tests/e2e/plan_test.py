@@ -312,6 +312,7 @@ class Machine(support.Case):
         self.assertAlmostEqual(float(line[1]), 1e3 * found["step_seconds"], delta=0.01)
         self.assertAlmostEqual(float(line[2]), 12 * 32 / found["step_seconds"], delta=1)
         self.assertGreater(found["memory_bytes"], 0)
+        self.assertEqual(found["host_memory_bytes"], 0)
         # 6 for every weight of a matrix product, of which layers of norms have none, and attention.
         self.assertGreater(found["flops"], 6 * 6 * 32 * 2 * 12 * 32**2)
         self.assertGreater(found["bytes"], 4 * 49376)
@@ -415,6 +416,8 @@ class Machine(support.Case):
         on_host = movements("memory.optimizer=host", ranks=1)
         self.assertRegex(on_host, r"state of .*, once a step, starts around its update, nothing hides it\n"
                                   r"    to_device, (\d+) bytes\n    to_host, \1 bytes\n")
+        held = self.plan("memory.optimizer=host", options=("--ranks", 1))
+        self.assertRegex(held, r"(?m)^on the host   [\d.]+ \w+ at most for each rank: masters and optimizer state$")
         # A model of one chunk that stays moves nothing.
         self.assertNotIn("state of", movements("memory.optimizer=host", "memory.resident_gib=1", ranks=1))
 
