@@ -72,7 +72,7 @@ void for_drawn_pairs(const Position& at, Draw& draw, Test test) {
                       layout_of(at, to)};
     for (Layout* layout : {&c.from, &c.to}) {
       layout->format.dtype = draw_below(draw, 2) == 0 ? DType::f32 : DType::bf16;
-      layout->home = draw_below(draw, 4) == 0 ? layout::Home::host : layout::Home::device;
+      layout->home = draw_below(draw, 4) == 0 ? Home::host : Home::device;
     }
     test(c);
   }

@@ -9,7 +9,6 @@ namespace hyperslab::test {
 namespace {
 
 using layout::flat;
-using layout::Home;
 using layout::Movement;
 using layout::owner;
 using layout::partial;
