@@ -63,7 +63,7 @@ constexpr std::array kMemoryRules = {
         [](const Config& c, const Surroundings&) {
           return fmt::format(
               "a feed-forward network in pieces keeps only its input, and recompute {} keeps more: "
-              "set memory.recompute to full, or it to 0",
+              "set memory.recompute to full, or memory.mlp_rows to 0",
               name_of(c.memory.recompute));
         }},
     Rule{
@@ -73,7 +73,7 @@ constexpr std::array kMemoryRules = {
         },
         [](const Config&, const Surroundings&) -> std::string {
           return "every piece would round the sum of gradients to bf16: set precision.gradients to "
-                 "fp32, or it to 0";
+                 "fp32, or memory.mlp_rows to 0";
         }},
     Rule{"memory.mlp_rows", "precision.gemm", "0 or at least 256 with products in 8-bit floats",
          [](const Config& c, const Surroundings&) {
@@ -92,7 +92,7 @@ constexpr std::array kMemoryRules = {
          },
          [](const Config&, const Surroundings&) -> std::string {
            return "the masks of adapters' inputs are those of whole microbatches: set "
-                  "adapter.dropout or it to 0";
+                  "adapter.dropout or memory.mlp_rows to 0";
          }},
     Rule{"memory.loss_rows", "model.family", "0 with family vit",
          [](const Config& c, const Surroundings&) {

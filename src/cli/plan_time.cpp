@@ -30,6 +30,22 @@ double idle(const plan::SimulatedRank& rank) {
          exposed(rank, "world");
 }
 
+/// The waits of a step that the columns do not show.
+void print_waits(const plan::SimulatedStep& step) {
+  double idle_sum = 0;
+  double host_link = 0;
+  for (const plan::SimulatedRank& rank : step.ranks) {
+    idle_sum += idle(rank);
+    host_link = std::max(host_link, exposed(rank, std::string(kHostLink)));
+  }
+  fmt::print(
+      "data, tensor: waiting for these groups' collectives, not hidden by computation; idle: "
+      "waiting for other stages, {:.1f} % of the step\n",
+      100 * idle_sum / (step.seconds * static_cast<double>(step.ranks.size())));
+  if (host_link == 0) return;
+  fmt::print("host link: {:.2f} ms of the step wait for state from the host\n", 1e3 * host_link);
+}
+
 /// In a unit in which small times do not read as none.
 std::string duration(double seconds) {
   if (seconds >= 60) return fmt::format("{:.1f} min", seconds / 60);
@@ -76,13 +92,11 @@ void print_prediction(const train::Config& config, const plan::PredictedStep& pr
       1e-12 * predicted.peak_flops);
   fmt::print("{:<10} {:>11} {:>11} {:>11} {:>11} {:>11} {:>11} {:>11}\n", "ms", "forward",
              "backward", "optimizer", "compute", "data", "tensor", "idle");
-  double idle_sum = 0;
   for (std::size_t i = 0; i < step.ranks.size(); ++i) {
     const plan::SimulatedRank& rank = step.ranks[i];
     const auto phase = [&](Phase wanted) {
       return 1e3 * rank.compute_by_phase[static_cast<std::size_t>(wanted)];
     };
-    idle_sum += idle(rank);
     fmt::print("{:<10} {:>11.2f} {:>11.2f} {:>11.2f} {:>11.2f} {:>11.2f} {:>11.2f} {:>11.2f}\n",
                fmt::format("pipeline {}", i), phase(Phase::forward), phase(Phase::backward),
                phase(Phase::optimizer), 1e3 * rank.compute,
@@ -90,10 +104,7 @@ void print_prediction(const train::Config& config, const plan::PredictedStep& pr
                       exposed(rank, "tied")),
                1e3 * (exposed(rank, "tensor") + exposed(rank, "key_value")), 1e3 * idle(rank));
   }
-  fmt::print(
-      "data, tensor: waiting for these groups' collectives, not hidden by computation; idle: "
-      "waiting for other stages, {:.1f} % of the step\n",
-      100 * idle_sum / (step.seconds * static_cast<double>(step.ranks.size())));
+  print_waits(step);
   if (machine.network_bytes_per_second <= 0 && ranks > machine.ranks_per_node) {
     fmt::print(
         "the machine file does not say network_bytes_per_second: all {} ranks are taken to "

@@ -4,7 +4,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <fstream>
 #include <functional>
+#include <string>
 #include <utility>
 
 #include "hyperslab/core/error.hpp"
@@ -16,6 +18,18 @@ namespace {
 
 std::size_t pages(int name) {
   return static_cast<std::size_t>(sysconf(name)) * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+}
+
+/// MemAvailable of Linux: what can be taken without swapping, cached files counted. Elsewhere the
+/// free pages.
+std::size_t available_on_host() {
+  std::ifstream file("/proc/meminfo");
+  std::string name;
+  std::string unit;
+  for (std::size_t kibibytes = 0; file >> name >> kibibytes && std::getline(file, unit);) {
+    if (name == "MemAvailable:") return kibibytes * 1024;
+  }
+  return pages(_SC_AVPHYS_PAGES);
 }
 
 }  // namespace
@@ -158,7 +172,7 @@ DeviceMemory device_memory(Device device) {
     if (device == Device::cuda) return cuda_runtime::memory_info();
   }
   require(device == Device::cpu, "no memory is there on that device");
-  return {pages(_SC_AVPHYS_PAGES), pages(_SC_PHYS_PAGES)};
+  return {available_on_host(), pages(_SC_PHYS_PAGES)};
 }
 
 void start_capture_range() {

@@ -33,7 +33,7 @@ Muon::Muon(const OptimizerConfig& config, const param::ParamGroup& group, const 
       matrices_(group, place.sharded, groups, place.device),
       rate_of_matrices_(rate_of_matrices(group)),
       bf16_products_(is_16_bits(group.value().data.dtype())) {
-  require(place.host == nullptr, "muon: whole matrices are updated where their state rests");
+  require(!place.host, "muon: whole matrices are updated where their state rests");
   take_space(place.device);
   take_decay();
   find_others();

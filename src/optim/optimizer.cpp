@@ -63,9 +63,8 @@ std::unique_ptr<Optimizer> make_optimizer(const OptimizerConfig& config,
   }
   made->updated_ = {group.master()};
   for (const Optimizer::State& buffer : made->state()) made->updated_.push_back(buffer.values);
-  if (place.host != nullptr) {
-    made->transit_ =
-        std::make_unique<StateTransit>(made->updated_, place.resident_bytes, place.device);
+  if (place.host) {
+    made->transit_ = std::make_unique<StateTransit>(made->updated_, *place.host, place.device);
   }
   return made;
 }
@@ -106,7 +105,7 @@ void Optimizer::take_rate() {
 
 param::StateView Optimizer::take_state(const std::string& name, DType dtype) const {
   const Dim size = place_.sharded ? group_.shard_size() : group_.flat_size();
-  Arena& arena = place_.host != nullptr ? *place_.host : place_.device;
+  Arena& arena = place_.host ? place_.host->arena : place_.device;
   return {arena.take(dtype, {size}, name), place_.sharded};
 }
 
@@ -177,8 +176,8 @@ void Optimizer::update_on_device(Context& ctx, const ops::StepState* scalars,
   ops::average_weights(ctx, constants, scalars, operands.master, updated.back());
 }
 
-std::vector<std::size_t> Optimizer::moved_bytes(std::span<const param::ElementRange> ranges) const {
-  return transit_ ? transit_->moved_bytes(ranges) : std::vector<std::size_t>();
+std::vector<std::size_t> Optimizer::moved_bytes() const {
+  return transit_ ? transit_->moved_bytes() : std::vector<std::size_t>();
 }
 
 void Optimizer::begin_update(Context& ctx) const {

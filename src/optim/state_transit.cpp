@@ -10,27 +10,41 @@ namespace hyperslab::optim {
 namespace {
 
 constexpr Dim kMostElements = Dim{1} << 23;  // 32 MiB of f32: a copy takes its full rate
-constexpr std::size_t kPassing = 3;          // one comes, one is updated, one goes
+constexpr std::size_t kMostPassing = 3;      // one comes, one is updated, one goes
 
 }  // namespace
 
-StateTransit::StateTransit(std::vector<param::StateView> buffers, std::size_t resident_bytes,
+StateTransit::StateTransit(std::vector<param::StateView> buffers, const StatePlace::OnHost& host,
                            Arena& device)
-    : buffers_(std::move(buffers)),
-      chunk_elements_(std::min(kMostElements, buffers_.front().data.numel())),
-      here_(buffers_.size()) {
-  for (std::size_t i = 0; i < kPassing; ++i) passing_.push_back(slot_in(device));
-  const std::size_t bytes = bytes_of(chunk_elements_);
-  if (bytes == 0) return;
-  const std::size_t all = (bytes_of(buffers_.front().data.numel()) + bytes - 1) / bytes;
-  const std::size_t staying = std::min(resident_bytes / bytes, all);
-  for (std::size_t i = 0; i < staying; ++i) resident_.push_back(slot_in(device));
+    : buffers_(std::move(buffers)), here_(buffers_.size()) {
+  const auto largest = std::ranges::max_element(host.ranges, {}, &param::ElementRange::size);
+  chunk_elements_ = largest == host.ranges.end() ? 0 : std::min(kMostElements, largest->size);
+  std::size_t left = host.resident_bytes;
+  Dim most = 0;
+  std::size_t passing = 0;
+  for (const param::ElementRange& range : host.ranges) {
+    std::size_t& moved = moved_bytes_.emplace_back(0);
+    for (Dim begin = 0; begin < range.size; begin += chunk_elements_) {
+      const Dim elements = std::min(chunk_elements_, range.size - begin);
+      if (passing == 0 && bytes_of(elements) <= left) {
+        left -= bytes_of(elements);
+        resident_.push_back(slot_in(device, elements));
+        continue;
+      }
+      moved += bytes_of(elements);
+      most = std::max(most, elements);
+      ++passing;
+    }
+  }
+  for (std::size_t i = 0; i < std::min(kMostPassing, passing); ++i) {
+    passing_.push_back(slot_in(device, most));
+  }
 }
 
-StateTransit::Slot StateTransit::slot_in(Arena& device) const {
+StateTransit::Slot StateTransit::slot_in(Arena& device, Dim elements) const {
   Slot slot;
   for (const param::StateView& buffer : buffers_) {
-    slot.buffers.push_back(device.take(buffer.data.dtype(), {chunk_elements_}, "state of a chunk"));
+    slot.buffers.push_back(device.take(buffer.data.dtype(), {elements}, "state of a chunk"));
   }
   return slot;
 }
@@ -45,20 +59,8 @@ std::size_t StateTransit::bytes_of(Dim elements) const {
 }
 
 StateTransit::Slot& StateTransit::slot_of(std::size_t number) {
-  return stays(number) ? resident_[number] : passing_[(number - resident_.size()) % kPassing];
-}
-
-std::vector<std::size_t> StateTransit::moved_bytes(
-    std::span<const param::ElementRange> ranges) const {
-  std::vector<std::size_t> bytes;
-  std::size_t number = 0;
-  for (const param::ElementRange& range : ranges) {
-    std::size_t& moved = bytes.emplace_back(0);
-    for (Dim begin = 0; begin < range.size; begin += chunk_elements_) {
-      if (!stays(number++)) moved += bytes_of(std::min(chunk_elements_, range.size - begin));
-    }
-  }
-  return bytes;
+  return stays(number) ? resident_[number]
+                       : passing_[(number - resident_.size()) % passing_.size()];
 }
 
 void StateTransit::begin(Context& ctx) {
@@ -72,7 +74,8 @@ std::span<const View> StateTransit::bring(Context& ctx, const param::ElementRang
   for (std::size_t i = 0; i < buffers_.size(); ++i) {
     here_[i] = slot.buffers[i].slice(0, chunk.size);
   }
-  if (slot.is_newer) return here_;
+  // A plan's step is one of many: chunks that stay are there.
+  if (slot.is_newer || (stays(number_) && ctx.device() == Device::meta)) return here_;
   // Slots are freed in turn: what the chunk's own last update wrote is on the host by then, too.
   links_->to_device.wait(slot.free);
   for (std::size_t i = 0; i < buffers_.size(); ++i) {

@@ -7,7 +7,7 @@
 
 #include "hyperslab/core/arena.hpp"
 #include "hyperslab/core/context.hpp"
-#include "hyperslab/param/store.hpp"
+#include "hyperslab/optim/optimizer.hpp"
 
 namespace hyperslab::optim {
 
@@ -24,15 +24,15 @@ namespace hyperslab::optim {
 ///   transit.take_back(ctx, chunk);
 class StateTransit {
  public:
-  /// `buffers` move together, entry by entry: masters, moments. Takes the slots from `device`;
-  /// those of chunks that stay take at most `resident_bytes`.
-  StateTransit(std::vector<param::StateView> buffers, std::size_t resident_bytes, Arena& device);
+  /// `buffers` move together, entry by entry: masters, moments. `host`: the ranges that are cut
+  /// into chunks, and the most bytes of those that stay. Takes the slots from `device`.
+  StateTransit(std::vector<param::StateView> buffers, const StatePlace::OnHost& host,
+               Arena& device);
 
   /// The most elements that bring() takes.
   [[nodiscard]] Dim chunk_elements() const { return chunk_elements_; }
   /// Bytes that come to the device in a step, by range, without the chunks that stay there.
-  [[nodiscard]] std::vector<std::size_t> moved_bytes(
-      std::span<const param::ElementRange> ranges) const;
+  [[nodiscard]] std::vector<std::size_t> moved_bytes() const { return moved_bytes_; }
   /// Begins a step: chunks that are brought from now on hold what work enqueued on ctx so far has
   /// written.
   void begin(Context& ctx);
@@ -47,7 +47,7 @@ class StateTransit {
 
  private:
   struct Slot {
-    std::vector<View> buffers;       ///< chunk_elements_ of each
+    std::vector<View> buffers;       ///< parts of all buffers
     param::ElementRange chunk = {};  ///< the last one
     bool is_newer = false;           ///< the host lacks the chunk's last update
     Event free = {};                 ///< the last chunk is back on the host
@@ -58,7 +58,7 @@ class StateTransit {
     Stream to_host;
   };
   [[nodiscard]] std::size_t bytes_of(Dim elements) const;
-  [[nodiscard]] Slot slot_in(Arena& device) const;
+  [[nodiscard]] Slot slot_in(Arena& device, Dim elements) const;
   [[nodiscard]] bool stays(std::size_t number) const { return number < resident_.size(); }
   [[nodiscard]] Slot& slot_of(std::size_t number);
   /// Enqueues the way back of a slot's chunk.
@@ -66,6 +66,7 @@ class StateTransit {
 
   std::vector<param::StateView> buffers_;
   Dim chunk_elements_;
+  std::vector<std::size_t> moved_bytes_;  ///< by range
   std::vector<Slot> resident_;
   std::vector<Slot> passing_;
   std::vector<View> here_;  ///< parts of the chunk that was brought last

@@ -261,17 +261,6 @@ void require_within_limit(const train::TrainerOptions& options, const model::Mem
                     planned_bytes, limit->rank_bytes());
 }
 
-/// State on the host of a GPU is page-locked: the system cannot take it back, so it must be free.
-void require_free_host(const train::TrainerOptions& options, const model::MemoryPlan& memory) {
-  if (options.device == Device::cpu || memory.host <= host_room()) return;
-  throw Error(
-      ExitCode::device,
-      fmt::format("memory.optimizer: host takes {} of page-locked memory for each rank, and "
-                  "the host has {} free for it; use more hosts, parallel.zero 1 over more "
-                  "data ranks, or optimizer.state: bf16",
-                  gibibytes(memory.host), gibibytes(host_room())));
-}
-
 }  // namespace
 
 std::vector<MemorySaving> memory_savings(const train::Config& config,
@@ -321,11 +310,22 @@ std::string memory_advice(const train::Config& config, const train::TrainerOptio
                      fitting_text(rank, config, room_bytes));
 }
 
+void require_free_host(const train::TrainerOptions& options, const model::MemoryPlan& memory) {
+  if (options.device != Device::cuda || memory.host == 0) return;
+  const std::size_t room_bytes = host_room();
+  if (memory.host <= room_bytes) return;
+  throw Error(
+      ExitCode::device,
+      fmt::format("memory.optimizer: host takes {} of page-locked memory for each rank, and "
+                  "the host has {} for it; use more hosts, parallel.zero 1 over more data "
+                  "ranks, or optimizer.state: bf16",
+                  gibibytes(memory.host), gibibytes(room_bytes)));
+}
+
 std::unique_ptr<train::Trainer> make_trainer(const train::Config& config, const mesh::Mesh& mesh,
                                              const train::TrainerOptions& options,
                                              const model::MemoryPlan& memory,
                                              const IsLegal& is_legal) {
-  require_free_host(options, memory);
   const std::size_t room_bytes = room_of_rank(options);
   try {
     require_within_limit(options, memory);

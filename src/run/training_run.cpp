@@ -126,8 +126,12 @@ void TrainingRun::make_trainer() {
                                          mesh_->at(mesh::kSamples), config.parallel.data,
                                          config.train.overfit_one_batch);
   loader_->count_keys(config.model.scores.window);
+  plan::Plan plan;
   comm::agree(world, [&] {
-    const plan::Plan plan = plan::make_plan(config, options, world.rank());
+    plan = plan::make_plan(config, options, world.rank());
+    plan::require_free_host(options, plan.memory);
+  });
+  comm::agree(world, [&] {
     trainer_ = plan::make_trainer(config, *mesh_, options, plan.memory, start_.options.is_legal);
     setting_.traffic = plan.traffic;
     trainer_->initialize();

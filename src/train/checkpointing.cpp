@@ -69,7 +69,7 @@ void Trainer::wait_for_updates() {
 }
 
 void Trainer::complete_values() {
-  executor_->finish(*ctx_);
+  wait_all();
   presence_.values().complete(*ctx_);
 }
 

@@ -7,8 +7,7 @@ namespace hyperslab::train {
 std::vector<sharding::NamedMovement> Trainer::movements() const {
   std::vector<sharding::NamedMovement> all = presence_.movements(program_.microbatches);
   if (!optimizer_) return all;
-  const std::vector<std::size_t> bytes =
-      optimizer_->moved_bytes(presence_.values().updated_ranges());
+  const std::vector<std::size_t> bytes = optimizer_->moved_bytes();
   const std::vector<param::Bucket>& buckets = stage_.params().trained().buckets();
   for (std::size_t i = 0; i < bytes.size(); ++i) {
     if (bytes[i] == 0) continue;

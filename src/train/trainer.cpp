@@ -210,10 +210,13 @@ void Trainer::set_up_worker() {
 }
 
 void Trainer::set_up_training() {
-  const optim::StatePlace place = {
-      presence_.shards_state(), arenas_.optimizer,
-      presence_.state_home() == Home::host ? &arenas_.host : nullptr,
-      static_cast<std::size_t>(config_.memory.resident_gib * 1073741824.0)};
+  optim::StatePlace place = {presence_.shards_state(), arenas_.optimizer};
+  if (presence_.state_home() == Home::host) {
+    constexpr double kMostGib = 1e6;  // bytes stay countable
+    const double bytes = 1073741824.0 * std::min(config_.memory.resident_gib, kMostGib);
+    place.host.emplace(optim::StatePlace::OnHost{arenas_.host, presence_.values().updated_ranges(),
+                                                 static_cast<std::size_t>(bytes)});
+  }
   optimizer_ = optim::make_optimizer(
       config_.optimizer, stage_.params().trained(), place,
       {.data = &mesh_.group(mesh::kShards), .tensor = &mesh_.group(mesh::Axis::tensor)});

@@ -227,21 +227,23 @@ TEST(MemoryAdvice, NamesTheLargestParts) {
   EXPECT_EQ(plan::largest_parts(memory), "workspace 7.0 MiB");
 }
 
-TEST(MakeTrainer, SaysBeforeTheStartWhatTheHostLacks) {
-  const train::Config config = small_config({"memory.optimizer=host"}, 1);
-  const mesh::Mesh mesh = mesh::Mesh::plan(config.parallel, 0, config.groups());
+TEST(HostMemory, IsAskedForBeforeTheStart) {
   train::TrainerOptions options;
-  options.device = Device::cuda;
   model::MemoryPlan memory;
   memory.host = std::size_t{4} << 50U;
+  EXPECT_NO_THROW(plan::require_free_host(options, memory))
+      << "CPU ranks have a limit of their own";
+  options.device = Device::cuda;
   try {
-    (void)plan::make_trainer(config, mesh, options, memory);
-    FAIL() << "4 PiB were taken";
+    plan::require_free_host(options, memory);
+    FAIL() << "4 PiB are there";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::device);
     EXPECT_THAT(error.what(), testing::HasSubstr("memory.optimizer: host takes 4096.00 TiB of "
                                                  "page-locked memory for each rank"));
   }
+  memory.host = 1;
+  EXPECT_NO_THROW(plan::require_free_host(options, memory));
 }
 
 TEST(MemorySavings, OfAGpuNameStateOnTheHost) {

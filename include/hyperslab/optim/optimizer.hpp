@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -25,11 +26,15 @@ struct UpdateGroups {
 
 /// The place of an optimizer's state.
 struct StatePlace {
-  bool sharded = false;   ///< entries for this rank's shards alone
-  Arena& device;          ///< state, and what updates need besides
-  Arena* host = nullptr;  ///< given: state, with the masters, rests there
-  std::size_t resident_bytes =
-      0;  ///< state that stays on the device from step to step all the same
+  bool sharded = false;  ///< entries for this rank's shards alone
+  Arena& device;         ///< state, and what updates need besides
+  /// State that rests on the host with the masters.
+  struct OnHost {
+    Arena& arena;
+    std::span<const param::ElementRange> ranges;  ///< update() of a step takes them in this order
+    std::size_t resident_bytes = 0;  ///< state that stays on the device from step to step
+  };
+  std::optional<OnHost> host = std::nullopt;
 };
 
 class StateTransit;
@@ -74,8 +79,7 @@ class Optimizer {
   [[nodiscard]] bool moves_state() const { return transit_ != nullptr; }
   /// Bytes of state that come from the host in a step, by range; as much goes back. Empty if no
   /// state rests there.
-  [[nodiscard]] std::vector<std::size_t> moved_bytes(
-      std::span<const param::ElementRange> ranges) const;
+  [[nodiscard]] std::vector<std::size_t> moved_bytes() const;
   /// Once a step, before the ranges: updates see state that work enqueued on ctx so far has
   /// written, as a load does.
   void begin_update(Context& ctx) const;

@@ -41,6 +41,10 @@ struct MemorySaving {
                                         const train::TrainerOptions& options, int world_rank,
                                         const IsLegal& is_legal, std::size_t room_bytes);
 
+/// Throws Error(device) if this host lacks the page-locked memory that the ranks of GPUs on it need
+/// for state, all alike. To be called by all of them before one takes memory.
+void require_free_host(const train::TrainerOptions& options, const model::MemoryPlan& memory);
+
 /// A trainer on options.device with arenas of exactly the planned sizes. If memory runs out, or the
 /// host's would by comm::memory_limit(), the error names the bytes asked for, the bytes free, the
 /// largest parts of the plan, and ways to save memory.

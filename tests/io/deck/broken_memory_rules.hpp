@@ -13,11 +13,11 @@ inline const std::vector<BrokenOverrides>& broken_memory_rules() {
       {"memory.mlp_rows",
        {kRows, "memory.recompute=selective"},
        "a feed-forward network in pieces keeps only its input, and recompute selective keeps more: "
-       "set memory.recompute to full, or it to 0"},
+       "set memory.recompute to full, or memory.mlp_rows to 0"},
       {"memory.mlp_rows",
        {kRows, kFull, "precision.gradients=bf16", "precision.compute=bf16", "train.microbatch=8"},
        "every piece would round the sum of gradients to bf16: set precision.gradients to fp32, or "
-       "it to 0"},
+       "memory.mlp_rows to 0"},
       {"memory.mlp_rows",
        {kRows, kFull, "precision.gemm=fp8_tensor", "precision.fp8_min_width=16",
         "precision.compute=bf16"},
@@ -25,9 +25,8 @@ inline const std::vector<BrokenOverrides>& broken_memory_rules() {
        "more"},
       {"memory.mlp_rows",
        {kRows, kFull, "adapter.rank=4", "adapter.dropout=0.1"},
-       "the masks of adapters' inputs are those of whole microbatches: set adapter.dropout or it "
-       "to "
-       "0"},
+       "the masks of adapters' inputs are those of whole microbatches: set adapter.dropout or "
+       "memory.mlp_rows to 0"},
   };
   return all;
 }
