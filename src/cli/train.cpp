@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::array kStopSignals = {SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 
-const double process_started = now_seconds();
+const double kProcessStarted = now_seconds();
 volatile int stop_signal = 0;  // the handler only sets it; ranks agree on it once a step
 volatile std::sig_atomic_t is_interrupted = 0;  // by SIGINT, whatever other signal came since
 
@@ -47,7 +47,7 @@ run::RunOptions run_options(const Arguments& args) {
   run::RunOptions options;
   options.stop_after = args.get<std::int64_t>("stop-after");
   options.stop_signal = &stop_signal;
-  options.started_seconds = process_started;
+  options.started_seconds = kProcessStarted;
   const auto refuse = [](const std::string& text) {
     throw Error(ExitCode::usage, text).on_all_ranks();
   };

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "adamw.hpp"
 #include "hyperslab/core/error.hpp"
@@ -70,8 +71,8 @@ std::unique_ptr<Optimizer> make_optimizer(const OptimizerConfig& config,
 }
 
 Optimizer::Optimizer(const OptimizerConfig& config, const param::ParamGroup& group,
-                     const StatePlace& place)
-    : config_(config), group_(group), place_(place) {}
+                     StatePlace place)
+    : config_(config), group_(group), place_(std::move(place)) {}
 Optimizer::~Optimizer() = default;
 
 std::vector<Optimizer::State> Optimizer::state() const {

@@ -64,7 +64,7 @@ StateTransit::Slot& StateTransit::slot_of(std::size_t number) {
 }
 
 void StateTransit::begin(Context& ctx) {
-  if (!links_) links_.emplace(ctx.device());
+  if (!links_) links_ = std::make_unique<Links>(ctx.device());
   links_->to_device.wait(ctx.stream().record());
   number_ = 0;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <optional>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -69,9 +69,9 @@ class StateTransit {
   std::vector<std::size_t> moved_bytes_;  ///< by range
   std::vector<Slot> resident_;
   std::vector<Slot> passing_;
-  std::vector<View> here_;  ///< parts of the chunk that was brought last
-  std::size_t number_ = 0;  ///< number of the next chunk in its step
-  std::optional<Links> links_;
+  std::vector<View> here_;        ///< parts of the chunk that was brought last
+  std::size_t number_ = 0;        ///< number of the next chunk in its step
+  std::unique_ptr<Links> links_;  ///< from the first step on
 };
 
 }  // namespace hyperslab::optim

@@ -94,7 +94,7 @@ class Optimizer {
 
  protected:
   /// A subclass takes its state and then the table of weight decays.
-  Optimizer(const OptimizerConfig& config, const param::ParamGroup& group, const StatePlace& place);
+  Optimizer(const OptimizerConfig& config, const param::ParamGroup& group, StatePlace place);
   void take_decay();
   /// Nothing if all parameters learn at one rate.
   void take_rate();
