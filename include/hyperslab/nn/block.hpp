@@ -234,7 +234,7 @@ class Mlp {
     View down_reduced;
     View up_amax;  ///< LinearPass::amax
     View down_amax;
-    /// As Attention::Slot::for_tokens; a slot of a piece stays as large as it is.
+    /// The part for so many tokens; a slot that holds a piece alone is returned as it is.
     [[nodiscard]] Slot for_tokens(const TokenCount& count) const;
     /// The part for a piece of so many rows.
     [[nodiscard]] Slot for_piece(Dim rows) const;
