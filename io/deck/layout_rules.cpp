@@ -191,8 +191,8 @@ constexpr std::array kLayoutRules = {
          },
          [](const Config& c, const Surroundings&) {
            return fmt::format(
-               "zero {} holds the gradients of two buckets at a time, and {} has more in progress: "
-               "set parallel.schedule to 1f1b; nearest: 1",
+               "zero {} sums gradients in every microbatch, and with {} those of several are in "
+               "progress: set parallel.schedule to 1f1b; nearest: 1",
                c.parallel.zero, name_of(c.parallel.schedule));
          }},
     Rule{"run.compare_replicas_every", "parallel.zero parallel.shard",

@@ -151,16 +151,13 @@ constexpr std::array kPrecisionRules = {
                "bf16, or precision.fp8_param_gather to false",
                name_of(c.precision.compute));
          }},
-    Rule{"precision.fp8_param_gather", "parallel.zero", "false unless parallel.zero is 1 or 2",
+    Rule{"precision.fp8_param_gather", "parallel.zero", "false with parallel.zero 0",
          [](const Config& c, const Surroundings&) {
-           return !c.precision.fp8_param_gather || c.parallel.zero == 1 || c.parallel.zero == 2;
+           return !c.precision.fp8_param_gather || c.parallel.zero > 0;
          },
-         [](const Config& c, const Surroundings&) -> std::string {
-           return fmt::format(
-               "with parallel.zero {}: set parallel.zero to 1 or 2, or "
-               "precision.fp8_param_gather to false",
-               c.parallel.zero == 0 ? "0 every rank updates all parameters and gathers none"
-                                    : "3 each pass gathers 16-bit values");
+         [](const Config&, const Surroundings&) -> std::string {
+           return "with parallel.zero 0 every rank updates all parameters and gathers none: set "
+                  "parallel.zero to 1, 2 or 3, or precision.fp8_param_gather to false";
          }},
     Rule{"precision.fp8_param_gather", "adapter.rank train.trainable",
          "false with adapter.rank, and unless matrices are trained",

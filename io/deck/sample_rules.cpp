@@ -26,14 +26,16 @@ constexpr std::array kSampleRules = {
                "{}; set it to 0, and run generate on the run's checkpoints",
                c.parallel.pipeline);
          }},
-    Rule{"train.sample_every", "parallel.zero", "0 with parallel.zero 3",
+    Rule{"train.sample_every", "parallel.zero precision.fp8_param_gather",
+         "0 with parallel.zero 3 and fp8_param_gather",
          [](const Config& c, const Surroundings& s) {
-           return !samples(c, s) || c.parallel.zero < 3 || c.parallel.shards() == 1;
+           return !samples(c, s) || c.parallel.zero < 3 || !c.precision.fp8_param_gather ||
+                  c.parallel.shards() == 1;
          },
          [](const Config&, const Surroundings&) -> std::string {
-           return "data ranks generate different texts, and zero 3 gathers parameters by all of "
-                  "them at once; set it to 0, and run generate on the run's checkpoints, or "
-                  "parallel.zero to 2";
+           return "a token that is generated is multiplied by 16-bit values, and zero 3 gathers "
+                  "FP8 values; set it to 0, and run generate on the run's checkpoints, or "
+                  "precision.fp8_param_gather to false";
          }},
     Rule{"train.sample_every", "parallel.sequence parallel.tensor",
          "0 if parallel.sequence cuts rows",

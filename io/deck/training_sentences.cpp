@@ -44,8 +44,8 @@ constexpr auto kTrainingSentences = std::to_array<KeySentence>({
      "Weights are rounded to 8-bit floats once a step, for all its microbatches, and kept: two "
      "bytes a weight more."},
     {"precision.fp8_param_gather",
-     "Data ranks gather weights as FP8 values in place of bf16 ones (parallel.zero 1 and 2), which "
-     "serve the step: two bytes a weight more."},
+     "Data ranks gather weights as FP8 values in place of bf16 ones (parallel.zero 1 to 3). With "
+     "zero 1 and 2 they serve the step: two bytes a weight more."},
     {"memory", "What stands in memory at once, what is kept for backward, and where state rests."},
     {"memory.recompute",
      "What backward computes again instead of keeping it: nothing, outputs of "

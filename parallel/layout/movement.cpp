@@ -47,11 +47,17 @@ bool is_floating(DType dtype) {
   return dtype == DType::f64 || dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16;
 }
 
+/// True if elements are bytes that only change their place.
+bool moves_bytes(const Layout& from, const Layout& to) {
+  return from.format.dtype == DType::u8 && to.format.dtype == DType::u8 &&
+         from.axes(Placement::Kind::partial).empty();
+}
+
 /// The reason why no steps lead from one layout to another; empty if some do.
 std::string obstacle(const mesh::Position& at, std::span<const Shape> shapes, const Layout& from,
                      const Layout& to) {
   for (const Layout& layout : {from, to}) {
-    if (!is_floating(layout.format.dtype)) {
+    if (!is_floating(layout.format.dtype) && !moves_bytes(from, to)) {
       return fmt::format("{} is not f64, f32, bf16 or f16",
                          hyperslab::name_of(layout.format.dtype));
     }

@@ -8,6 +8,7 @@
 #include "hyperslab/comm/communicator.hpp"
 #include "hyperslab/core/round_up.hpp"
 #include "hyperslab/ops/elementwise.hpp"
+#include "quantized_arrays.hpp"
 #include "rooms.hpp"
 
 namespace hyperslab::sharding {
@@ -16,37 +17,6 @@ namespace {
 using param::QuantizedWeight;
 
 constexpr Dim kAlignment = 128;  // elements of an operand in a room
-
-ops::QuantizedMatrix take_matrix(Arena& arena, const param::QuantizationSpec& spec,
-                                 const Shape& shape, const std::string& label) {
-  const Dim M = shape[0];
-  const Dim K = shape[1];
-  const Dim group = spec.group_of(K);
-  const auto take = [&](DType dtype, const Shape& dims, const char* array) {
-    return arena.take(dtype, dims, label + array);
-  };
-  ops::QuantizedMatrix matrix = {spec.format, group, shape, {}, {}};
-  matrix.codes = take(DType::u8, {M, spec.format == ops::WeightFormat::int8 ? K : K / 2}, ".codes");
-  switch (spec.format) {
-    case ops::WeightFormat::int8: matrix.scales = take(DType::f32, {M}, ".scales"); break;
-    case ops::WeightFormat::int4:
-      matrix.scales = take(DType::f16, {M, K / group}, ".scales");
-      break;
-    case ops::WeightFormat::nf4:
-      matrix.scales = take(DType::u8, {M, K / group}, ".scales");
-      const Dim blocks = round_up(M * K / group, ops::kScaleBlock) / ops::kScaleBlock;
-      matrix.block_scales = take(DType::f32, {blocks}, ".block_scales");
-      break;
-  }
-  return matrix;
-}
-
-std::string label_of(const QuantizedWeight& weight) {
-  const std::string& name = weight.members.front()->name;
-  return weight.members.size() == 1
-             ? name
-             : name + " and " + std::to_string(weight.members.size() - 1) + " more";
-}
 
 /// matrix.scales of rows of which other ranks hold parts.
 void find_scales(Context& ctx, const QuantizedWeight& weight, CView from) {
@@ -89,9 +59,9 @@ void ConvertedWeights::allocate(param::ParamStore& store, const Residence& resid
   std::vector<Dim> sizes(static_cast<std::size_t>(store.units()), 0);  // elements
   for (QuantizedWeight& weight : store.quantized_weights()) {
     sizes[static_cast<std::size_t>(weight.unit)] += padded_size(weight);
-    const bool takes_codes = weight.spec.activations != ops::ActivationFormat::none;
-    if (weight.frozen || takes_codes) {
-      weight.matrix = take_matrix(arena, weight.spec, weight.shape, label_of(weight));
+    if (weight.frozen) continue;
+    if (weight.spec.activations != ops::ActivationFormat::none) {
+      weight.matrix = quantized_arrays(weight, arena);
     } else if (weight.row_ranks != nullptr) {
       weight.matrix.scales =
           arena.take(DType::f32, {weight.shape[0]}, label_of(weight) + ".scales");
@@ -107,6 +77,7 @@ void ConvertedWeights::allocate(param::ParamStore& store, const Residence& resid
     room = room.slice(size, room.numel() - size);
   }
   for (param::KeptFp8& kept : store.kept_fp8()) {
+    if (kept.bytes == 0) continue;
     const std::string& name = kept.matrix.members().front()->name;
     kept.memory = arena.take(DType::u8, {kept.bytes},
                              name + (kept.gathered ? " transposed in 8 bits" : " in 8 bits"));
@@ -133,17 +104,16 @@ void ConvertedWeights::set_rounding(bool rounds) {
 std::vector<NamedMovement> ConvertedWeights::movements(int microbatches, int renewals) const {
   using Kind = layout::Step::Kind;
   std::vector<NamedMovement> all;
-  const auto add = [&](NamedMovement moved, const layout::Step& step) {
+  const auto add = [&](const NamedMovement& moved, const layout::Step& step) {
     if (all.empty() || all.back().what != moved.what || all.back().first_unit != moved.first_unit) {
-      all.push_back(std::move(moved));
+      all.push_back(moved);
     }
     std::vector<layout::Step>& steps = all.back().steps;
-    const auto place = std::ranges::lower_bound(steps, step.kind, {}, &layout::Step::kind);
+    auto place = std::ranges::lower_bound(steps, step.kind, {}, &layout::Step::kind);
     if (place == steps.end() || place->kind != step.kind) {
-      steps.insert(place, step);
-    } else {
-      place->bytes += step.bytes;
+      place = steps.insert(place, {step.kind, step.axes, 0});
     }
+    place->bytes += step.bytes;
   };
   for (const QuantizedWeight& weight : store_->quantized_weights()) {
     const NamedMovement moved = {"dequantized matrices",
@@ -158,12 +128,13 @@ std::vector<NamedMovement> ConvertedWeights::movements(int microbatches, int ren
       add(moved, {Kind::agree_scales, mesh::Axis::tensor, matrix.scales.bytes()});
     }
     if (!weight.frozen && matrix.codes) {
-      const auto bytes = ops::quantized_bytes(matrix.format, matrix.group, matrix.shape).total();
-      add(moved, {Kind::encode, {}, bytes});
+      const auto bytes = ops::quantized_bytes(matrix.format, matrix.group, matrix.shape);
+      add(moved, {Kind::encode, {}, bytes.total()});
     }
     add(moved, {Kind::decode, {}, weight.dequantized.bytes()});
   }
   for (const param::KeptFp8& kept : store_->kept_fp8()) {
+    if (!kept.memory) continue;
     const int unit = kept.matrix.members().front()->unit;
     add({"FP8 matrices", unit, unit, {}, renewals, "with the forward pass of its unit", ""},
         {kept.gathered ? Kind::unpack : Kind::encode, {}, kept.memory.bytes()});

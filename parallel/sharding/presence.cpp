@@ -32,33 +32,36 @@ void Presence::allocate(param::ParamStore& store, const Memory& arenas, const DT
                             : memory.master;
   if (residence_.present_rooms > 0) {
     memory.present =
-        take_rooms(trained, residence_.present_rooms, parameters, dtypes.compute, "present values");
+        take_rooms(trained, residence_.present_rooms, parameters, dtypes.compute, "present values",
+                   [](const param::Bucket& bucket) { return !bucket.gathers_fp8; });
   }
   if (gradients != nullptr) {
     memory.gradients = gradients_.allocate(trained, residence_, *gradients, dtypes.gradient);
   }
   trained.bind(std::move(memory));
-  converted_.allocate(store, dequantized(gradients != nullptr), parameters, dtypes.compute);
   values_.allocate(store, residence_, gradients != nullptr ? &parameters : nullptr,
                    overlaps_updates_);
-  param::ParamGroup& frozen = store.frozen();
-  if (frozen.params().empty()) return;
-  const View values = parameters.take(dtypes.compute, {frozen.flat_size()}, "frozen values");
-  frozen.bind({.master = {}, .value = {values, false}, .gradients = {}});
+  frozen_.allocate(store, residence_, parameters, dtypes.compute);
+  converted_.allocate(store, dequantized(gradients != nullptr), parameters, dtypes.compute);
 }
 
 void Presence::connect(const mesh::Mesh& mesh) {
   values_.connect(mesh);
+  frozen_.connect(mesh);
   gradients_.connect(mesh);
 }
 
 void Presence::before(Context& ctx, int first, int last, Order order) {
-  for (int unit = first; unit < last; ++unit) values_.before(ctx, unit, order);
+  for (int unit = first; unit < last; ++unit) {
+    values_.before(ctx, unit, order);
+    frozen_.before(ctx, unit, order);
+  }
 }
 
 std::vector<NamedMovement> Presence::movements(int microbatches) const {
   const int renewals = gradients_.reduces_every_microbatch() ? microbatches : 1;
   std::vector<NamedMovement> all = values_.movements(microbatches);
+  std::ranges::move(frozen_.movements(microbatches), std::back_inserter(all));
   std::ranges::move(converted_.movements(microbatches, renewals), std::back_inserter(all));
   std::ranges::move(gradients_.movements(microbatches), std::back_inserter(all));
   return all;

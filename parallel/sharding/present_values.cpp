@@ -6,12 +6,10 @@
 
 #include "fp8_gather.hpp"
 #include "hyperslab/ops/elementwise.hpp"
+#include "rooms.hpp"
 #include "value_gather.hpp"
 
 namespace hyperslab::sharding {
-
-PresentValues::PresentValues() = default;
-PresentValues::~PresentValues() = default;
 
 void PresentValues::allocate(param::ParamStore& store, const Residence& residence,
                              Arena* parameters, bool overlaps_updates) {
@@ -22,8 +20,7 @@ void PresentValues::allocate(param::ParamStore& store, const Residence& residenc
   find_gathers(store, parameters);
 }
 
-/// FP8 values are gathered in training alone.
-void PresentValues::find_gathers(param::ParamStore& store, Arena* parameters) {
+std::vector<std::vector<param::KeptFp8*>> PresentValues::find_fp8(param::ParamStore& store) const {
   const std::vector<param::Bucket>& buckets = group_->buckets();
   std::vector<std::vector<param::KeptFp8*>> matrices(buckets.size());
   for (param::KeptFp8& kept : store.kept_fp8()) {
@@ -31,23 +28,45 @@ void PresentValues::find_gathers(param::ParamStore& store, Arena* parameters) {
     const param::Bucket& home = group_->bucket_of(*kept.matrix.members().front());
     matrices[static_cast<std::size_t>(&home - buckets.data())].push_back(&kept);
   }
+  return matrices;
+}
+
+/// FP8 values are gathered in training alone.
+void PresentValues::find_gathers(param::ParamStore& store, Arena* parameters) {
+  const std::vector<param::Bucket>& buckets = group_->buckets();
+  const auto matrices = find_fp8(store);
   layout::Layout present = residence_.present;
   if (group_->value()) present.format.dtype = group_->value().data.dtype();
   const layout::Layout updated =
       present.with(residence_.state.axes(layout::Placement::Kind::flat), layout::flat());
-  states_.resize(buckets.size());
+  std::vector<Dim> sizes;  // elements whose FP8 values are in rooms
+  for (std::size_t i = 0; i < buckets.size(); ++i) {
+    sizes.push_back(in_rooms() && !matrices[i].empty() ? buckets[i].size() : 0);
+  }
+  std::vector<View> rooms(buckets.size());
+  if (parameters != nullptr && in_rooms()) {
+    rooms =
+        take_rooms(sizes, residence_.present_rooms, *parameters, DType::u8, "present FP8 values");
+  }
   Fp8Gather* before = nullptr;
-  for (std::size_t i = 0; i < states_.size(); ++i) {
+  for (std::size_t i = 0; i < buckets.size(); ++i) {
     const param::Bucket& bucket = buckets[i];
-    states_[i].shares = in_rooms() && bucket.is_sharded();
+    PresentBuckets::Bucket added = {
+        .first_unit = bucket.first_unit,
+        .last_unit = bucket.last_unit,
+        .room = rooms[i] ? rooms[i].raw() : group_->present(bucket).raw(),
+        .shares = in_rooms() && bucket.is_sharded(),
+        .gather = {}};
     if (parameters != nullptr && !matrices[i].empty()) {
-      auto gather = std::make_unique<Fp8Gather>(*group_, bucket, before, matrices[i], *parameters);
+      auto gather =
+          std::make_unique<Fp8Gather>(*group_, bucket, before, matrices[i], rooms[i], *parameters);
       before = gather.get();
-      states_[i].gather = std::move(gather);
+      added.gather = std::move(gather);
     } else if (gathers() || in_rooms()) {
-      states_[i].gather = std::make_unique<MovedValues>(
+      added.gather = std::make_unique<MovedValues>(
           updated, present, group_->value().at(group_->shard(bucket)), group_->present(bucket));
     }
+    buckets_.add(std::move(added));
   }
 }
 
@@ -63,118 +82,8 @@ void PresentValues::find_ranges() {
   }
 }
 
-void PresentValues::connect(const mesh::Mesh& mesh) {
-  for (State& state : states_) {
-    if (state.gather) state.gather->connect(mesh);
-  }
-}
-
 bool PresentValues::gathers() const {
   return is_flat(residence_.state) && group_->position().size(mesh::kShards) > 1;
-}
-
-void PresentValues::after_update(Context& ctx, std::size_t index) {
-  State& mine = states_[index];
-  if (mine.shares) {
-    mine.present = false;
-  } else if (mine.gather) {
-    mine.gather->start(ctx);
-  }
-}
-
-void PresentValues::update_ends(std::size_t index, Event end) {
-  states_[index].update = std::move(end);
-}
-
-bool PresentValues::is_in(std::size_t bucket, int unit) const {
-  const param::Bucket& mine = group_->buckets()[bucket];
-  return unit >= mine.first_unit && unit <= mine.last_unit;
-}
-
-void PresentValues::make_present(Context& ctx, std::size_t index) {
-  State& mine = states_[index];
-  ctx.stream().wait(std::exchange(mine.update, {}));
-  if (!mine.shares || mine.present) return;
-  const View room = group_->present(group_->buckets()[index]);
-  for (std::size_t i = 0; i < states_.size(); ++i) {
-    State& other = states_[i];
-    if (!other.present || group_->present(group_->buckets()[i]).raw() != room.raw()) continue;
-    other.gather->wait(ctx);  // its gather may be in progress
-    other.present = false;
-  }
-  mine.gather->start(ctx);
-  mine.present = true;
-}
-
-void PresentValues::before(Context& ctx, int unit) {
-  for (std::size_t i = 0; i < states_.size(); ++i) {
-    if (!is_in(i, unit)) continue;
-    make_present(ctx, i);
-    if (states_[i].gather) states_[i].gather->wait(ctx);
-  }
-}
-
-void PresentValues::before(Context& ctx, int unit, Order order) {
-  before(ctx, unit);
-  if (!in_rooms()) return;
-  if (const auto next = next_shared(unit, order)) make_present(ctx, *next);
-}
-
-/// Buckets that share rooms take turns in them, so that neighbours are in different ones.
-std::optional<std::size_t> PresentValues::next_shared(int unit, Order order) const {
-  const auto is_next = [&](std::size_t i) {
-    const param::Bucket& bucket = group_->buckets()[i];
-    return states_[i].shares &&
-           (order == Order::ascending ? bucket.first_unit > unit : bucket.last_unit < unit);
-  };
-  for (std::size_t step = 0; step < states_.size(); ++step) {
-    const std::size_t i = order == Order::ascending ? step : states_.size() - 1 - step;
-    if (is_next(i)) return i;
-  }
-  return std::nullopt;
-}
-
-std::vector<NamedMovement> PresentValues::movements(int microbatches) const {
-  const auto shared = std::ranges::count_if(states_, &State::shares);
-  std::vector<NamedMovement> all;
-  int turn = 0;  // among buckets that share rooms
-  for (std::size_t i = 0; i < states_.size(); ++i) {
-    const param::Bucket& bucket = group_->buckets()[i];
-    if (!states_[i].gather || states_[i].gather->steps().empty()) continue;
-    const auto steps = states_[i].gather->steps();
-    NamedMovement& moved = all.emplace_back(NamedMovement{"values",
-                                                          bucket.first_unit,
-                                                          bucket.last_unit,
-                                                          {steps.begin(), steps.end()},
-                                                          1,
-                                                          "after its update",
-                                                          "forward of the units before it"});
-    if (!states_[i].shares) continue;
-    // A pass does not gather the two buckets that the pass before used last.
-    moved.times = 1 + (turn >= 2 ? microbatches - 1 : 0) + (turn < shared - 2 ? microbatches : 0);
-    moved.starts = "one bucket ahead of forward and backward";
-    moved.behind = "the bucket before it in the pass";
-    ++turn;
-  }
-  return all;
-}
-
-void PresentValues::wait_for_updates(Context& ctx) {
-  for (State& state : states_) ctx.stream().wait(std::exchange(state.update, {}));
-}
-
-void PresentValues::wait_all(Context& ctx) {
-  wait_for_updates(ctx);
-  for (State& state : states_) {
-    if (state.gather) state.gather->wait(ctx);
-  }
-}
-
-void PresentValues::complete(Context& ctx) {
-  wait_all(ctx);
-  for (State& state : states_) {
-    if (state.gather) state.gather->complete(ctx);
-  }
 }
 
 void PresentValues::masters_changed(Context& ctx) {

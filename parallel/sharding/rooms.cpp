@@ -28,14 +28,17 @@ std::vector<View> take_rooms(std::span<const Dim> items, int count, Arena& arena
 }
 
 std::vector<View> take_rooms(const param::ParamGroup& group, int count, Arena& arena, DType dtype,
-                             const std::string& label) {
+                             const std::string& label,
+                             const std::function<bool(const param::Bucket&)>& taken) {
   std::vector<Dim> sizes;
   for (const param::Bucket& bucket : group.buckets()) {
-    sizes.push_back(bucket.is_sharded() ? bucket.size() : 0);
+    sizes.push_back(bucket.is_sharded() && taken(bucket) ? bucket.size() : 0);
   }
   std::vector<View> by_bucket = take_rooms(sizes, count, arena, dtype, label);
   for (std::size_t i = 0; i < sizes.size(); ++i) {
-    if (sizes[i] == 0) by_bucket[i] = arena.take(dtype, {group.buckets()[i].size()}, label);
+    const param::Bucket& bucket = group.buckets()[i];
+    if (!bucket.is_sharded() && taken(bucket))
+      by_bucket[i] = arena.take(dtype, {bucket.size()}, label);
   }
   return by_bucket;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -16,8 +17,11 @@ namespace hyperslab::sharding {
 
 /// Memory for few buckets at a time, by bucket: those of parameters that no other tensor or
 /// pipeline rank holds take turns in `count` rooms. The others, which stay in use from the
-/// embedding to the head, have rooms of their own.
-[[nodiscard]] std::vector<View> take_rooms(const param::ParamGroup& group, int count, Arena& arena,
-                                           DType dtype, const std::string& label);
+/// embedding to the head, have rooms of their own. Absent for buckets that are not `taken`.
+[[nodiscard]] std::vector<View> take_rooms(
+    const param::ParamGroup& group, int count, Arena& arena, DType dtype, const std::string& label,
+    const std::function<bool(const param::Bucket&)>& taken = [](const param::Bucket&) {
+      return true;
+    });
 
 }  // namespace hyperslab::sharding

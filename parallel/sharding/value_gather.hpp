@@ -24,7 +24,11 @@ class ValueGather {
   virtual void connect(const mesh::Mesh& mesh) = 0;
   /// The steps of start() and wait().
   [[nodiscard]] virtual std::span<const layout::Step> steps() const = 0;
-  /// This rank's range is updated on ctx. All gathers are started in the order of their buckets.
+  /// The steps of updated(), unless steps() has them.
+  [[nodiscard]] virtual std::span<const layout::Step> update_steps() const { return {}; }
+  /// This rank's range is updated on ctx. By all ranks, of all buckets in their order.
+  virtual void updated(Context& /*ctx*/) {}
+  /// After updated(): starts to gather. By all ranks in the same order.
   virtual void start(Context& ctx) = 0;
   /// Makes work that is enqueued on ctx after this call see the values that layers multiply by.
   virtual void wait(Context& ctx) = 0;

@@ -181,7 +181,7 @@ void Stage::read_whole(Context& ctx, std::span<const Dim> rows, View logits) {
 
 void Stage::run_units(Context& ctx, const UnitCall& call) {
   nn::ResidualStream stream;
-  presence_.for_units(ctx, 0, units(), sharding::Presence::Order::ascending,
+  presence_.for_units(ctx, 0, units(), sharding::Order::ascending,
                       [&](int unit) { stream = at(unit).unit->forward(ctx, call, stream); });
 }
 

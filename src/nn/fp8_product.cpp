@@ -199,7 +199,7 @@ void Fp8Product::forward(Context& ctx, CView x, CView weight, CView bias, const 
   if (!b.values) {
     b = with_amax(operands.take(right), kept.amax, Amax::weight);
     ops::fp8_quantize(ctx, weight, b, {});
-  } else if (kept.weights == Fp8Weights::renewed) {
+  } else if (kept.weights == Fp8Weights::renewed && rounded.transposed.values) {
     renew(ctx, weight, rounded);
   }
   multiply_rows(ctx, operands, left, {},
@@ -217,13 +217,15 @@ std::size_t Fp8Product::kept_weight_bytes(const Fp8Config& config, Dim M, Dim K)
 }
 
 Fp8Product::RoundedWeights Fp8Product::kept_weights(CView weight, Fp8Weights weights) const {
-  if (weights == Fp8Weights::rounded || kept_ == nullptr || !kept_->memory) return {};
+  if (kept_ == nullptr) return {};
   const auto [M, K] = weight.dims<2>("8-bit product weight");
   const Rounding to = rounding_of(recipe_);
+  const Fp8Matrix straight = {Fp8Format::e4m3, to.weights, kept_->values, kept_->amax,
+                              kept_->scale};
+  if (kept_->replaces_values()) return {.straight = straight, .transposed = {}};
+  if (weights == Fp8Weights::rounded || !kept_->memory) return {};
   Operands operands(kept_->memory.device(), kept_->memory.raw());
   if (kept_->gathered) {
-    const Fp8Matrix straight = {Fp8Format::e4m3, to.weights, kept_->values, kept_->amax,
-                                kept_->scale};
     Fp8Matrix transposed = straight;
     transposed.values =
         operands.take(DType::u8, along_columns(Fp8Format::e4m3, to.weights, M, K).shape);
@@ -258,8 +260,13 @@ void Fp8Product::backward_input(Context& ctx, CView dy, CView weight, const Kept
   const MatrixSpec left = along_rows(to.gradients, to.rows, rows);
   const MatrixSpec right = along_columns(Fp8Format::e4m3, to.weights, M, K);
   Operands operands = in_workspace(ctx, {left, right}, rest_bytes(left, dx.as_matrix()));
-  Fp8Matrix b = kept_weights(weight, kept.weights).transposed;
-  if (!b.values) {
+  const RoundedWeights rounded = kept_weights(weight, kept.weights);
+  Fp8Matrix b = rounded.transposed;
+  if (!b.values && rounded.straight.values) {
+    b = rounded.straight;
+    b.values = operands.take(right).values;
+    ops::fp8_transpose(ctx, rounded.straight.values, b.values);
+  } else if (!b.values) {
     b = with_amax(operands.take(right), kept.amax, Amax::weight);
     ops::fp8_quantize(ctx, weight, {}, b, if_kept(kept.amax));
   }

@@ -69,6 +69,7 @@ void initialize_quantized(Context& ctx, const ParamStore& store, std::uint64_t s
       weight.round(ctx, values.view(), first);
       synchronize(ctx);  // before `values` goes
     });
+    weight.filled(ctx);
   }
 }
 

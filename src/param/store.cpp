@@ -22,16 +22,6 @@ constexpr std::size_t kGroups = 2;
 
 std::size_t index(int i) { return static_cast<std::size_t>(i); }
 
-/// One view of all members from `first`, the first one's.
-View joined(const std::vector<Param*>& members, const View& first) {
-  if (!first) return {};
-  Dim rows = 0;
-  for (const Param* member : members) rows += member->stored_rows;
-  const Shape& shape = members.front()->part.count;
-  return {first.raw(), first.dtype(), first.device(),
-          shape.rank() == 1 ? Shape{rows} : Shape{rows, shape[1]}};
-}
-
 bool equal_kinds(const Placements& a, const Placements& b) {
   return a.tensor.kind == b.tensor.kind && a.pipeline.kind == b.pipeline.kind;
 }
@@ -49,11 +39,22 @@ Dim Param::stored_numel() const {
                             : part.numel() / part.count[0] * stored_rows;
 }
 
+Shape FusedParam::shape() const {
+  Dim rows = 0;
+  for (const Param* member : members_) rows += member->stored_rows;
+  const Shape& first = members_.front()->part.count;
+  return first.rank() == 1 ? Shape{rows} : Shape{rows, first[1]};
+}
+
+View FusedParam::joined(const View& first) const {
+  return first ? View(first.raw(), first.dtype(), first.device(), shape()) : View();
+}
+
 CView FusedParam::value() const {
   return quantized_ != nullptr ? CView(quantized_->dequantized)
-                               : CView(joined(members_, members_.front()->value));
+                               : CView(joined(members_.front()->value));
 }
-View FusedParam::gradient() const { return joined(members_, members_.front()->gradient); }
+View FusedParam::gradient() const { return joined(members_.front()->gradient); }
 
 ElementRange ParamGroup::shard(const Bucket& bucket) const {
   const Dim size = bucket.size() / position_.size(mesh::kShards);
@@ -83,7 +84,9 @@ void ParamGroup::bind(Memory memory) {
     };
     if (master() && !master().sharded) param->master = view_in(master().data, param->flat_begin);
     const Bucket& bucket = bucket_of(*param);
-    param->value = view_in(present(bucket), param->flat_begin - bucket.begin);
+    if (const View home = present(bucket)) {
+      param->value = view_in(home, param->flat_begin - bucket.begin);
+    }
     if (const View home = gradient(bucket)) {
       param->gradient = view_in(home, param->flat_begin - bucket.begin);
     }
@@ -190,7 +193,7 @@ std::vector<Bucket> ParamStore::shared_buckets(std::size_t group) const {
                                       Placements{.tensor = layout::replicate()}};
   std::vector<Bucket> buckets;
   for (const Placements& placement : kPlacements) {
-    Bucket bucket = {unit_ + 1, -1, 0, 0, placement};
+    Bucket bucket = {unit_ + 1, -1, 0, 0, placement, false};
     for (const Fused& fused : fused_) {
       if (fused.group != group || !equal_kinds(fused.placement, placement)) continue;
       bucket.first_unit = std::min(bucket.first_unit, fused.unit);
@@ -228,7 +231,8 @@ std::vector<Bucket> ParamStore::unit_buckets(std::size_t group, std::size_t buck
     const bool full = open_size > 0 && (static_cast<std::size_t>(open_size) * 4 >= bucket_bytes ||
                                         (unit > 0 && has_fp8(unit) != has_fp8(unit - 1)));
     if (open_size == 0 || (!full && unit > 0)) continue;
-    buckets.push_back({first_filled, last, 0, open_size, {}});
+    const bool gathers_fp8 = group == kTrained && has_fp8(unit);
+    buckets.push_back({first_filled, last, 0, open_size, {}, gathers_fp8});
     open_size = 0;
     last = unit - 1;
   }

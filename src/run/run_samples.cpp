@@ -10,6 +10,7 @@
 #include "hyperslab/core/log.hpp"
 #include "hyperslab/core/printable.hpp"
 #include "hyperslab/generate/prompts.hpp"
+#include "hyperslab/sharding/residence.hpp"
 
 namespace hyperslab::run {
 namespace {
@@ -65,14 +66,11 @@ RunSamples::RunSamples(const Start& start) : start_(start) {
 void RunSamples::begin(std::int64_t first_step, train::Trainer& trainer) {
   if (tokenizer_ == nullptr) return;
   log_.reset();
-  const int tensor = start_.config.parallel.tensor;
-  if (tensor > 1 && !tensor_ranks_) {
-    tensor_ranks_ = start_.world.part(start_.world.rank() / tensor);
-  }
+  const int size = group_size();
+  if (size > 1 && !group_) group_ = start_.world.part(start_.world.rank() / size);
   comm::agree(start_.world, [&] {
     if (!generator_) {
-      generator_ =
-          std::make_unique<generate::Generator>(trainer, start_.config, tensor_ranks_.get());
+      generator_ = std::make_unique<generate::Generator>(trainer, start_.config, group_.get());
     }
     if (!start_.is_first()) return;
     log_ =
@@ -85,10 +83,17 @@ bool RunSamples::is_due_after(std::int64_t step, std::int64_t last_step) const {
          (step % start_.config.train.sample_every == 0 || step == last_step);
 }
 
+/// They are neighbouring ranks, as there is no pipeline.
+int RunSamples::group_size() const {
+  const mesh::ParallelConfig& parallel = start_.config.parallel;
+  const bool gathers = sharding::residence_of(parallel).present_rooms > 0;
+  return parallel.tensor * (gathers ? parallel.shards() : 1);
+}
+
 RunSamples::Share RunSamples::share() const {
-  const int tensor = start_.config.parallel.tensor;  // the neighbouring ranks: there is no pipeline
-  const auto group = static_cast<std::size_t>(start_.world.rank() / tensor);
-  const auto groups = static_cast<std::size_t>(start_.world.size() / tensor);
+  const int size = group_size();
+  const auto group = static_cast<std::size_t>(start_.world.rank() / size);
+  const auto groups = static_cast<std::size_t>(start_.world.size() / size);
   return {prompts_.size() * group / groups, prompts_.size() * (group + 1) / groups};
 }
 

@@ -22,14 +22,17 @@ class RunSamples {
   /// place of those that it may hold of these steps. Collective.
   void begin(std::int64_t first_step, train::Trainer& trainer);
   [[nodiscard]] bool is_due_after(std::int64_t step, std::int64_t last_step) const;
-  /// Continues the prompts with the trainer's present parameters, the tensor groups a share each;
-  /// logs and records the texts. Prompt i draws from the stream of run.seed + i, whatever the step
-  /// and the layout. Training computes the same as without. Collective. False: it was cut short by
-  /// a request to stop.
+  /// Continues the prompts with the trainer's present parameters, each group a share of them; logs
+  /// and records the texts. Prompt i draws from the stream of run.seed + i, whatever the step and
+  /// the layout. Training computes the same as without. Collective. False: it was cut short by a
+  /// request to stop.
   [[nodiscard]] bool take(std::int64_t step, train::Trainer& trainer);
 
  private:
-  /// Prompts [first, last) of this rank's tensor group.
+  /// The ranks that take passes together: a tensor group or, if passes gather values, those of all
+  /// ranks that hold shards of them.
+  [[nodiscard]] int group_size() const;
+  /// Prompts [first, last) of this rank's group.
   struct Share {
     std::size_t first = 0;
     std::size_t last = 0;
@@ -40,9 +43,9 @@ class RunSamples {
   const Start& start_;
   std::unique_ptr<io::Tokenizer> tokenizer_;  // absent without samples
   io::TextEnds ends_;
-  std::vector<std::string> texts_;             // all prompts
-  generate::Prompts prompts_;                  // likewise
-  std::unique_ptr<comm::World> tensor_ranks_;  // this rank's group; absent if it is alone
+  std::vector<std::string> texts_;      // all prompts
+  generate::Prompts prompts_;           // likewise
+  std::unique_ptr<comm::World> group_;  // this rank's; absent if it is alone
   std::unique_ptr<generate::Generator> generator_;
   std::unique_ptr<io::LineLog> log_;  // the first rank's
 };

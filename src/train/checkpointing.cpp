@@ -220,7 +220,7 @@ void Trainer::share_initial_values() {
 }
 
 void Trainer::share_values() {
-  if (stage_.params().trained().master().sharded) presence_.values().masters_changed(*ctx_);
+  if (stage_.params().trained().master().sharded) presence_.filled(*ctx_);
 }
 
 }  // namespace hyperslab::train

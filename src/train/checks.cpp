@@ -90,7 +90,7 @@ Trainer::ReplicaSums Trainer::replica_sums() {
   for (const param::KeptFp8& kept : stage_.params().kept_fp8()) {
     const auto& members = kept.matrix.members();
     if (kept.values) old.insert(members.begin(), members.end());
-    add("fp8/" + members.front()->name, kept.values);
+    if (!kept.replaces_values()) add("fp8/" + members.front()->name, kept.values);
     add("scale/" + members.front()->name, kept.scale);
   }
   for (const auto* group : {&stage_.params().trained(), &stage_.params().frozen()}) {
@@ -105,6 +105,8 @@ Trainer::ReplicaSums Trainer::replica_sums() {
   const param::ParamGroup& trained = stage_.params().trained();
   if (trained.master().sharded) add_to(sums.shards, "masters", trained.master().data);
   if (trained.value().sharded) add_to(sums.shards, "values", trained.value().data);
+  const param::ParamGroup& frozen = stage_.params().frozen();
+  if (frozen.value().sharded) add_to(sums.shards, "frozen values", frozen.value().data);
   return sums;
 }
 

@@ -9,7 +9,7 @@
 namespace hyperslab::train {
 namespace {
 
-using Order = sharding::Presence::Order;
+using sharding::Order;
 
 /// The views of a batch that are read.
 Batch read_views(const Batch& all, const model::BatchReads& reads) {

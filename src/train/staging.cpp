@@ -215,6 +215,7 @@ void read_quantized(Context& ctx, const io::CheckpointReader& reader,
     if (!matrix.frozen) continue;
     holds_codes(reader, matrix) ? read_codes(ctx, reader, matrix)
                                 : read_and_round(ctx, reader, matrix, first);
+    matrix.filled(ctx);
   }
 }
 

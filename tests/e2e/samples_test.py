@@ -68,10 +68,13 @@ class Samples(support.Case):
                 texts = [line["text"] for line in self.samples(name)[-3:]]
                 self.assertEqual(texts, self.generated(name, "--temperature", 0))
 
-    def test_tensor_groups_share_the_prompts_and_their_ranks_each_text(self):
+    def test_groups_share_the_prompts_and_their_ranks_each_text(self):
         for name, ranks, settings in (("tensor", 2, ("parallel.data=1", "parallel.tensor=2")),
                                       ("both", 4, ("parallel.data=2", "parallel.tensor=2", "parallel.zero=1",
-                                                   "model.kv_heads=1"))):
+                                                   "model.kv_heads=1")),
+                                      ("gathers", 4, ("parallel.data=2", "parallel.tensor=2", "parallel.zero=3",
+                                                      "parallel.bucket_mib=0.01")),
+                                      ("copies", 4, ("parallel.data=4", "parallel.shard=2", "parallel.zero=3"))):
             with self.subTest(name=name):
                 short = (*settings, "train.steps=6", "train.validate_every=0", "data.validation=[]")
                 self.train(f"{name}_plain", *short, ranks=ranks)

@@ -183,6 +183,26 @@ TEST(Movement, WorksInPlace) {
   EXPECT_EQ(reduce.scratch_bytes() + gather.scratch_bytes() + all_reduce.scratch_bytes(), 0U);
 }
 
+/// Quantized matrices rest in ranges of their bytes.
+TEST(Movement, GathersBytes) {
+  Context ctx(Device::cpu);
+  const OneAxis axis;
+  const std::vector<Shape> shapes = {{32 * axis.size}};
+  const Layout whole = {.format = {DType::u8}};
+  Movement gather = Movement::plan(axis.mesh, shapes, whole.with(Axis::fold, flat()), whole);
+  Tensor mine(Device::cpu, DType::u8, {32});
+  std::ranges::fill(mine.view().span<std::uint8_t>(), std::uint8_t(7 + axis.at.at(Axis::fold)));
+  Tensor all(Device::cpu, DType::u8, shapes[0]);
+
+  gather.start(ctx, mine.view(), all.view(), {});
+  gather.wait(ctx);
+
+  for (Dim i = 0; i < all.view().numel(); ++i) {
+    ASSERT_EQ(all.view().span<std::uint8_t>()[static_cast<std::size_t>(i)], 7 + i / 32);
+  }
+  EXPECT_EQ(gather.bytes(), static_cast<std::size_t>(axis.size > 1 ? 32 * axis.size : 0));
+}
+
 TEST(Movement, SeveralAreInProgressAtOnce) {
   Context ctx(Device::cpu);
   const OneAxis axis;

@@ -97,9 +97,8 @@ class Fp8Rank {
   void update(int round) {
     const std::vector<param::ElementRange>& ranges = presence_.values().updated_ranges();
     for (std::size_t i = 0; i < ranges.size(); ++i) {
-      const auto& [first, in_shards, size] = ranges[i];
-      const Tensor mine = values(first, {size}, round);
-      put(mine.view(), group().value().data.slice(first, size));
+      const Tensor mine = values(ranges[i].in_flat, {ranges[i].size}, round);
+      put(mine.view(), group().value().at(ranges[i]));
       presence_.values().after_update(ctx_, i);
     }
   }
@@ -108,7 +107,7 @@ class Fp8Rank {
     const param::Param& first = *gathered.matrix.members().front();
     SCOPED_TRACE(first.name);
     ASSERT_TRUE(gathered.values);
-    const Shape shape = gathered.matrix.value().shape();
+    const Shape shape = gathered.matrix.shape();
     const Tensor alone = values(first.flat_begin, shape, round, bad);
     Tensor values(Device::cpu, DType::u8, shape);
     Tensor amax(Device::cpu, DType::f32, {1});
@@ -180,7 +179,13 @@ inline void expect_bits_of_rounding(Context& ctx, const mesh::Mesh& mesh, int ze
     }
     if (round == 1) continue;
     rank.presence().values().complete(ctx);
-    for (const param::Param* param : rank.group().params()) rank.expect_values(*param, round);
+    for (const param::Param* param : rank.group().params()) {
+      if (param->value.raw() != nullptr) {
+        rank.expect_values(*param, round);
+      } else {  // its FP8 values are in a room
+        EXPECT_TRUE(zero == 3 && param->role == param::Role::matrix) << param->name;
+      }
+    }
   }
 }
 

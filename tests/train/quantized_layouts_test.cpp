@@ -184,7 +184,7 @@ TEST_P(Simulated, MatricesAreRoundedAsOnOneRank) {
   model::Stage& stage = runs.many.trainer().stage();
   const param::ParamStore& parts = stage.params();
   const auto dequantize = [](Context& ctx, model::Stage& of, int unit) {
-    of.presence().for_units(ctx, unit, unit + 1, sharding::Presence::Order::ascending, [](int) {});
+    of.presence().for_units(ctx, unit, unit + 1, sharding::Order::ascending, [](int) {});
   };
 
   for (int unit = 0; unit < parts.units(); ++unit) {

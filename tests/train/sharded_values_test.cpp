@@ -24,7 +24,26 @@ struct Result {
   std::vector<double> losses;
   std::map<std::string, std::vector<unsigned char>> slabs;  ///< this rank's, by name and part
   std::size_t parameters = 0;                               ///< bytes
+  std::int64_t gathered = 0;  ///< bytes that a step gathers over the shards' ranks
+  std::int64_t planned = 0;   ///< those of the trainer's movements
 };
+
+std::int64_t gathered_by(const mesh::Mesh& mesh) {
+  const auto kGather = static_cast<std::size_t>(comm::Call::all_gather);
+  return mesh.group(mesh::kShards).traffic().bytes[kGather];
+}
+
+std::int64_t gathers_of(const std::vector<sharding::NamedMovement>& movements) {
+  std::int64_t bytes = 0;
+  for (const sharding::NamedMovement& moved : movements) {
+    for (const layout::Step& step : moved.steps) {
+      if (step.kind == layout::Step::Kind::all_gather) {
+        bytes += moved.times * static_cast<std::int64_t>(step.bytes);
+      }
+    }
+  }
+  return bytes;
+}
 
 Result result_of(Overrides overrides, int zero) {
   overrides.push_back("parallel.zero=" + std::to_string(zero));
@@ -34,7 +53,12 @@ Result result_of(Overrides overrides, int zero) {
   options.compute = config.precision.compute == Precision::bf16 ? DType::bf16 : DType::f32;
   test::SmallRun run(config, mesh, world().rank(), options);
   Result result;
-  for (int step = 1; step <= kSteps; ++step) result.losses.push_back(run.step(step));
+  for (int step = 1; step <= kSteps; ++step) {
+    const std::int64_t before = gathered_by(mesh);
+    result.losses.push_back(run.step(step));
+    result.gathered = gathered_by(mesh) - before;
+  }
+  result.planned = gathers_of(run.trainer().movements());
   for (const io::Slab& slab : run.trainer().slabs()) {
     const auto* bytes = static_cast<const unsigned char*>(slab.data.raw());
     std::string name = slab.tensor + " at";
@@ -54,7 +78,10 @@ TEST_P(ShardedValues, GiveTheBitsOfLessSharding) {
   if (ranks < 2) GTEST_SKIP() << "needs two data ranks";
   overrides.push_back("parallel.data=" + std::to_string(ranks));
   overrides.push_back("parallel.bucket_mib=0.01");
-  overrides.push_back("model.layers=8");
+  overrides.push_back("model.layers=12");
+  const bool is_quantized = std::ranges::any_of(
+      overrides, [](const std::string& o) { return o.starts_with("model.frozen_format"); });
+  if (is_quantized) overrides.insert(overrides.end(), {"model.width=64", "model.ffn_width=128"});
   const bool accumulates = std::ranges::find(overrides, "train.microbatch=1") != overrides.end();
   if (!accumulates) overrides.push_back("train.microbatch=" + std::to_string(12 / ranks));
   // Zero 2 adds gradients and squares of their norm in the same order, zero 1 gradients alone, and
@@ -69,6 +96,11 @@ TEST_P(ShardedValues, GiveTheBitsOfLessSharding) {
     EXPECT_TRUE(fully.slabs.at(name) == bytes) << name;
   }
   EXPECT_LT(fully.parameters, less.parameters);
+  const bool exchanges = std::ranges::find(overrides, "optimizer.name=muon") != overrides.end();
+  if (!exchanges) {
+    EXPECT_EQ(fully.gathered, fully.planned);
+    EXPECT_GT(fully.gathered, less.gathered);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -85,7 +117,15 @@ INSTANTIATE_TEST_SUITE_P(
                     Overrides{"parallel.shard=2", "precision.compute=bf16"},
                     Overrides{"parallel.tensor=2", "parallel.sequence=true"},
                     Overrides{"parallel.tensor=2", "precision.compute=bf16", "model.kv_heads=1"},
-                    Overrides{"quantization.weights=int8", "precision.compute=bf16"}));
+                    Overrides{"quantization.weights=int8", "precision.compute=bf16"},
+                    Overrides{"train.trainable=[norm, bias]", "precision.compute=bf16"},
+                    Overrides{"train.trainable=[norm, head]", "parallel.shard=2"},
+                    Overrides{"adapter.rank=4", "precision.compute=bf16"},
+                    Overrides{"adapter.rank=4", "model.frozen_format=nf4", "train.microbatch=1"},
+                    Overrides{"adapter.rank=4", "model.frozen_format=int4",
+                              "precision.compute=bf16", "memory.recompute=full"},
+                    Overrides{"adapter.rank=4", "model.frozen_format=int8", "parallel.tensor=2",
+                              "parallel.sequence=true"}));
 
 }  // namespace
 }  // namespace hyperslab

@@ -63,7 +63,8 @@ class Movement {
  public:
   /// `mesh` outlives the movement, and has a group over the axes of each step. Throws
   /// Error(usage) that names both layouts and what does not go: a tensor that cannot be cut so, an
-  /// axis along which values would become terms of a sum, dtypes that are not floating.
+  /// axis along which values would become terms of a sum, dtypes that are not floating, but for
+  /// bytes (u8) that stay bytes.
   [[nodiscard]] static Movement plan(const mesh::Mesh& mesh, std::span<const Shape> shapes,
                                      const Layout& from, const Layout& to);
   Movement(Movement&&) noexcept;

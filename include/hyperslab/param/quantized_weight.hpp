@@ -14,11 +14,13 @@ namespace hyperslab::param {
 struct Param;
 
 /// A matrix operand that layers do not multiply by as it is stored. Two kinds:
-/// - frozen: the members have no values; `matrix` holds them quantized. In training they are
-///   widened into `dequantized`; in a forward-only run products read `matrix`.
+/// - frozen: the members have no values; `matrix` holds them quantized, in training perhaps only
+///   while a pass uses them. There they are widened into `dequantized`; in a forward-only run
+///   products read `matrix`.
 /// - trained with fake quantization: the members' values, quantized and widened again, go to
 ///   `dequantized`; `matrix` holds them quantized if products take that (int8 activations).
-/// sharding::ConvertedWeights sets the views and writes `dequantized`.
+/// sharding::FrozenValues sets `matrix` of frozen ones, sharding::ConvertedWeights the other views;
+/// it writes `dequantized`.
 struct QuantizedWeight {
   std::vector<Param*> members;  ///< one after the other
   int unit = 0;
@@ -28,6 +30,13 @@ struct QuantizedWeight {
   ops::QuantizedMatrix matrix = {};  ///< absent codes: fake quantization of weights alone
   View dequantized = {};  ///< in the compute dtype, in a room that other units take, too;
                           ///< absent in a forward-only run
+
+  /// Copies what this rank keeps out of `matrix`, which lies in a room; empty: all of it.
+  std::function<void(Context&)> keep = {};
+  /// To be called once `matrix` is filled from outside.
+  void filled(Context& ctx) const {
+    if (keep) keep(ctx);
+  }
 
   bool rounds = true;  ///< false: fake quantization leaves the values as they are
   /// The ranks that hold the other parts of the rows, for int8 whose scales belong to whole rows.

@@ -52,8 +52,10 @@ class FusedParam {
       : members_(std::move(members)), quantized_(quantized) {}
   [[nodiscard]] explicit operator bool() const { return !members_.empty(); }
   [[nodiscard]] const std::vector<Param*>& members() const { return members_; }
-  /// The operand of layers: the members' values as one view, whose first dimension is the sum of
-  /// theirs, padding included; dequantized where they are quantized.
+  /// The first dimension is the sum of the members', padding included.
+  [[nodiscard]] Shape shape() const;
+  /// The operand of layers: the members' values as one view of shape(); dequantized where they are
+  /// quantized.
   [[nodiscard]] CView value() const;
   /// Null if layers compute with the values.
   [[nodiscard]] const QuantizedWeight* quantized() const { return quantized_; }
@@ -65,6 +67,9 @@ class FusedParam {
   [[nodiscard]] View gradient() const;
 
  private:
+  /// One view of all members from `first`, the first one's.
+  [[nodiscard]] View joined(const View& first) const;
+
   std::vector<Param*> members_;
   const QuantizedWeight* quantized_ = nullptr;
 };
@@ -73,12 +78,14 @@ class FusedParam {
 /// are absent until sharding::Presence takes memory for them, which it does in a training run.
 struct KeptFp8 {
   FusedParam matrix;
-  Dim bytes = 0;          ///< size of `memory`
+  Dim bytes = 0;          ///< size of `memory`; 0: it has none, as `values` are there for a pass
   bool gathered = false;  ///< data ranks gather `values` in place of values (sharding::Fp8Gather)
   View memory{};          ///< (bytes) u8: FP8 values that the layer rounds, or transposes
-  View values{};          ///< if gathered: u8, of the shape of the matrix
+  View values{};          ///< if gathered: u8, of the shape of the matrix, perhaps in a room
   View amax{};            ///< (1) f32: the amax of the values that were rounded
   View scale{};           ///< (1) f32, of `values`
+  /// True if every pass finds `values` there, and no pass the values of the matrix.
+  [[nodiscard]] bool replaces_values() const { return values && !memory; }
 };
 
 /// A contiguous range of a group's flat space whose gradients are reduced by one call. Its members
@@ -90,6 +97,7 @@ struct Bucket {
   Dim begin = 0;  ///< elements
   Dim end = 0;
   Placements placement;
+  bool gathers_fp8 = false;  ///< it has matrices with KeptFp8::gathered
   [[nodiscard]] Dim size() const { return end - begin; }
   [[nodiscard]] bool contains(const Param& param) const {
     return param.flat_begin >= begin && param.flat_begin < end;
@@ -154,7 +162,7 @@ class ParamGroup {
   [[nodiscard]] const StateView& master() const { return memory_.master; }
   [[nodiscard]] const StateView& value() const { return memory_.value; }
   [[nodiscard]] View gradient(const Bucket& bucket) const;
-  /// The values of a bucket where layers read them.
+  /// The values of a bucket where layers read them; absent if they read FP8 values instead.
   [[nodiscard]] View present(const Bucket& bucket) const;
   /// True if values are copies of the masters, in another dtype or memory.
   [[nodiscard]] bool has_own_values() const {

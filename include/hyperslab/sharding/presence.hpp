@@ -3,6 +3,7 @@
 
 #include "hyperslab/param/store.hpp"
 #include "hyperslab/sharding/converted_weights.hpp"
+#include "hyperslab/sharding/frozen_values.hpp"
 #include "hyperslab/sharding/gradient_sums.hpp"
 #include "hyperslab/sharding/present_values.hpp"
 #include "hyperslab/sharding/residence.hpp"
@@ -38,7 +39,6 @@ class Presence {
   /// outlive this.
   void connect(const mesh::Mesh& mesh);
 
-  using Order = PresentValues::Order;
   /// Before for_units() with these arguments, outside of graphs: waits for updates of units [first,
   /// last) and starts to gather what their pass, and the next one in this order, will need.
   void before(Context& ctx, int first, int last, Order order);
@@ -53,6 +53,7 @@ class Presence {
     int unit = order == Order::ascending ? first : last - 1;
     const auto prepare = [&](int next) {
       values_.before(ctx, next);  // nothing after before()
+      frozen_.before(ctx, next);
       converted_.write(ctx, next);
     };
     if (unit != end) prepare(unit);
@@ -61,9 +62,16 @@ class Presence {
       const bool prefetches = unit + step != end && converted_.has(unit + step);
       if (prefetches) next = ctx.run_beside([&] { prepare(unit + step); });
       values_.before(ctx, unit);
+      frozen_.before(ctx, unit);
       pass(unit);
       if (prefetches) ctx.stream().wait(next);
     }
+  }
+  /// Masters and frozen values were filled from outside: makes the values of all ranks follow.
+  /// Collective over kShards.
+  void filled(Context& ctx) {
+    values_.masters_changed(ctx);
+    frozen_.changed(ctx);
   }
   /// Switches fake quantization on or off (ConvertedWeights::set_rounding).
   void set_rounding(bool rounds) { converted_.set_rounding(rounds); }
@@ -72,8 +80,8 @@ class Presence {
   [[nodiscard]] bool shards_state() const { return is_flat(residence_.state); }
   /// The memory of masters and optimizer state.
   [[nodiscard]] Home state_home() const { return residence_.state.home; }
-  /// The movements of a step of so many microbatches: of values, of matrices that are converted,
-  /// then of gradients.
+  /// The movements of a step of so many microbatches: of values, trained and frozen, of matrices
+  /// that are converted, then of gradients.
   [[nodiscard]] std::vector<NamedMovement> movements(int microbatches) const;
   [[nodiscard]] PresentValues& values() { return values_; }
   [[nodiscard]] const PresentValues& values() const { return values_; }
@@ -84,6 +92,7 @@ class Presence {
   Residence residence_;
   bool overlaps_updates_ = false;
   PresentValues values_;
+  FrozenValues frozen_;
   ConvertedWeights converted_;
   GradientSums gradients_;
 };

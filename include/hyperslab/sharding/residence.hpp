@@ -28,7 +28,8 @@ struct Residence {
 ///   0      replicate  replicate  replicate
 ///   1      replicate  flat       flat, within what backward wrote
 ///   2      replicate  flat       flat; two buckets are written at a time
-///   3      flat       flat       as 2; the values of two buckets are present at a time
+///   3      flat       flat       as 2; the values of two buckets are present at a time, and so are
+///                                frozen values and quantized matrices
 ///
 /// `state`: the memory in which state rests.
 [[nodiscard]] Residence zero(int level, Home state = Home::device);

@@ -57,6 +57,10 @@ inline const std::vector<BrokenOverrides>& broken_precision_rules() {
        {"precision.fp8_param_gather=true", kOn, kSmall, "precision.compute=bf16", "parallel.zero=1",
         "train.trainable=[norm]"},
        "the blocks' matrices are frozen"},
+      {"train.sample_every",
+       {"precision.fp8_param_gather=true", kOn, kSmall, "precision.compute=bf16", "parallel.zero=3",
+        "parallel.data=2", "train.sample_every=5"},
+       "multiplied by 16-bit values, and zero 3 gathers FP8 values; set it to 0"},
   };
   return all;
 }

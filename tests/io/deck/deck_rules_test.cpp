@@ -71,12 +71,6 @@ const std::vector<BrokenRule>& broken_layout_rules() {
        "and run generate on the run's checkpoints, or parallel.sequence to false\ndeck.yaml:14:3: "
        "train.sample_every: samples are texts: set data.vocabulary to the vocabulary that made the "
        "token files (a folder, or bytes)"},
-      {"train.sample_every", "steps: 10\n  global_batch: 8",
-       "steps: 10\n  sample_every: 5\n  global_batch: 8\nparallel: {data: 2, zero: 3}", kTwoRanks,
-       "14:3|data ranks generate different texts, and zero 3 gathers parameters by all of them at "
-       "once; set it to 0, and run generate on the run's checkpoints, or parallel.zero to "
-       "2\ndeck.yaml:14:3: train.sample_every: samples are texts: set data.vocabulary to the "
-       "vocabulary that made the token files (a folder, or bytes)"},
       {"train.sample_every", "steps: 10", "steps: 10\n  sample_every: 5", kCpu,
        "14:3|samples are texts: set data.vocabulary to the vocabulary that made the token files (a "
        "folder, or bytes)"},
@@ -135,8 +129,8 @@ const std::vector<BrokenRule>& broken_layout_rules() {
        "10:12|interleaved sends microbatches in rounds of 2, and a step has 1; nearest "
        "train.global_batch: 16"},
       {"parallel.zero", "data:", "parallel: {zero: 2, schedule: gpipe}\ndata:", kCpu,
-       "10:12|zero 2 holds the gradients of two buckets at a time, and gpipe has more in progress: "
-       "set parallel.schedule to 1f1b; nearest: 1"},
+       "10:12|zero 2 sums gradients in every microbatch, and with gpipe those of several are in "
+       "progress: set parallel.schedule to 1f1b; nearest: 1"},
   };
   return all;
 }

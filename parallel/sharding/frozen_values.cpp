@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hyperslab/sharding/frozen_values.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <utility>
+
+#include "hyperslab/core/round_up.hpp"
+#include "hyperslab/core/transfer.hpp"
+#include "quantized_arrays.hpp"
+#include "rooms.hpp"
+#include "value_gather.hpp"
+
+namespace hyperslab::sharding {
+namespace {
+
+using param::QuantizedWeight;
+
+constexpr Dim kArrayAlignment = 256;  // bytes of an array in a room
+
+/// Takes the arrays of matrices one after the other from bytes, or counts them.
+class Cursor {
+ public:
+  explicit Cursor(View bytes = {}) : bytes_(bytes) {}
+  View take(DType dtype, const Shape& shape) {
+    const Dim begin = std::exchange(
+        used_, used_ + round_up(shape.numel() * static_cast<Dim>(size_of(dtype)), kArrayAlignment));
+    if (!bytes_) return {};
+    return {bytes_.slice(begin, 0).raw(), dtype, bytes_.device(), shape};
+  }
+  [[nodiscard]] Dim used() const { return used_; }
+
+ private:
+  View bytes_;
+  Dim used_ = 0;
+};
+
+Dim bytes_of(const QuantizedWeight& weight) {
+  Cursor cursor;
+  (void)quantized_arrays(weight, [&](DType dtype, const Shape& shape, const char*) {
+    return cursor.take(dtype, shape);
+  });
+  return cursor.used();
+}
+
+/// Copies what `rest`, bytes [begin, begin + size) of a room, holds of the room's bytes [from, to).
+void keep(Context& ctx, const View& room, const View& rest, Dim begin, Dim from, Dim to) {
+  const Dim first = std::max(begin, from);
+  const Dim last = std::min(begin + rest.numel(), to);
+  if (first >= last) return;
+  copy(ctx, room.slice(first, last - first), rest.slice(first - begin, last - first));
+}
+
+}  // namespace
+
+void FrozenValues::allocate(param::ParamStore& store, const Residence& residence, Arena& arena,
+                            DType compute) {
+  if (!store.frozen().params().empty()) {
+    allocate_values(store.frozen(), residence, arena, compute);
+  }
+  if (is_flat(residence.value)) return allocate_quantized(store, residence, arena);
+  for (QuantizedWeight& weight : store.quantized_weights()) {
+    if (weight.frozen) weight.matrix = quantized_arrays(weight, arena);
+  }
+}
+
+void FrozenValues::allocate_values(param::ParamGroup& group, const Residence& residence,
+                                   Arena& arena, DType compute) {
+  const bool sharded = is_flat(residence.value);
+  const Dim size = sharded ? group.shard_size() : group.flat_size();
+  const View values = arena.take(compute, {size}, "frozen values");
+  param::ParamGroup::Memory memory = {.master = {}, .value = {values, sharded}, .gradients = {}};
+  if (sharded) {
+    memory.present =
+        take_rooms(group, residence.present_rooms, arena, compute, "present frozen values");
+  }
+  group.bind(std::move(memory));
+  if (!sharded) return;
+  layout::Layout present = residence.present;
+  layout::Layout rests = residence.value;
+  present.format.dtype = rests.format.dtype = compute;
+  for (const param::Bucket& bucket : group.buckets()) {
+    const View room = group.present(bucket);
+    values_.add({bucket.first_unit, bucket.last_unit, room.raw(), bucket.is_sharded(),
+                 std::make_unique<MovedValues>(rests, present,
+                                               group.value().at(group.shard(bucket)), room)});
+  }
+}
+
+/// The matrices of a unit are a bucket of bytes.
+void FrozenValues::allocate_quantized(param::ParamStore& store, const Residence& residence,
+                                      Arena& arena) {
+  const mesh::Position& at = store.frozen().position();
+  const int ranks = at.size(mesh::kShards);
+  std::vector<Dim> sizes(static_cast<std::size_t>(store.units()), 0);  // bytes
+  for (const QuantizedWeight& weight : store.quantized_weights()) {
+    if (weight.frozen) sizes[static_cast<std::size_t>(weight.unit)] += bytes_of(weight);
+  }
+  for (Dim& size : sizes) size = ranks * layout::flat_range(size, ranks);
+  const std::vector<View> rooms =
+      take_rooms(sizes, residence.present_rooms, arena, DType::u8, "present quantized matrices");
+  layout::Layout present = residence.present;
+  layout::Layout rests = residence.value;
+  present.format.dtype = rests.format.dtype = DType::u8;
+  for (int unit = 0; unit < store.units(); ++unit) {
+    const View& room = rooms[static_cast<std::size_t>(unit)];
+    if (!room) continue;
+    const Dim size = room.numel() / ranks;
+    const View rest = arena.take(DType::u8, {size}, "quantized matrices");
+    const Dim begin = at.at(mesh::kShards) * size;
+    Cursor cursor(room);
+    for (QuantizedWeight& weight : store.quantized_weights()) {
+      if (!weight.frozen || weight.unit != unit) continue;
+      const Dim from = cursor.used();
+      weight.matrix = quantized_arrays(weight, [&](DType dtype, const Shape& shape, const char*) {
+        return cursor.take(dtype, shape);
+      });
+      weight.keep = [=, to = cursor.used()](Context& ctx) {
+        keep(ctx, room, rest, begin, from, to);
+      };
+    }
+    quantized_.add(
+        {unit, unit, room.raw(), true, std::make_unique<MovedValues>(rests, present, rest, room)});
+  }
+}
+
+void FrozenValues::connect(const mesh::Mesh& mesh) {
+  values_.connect(mesh);
+  quantized_.connect(mesh);
+}
+
+void FrozenValues::before(Context& ctx, int unit, Order order) {
+  values_.before(ctx, unit, order);
+  quantized_.before(ctx, unit, order);
+}
+
+void FrozenValues::before(Context& ctx, int unit) {
+  values_.before(ctx, unit);
+  quantized_.before(ctx, unit);
+}
+
+void FrozenValues::changed(Context& ctx) {
+  values_.all_changed(ctx);
+  quantized_.all_changed(ctx);
+  values_.wait_all(ctx);
+}
+
+std::vector<NamedMovement> FrozenValues::movements(int microbatches) const {
+  std::vector<NamedMovement> all = values_.movements("frozen values", microbatches, false);
+  for (NamedMovement& moved : quantized_.movements("quantized matrices", microbatches, false)) {
+    all.push_back(std::move(moved));
+  }
+  return all;
+}
+
+}  // namespace hyperslab::sharding
