@@ -31,6 +31,9 @@ checkpoint: {every: 10}
 ENDLESS = ("train.steps=1000000", "train.validate_every=0", "data.validation=[]",
            "checkpoint.every=0")
 
+# A run that only trains, with the same bits every time.
+PLAIN = ("train.validate_every=0", "data.validation=[]", "run.deterministic=true")
+
 _H5_TO_JSON = """
 import json, sys, h5py
 plain = lambda v: v.decode() if isinstance(v, bytes) else v.tolist() if hasattr(v, "tolist") else v

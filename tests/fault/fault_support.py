@@ -15,7 +15,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
 
 import support  # noqa: E402  pylint: disable=wrong-import-position
 
-PLAIN = ("train.validate_every=0", "data.validation=[]", "run.deterministic=true")
+PLAIN = support.PLAIN
 
 
 def steps(folder):
@@ -39,15 +39,6 @@ def processes_of(mpirun):
     """Ranks below mpirun, in the order in which they started."""
     listing = pathlib.Path(f"/proc/{mpirun}/task/{mpirun}/children").read_text(encoding="utf-8")
     return sorted(map(int, listing.split()))
-
-
-def is_alive(process):
-    """Whether a process runs; one that ended and is not waited for does not."""
-    try:
-        text = pathlib.Path(f"/proc/{process}/stat").read_text(encoding="utf-8")
-    except OSError:
-        return False
-    return text.rsplit(")", 1)[1].split()[0] != "Z"
 
 
 class Job:

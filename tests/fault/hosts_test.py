@@ -9,8 +9,9 @@ import subprocess
 import sys
 import time
 
+from fault_support import support  # fault_support finds the folder of two_hosts
+
 import two_hosts
-from two_hosts import support
 
 
 class TwoHosts(two_hosts.Hosts):

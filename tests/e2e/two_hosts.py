@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two network namespaces as hosts, for tests of what a job does when the link between them or one of them fails."""
+"""Two network namespaces as hosts, for tests of what crosses the link between them, and of a link or a host that fails."""
 
 import contextlib
 import os
@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 
-import fault_support
 import support
 
 TIMEOUT = 4
@@ -56,7 +55,8 @@ class Hosts(support.Case):
 
     slots = 2  # ranks of a host
     links = ("link0",)  # MPI takes the first
-    settings = (*fault_support.PLAIN, f"run.hang_timeout_seconds={TIMEOUT}", "model.layers=1")
+    settings = (*support.PLAIN, f"run.hang_timeout_seconds={TIMEOUT}", "model.layers=1")
+    limit = LIMIT  # seconds after which nothing of a job is left
     exports = ("true", "true")  # a shell command before those of each host
 
     @classmethod
@@ -102,12 +102,12 @@ class Hosts(support.Case):
                 comm = pathlib.Path(f"/proc/{process}/comm").read_text(encoding="utf-8").strip()
             except OSError:
                 continue
-            if name in ("", comm) and fault_support.is_alive(process):
+            if name in ("", comm) and support.alive(process):
                 named.append(process)
         return named
 
-    def start_on_both(self, run, *settings, lines=10):
-        """Starts a job on both hosts, and waits until it has done some steps."""
+    def start_on_both(self, run, *settings, lines=10, options=()):
+        """Starts a job on both hosts, and waits until it has done some steps; `options` are those of mpirun."""
         ranks = 2 * self.slots
         mpirun, _, _, program, *rest = support.command(
             "train", "deck.yaml", *support.overrides(
@@ -116,7 +116,8 @@ class Hosts(support.Case):
         words = ["exec", mpirun, "--mca", "mpi_yield_when_idle", "1", "--mca", "plm", "rsh", "--mca", "plm_rsh_agent",
                  str(self.folder / "agent"), "--mca", "btl", "self,vader,tcp", "--mca", "btl_tcp_if_include", network,
                  "--mca", "oob_tcp_if_include", network,
-                 "--host", f"{NETWORKS[0]}.1:{self.slots},{NETWORKS[0]}.2:{self.slots}", "-np", str(ranks), "-x", "OMP_NUM_THREADS", program, *rest]
+                 "--host", f"{NETWORKS[0]}.1:{self.slots},{NETWORKS[0]}.2:{self.slots}", "-np", str(ranks), *options,
+                 "-x", "OMP_NUM_THREADS", program, *rest]
         quoted = " ".join(f"'{word}'" if word != "exec" else word for word in words)
         process = subprocess.Popen(
             ["ip", "netns", "exec", self.spaces[0], "unshare", "-u", "sh", "-c", f"hostname {HOSTS[0]}; {self.exports[0]}; {quoted}"],
@@ -136,7 +137,7 @@ class Hosts(support.Case):
 
     def end_of(self, process, begin):
         """Exit code, messages and seconds; nothing is left on either host, after the seconds in `gone`."""
-        ended = support.wait_until(lambda: process.poll() is not None, LIMIT + 15)
+        ended = support.wait_until(lambda: process.poll() is not None, self.limit + 15)
         seconds = time.monotonic() - begin
         if not ended:
             process.kill()
@@ -145,7 +146,7 @@ class Hosts(support.Case):
         _, err = process.communicate(timeout=LIMIT)
         self.assertTrue(ended, err.decode())
         left = [name for space in self.spaces for name in ("hyperslab", *LAUNCHERS, "orted")
-                if not support.wait_until(lambda s=space, n=name: not self.processes(s, n), LIMIT - seconds)]
+                if not support.wait_until(lambda s=space, n=name: not self.processes(s, n), self.limit - seconds)]
         self.gone = time.monotonic() - begin
         err = err.decode("utf-8", "replace")
         self.assertEqual(left, [], err)
