@@ -31,7 +31,6 @@ hyperslab_require_module(libpcre2-dev pcre2 libpcre2-8)
 hyperslab_require_module(libutf8proc-dev utf8proc libutf8proc)
 hyperslab_require_module(libturbojpeg0-dev turbojpeg libturbojpeg)
 hyperslab_require(libpng-dev PNG)
-hyperslab_require(zlib1g-dev ZLIB)
 # Boost.Asio has the coroutines of C++20 since 1.74.
 hyperslab_require(libboost-program-options-dev Boost 1.74 COMPONENTS program_options)
 

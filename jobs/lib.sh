@@ -18,7 +18,7 @@ cd -- "$hs_root"
 {
   hs_build_packages=(build-essential cmake ninja-build git pkg-config libopenmpi-dev openmpi-bin
     libhdf5-dev libopenblas-openmp-dev libyaml-cpp-dev libboost-program-options-dev libspdlog-dev
-    libfmt-dev nlohmann-json3-dev libpcre2-dev libutf8proc-dev libssl-dev libturbojpeg0-dev libpng-dev zlib1g-dev ccache)
+    libfmt-dev nlohmann-json3-dev libpcre2-dev libutf8proc-dev libssl-dev libturbojpeg0-dev libpng-dev ccache)
   hs_analysis_packages=(python3 python3-h5py python3-numpy python3-matplotlib python3-yaml python3-jinja2)
   # Only the PDF of a report needs it.
   hs_pdf_packages=(weasyprint)

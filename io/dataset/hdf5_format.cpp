@@ -83,9 +83,9 @@ void allocate(const Shard& shard, const Source& source, const Dataset& dataset, 
               std::vector<std::byte>& memory) {
   constexpr std::int64_t kMostTokens = 1LL << 44;  // beyond the memory of any machine
   const auto fail = [&] {
-    fail_file(shard.path, "a chunked dataset that fits in memory",
+    fail_file(shard.path, "ids that fit in memory, where they are converted",
               fmt::format("{} tokens", dataset.count),
-              "write it contiguous and little-endian, or as .bin");
+              "write them as little-endian uint16, uint32, int32 or int64");
   };
   if (shard.count > kMostTokens) fail();
   require_elements(source, dataset);
@@ -124,7 +124,7 @@ std::vector<std::byte> stored_elements(const Source& source, const Dataset& data
   return stored;
 }
 
-/// Chunked, compressed, big-endian or unusual integers: converted once, into memory.
+/// Compact, big-endian or unusual integers: converted once, into memory.
 void read_to_memory(Shard& shard, const Source& source, const Dataset& dataset) {
   const ElementType& type = dataset.type;
   shard.type = IdType::i64;

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads 1-D datasets of integers without HDF5's library, which crashes on damaged files. Read are:
+// Reads 1-D datasets of integers without HDF5's library, which crashes on damaged files:
 // superblocks of version 0 to 3, groups of few links or with a symbol table, elements that are
-// compact, contiguous or in chunks (with a B-tree of version 1, a single chunk, a fixed array, or
-// none), and the filters shuffle, fletcher32 and one deflate. Everything else is refused by its
-// name.
+// compact or contiguous. Everything else is refused by its name.
 #pragma once
 
 #include <optional>
@@ -23,21 +21,12 @@ struct ElementType {
   std::size_t bytes = 0;  ///< size of an element of any type
 };
 
-enum class FilterKind : std::uint8_t { deflate = 1, shuffle = 2, fletcher32 = 3 };
-
-enum class ChunkIndex : std::uint8_t { tree, single, implicit, fixed_array };
-
 /// Storage of the elements in the file.
 struct Storage {
-  enum class Kind : std::uint8_t { compact, contiguous, chunked };
+  enum class Kind : std::uint8_t { compact, contiguous };
   Kind kind = Kind::contiguous;
-  std::uint64_t address = kUndefinedAddress;  ///< begin of elements, or of the index of chunks
+  std::uint64_t address = kUndefinedAddress;  ///< begin of contiguous elements
   std::span<const std::byte> bytes;           ///< compact elements
-  std::uint64_t chunk = 0;                    ///< elements of a chunk
-  ChunkIndex index = ChunkIndex::tree;
-  std::uint64_t single_bytes = 0;  ///< stored, of a single filtered chunk
-  std::uint32_t single_mask = 0;   ///< filters that it has not been through
-  std::vector<FilterKind> filters;
 };
 
 struct Dataset {
@@ -59,22 +48,5 @@ void require_elements(const Source& source, const Dataset& dataset);
 /// The elements as they are stored; `out` has count * type.bytes bytes. require_elements() comes
 /// first. Throws Error(data).
 void read_elements(const Source& source, const Dataset& dataset, std::span<std::byte> out);
-
-/// A chunk in the file.
-struct Chunk {
-  std::uint64_t index = 0;  ///< first element / elements of a chunk
-  std::uint64_t address = 0;
-  std::uint64_t bytes = 0;  ///< stored
-  std::uint32_t mask = 0;   ///< bit i: it has not been through filter i
-};
-/// All chunks of a dataset, ascending; fewer than its elements need if some were never written.
-[[nodiscard]] std::vector<Chunk> chunks_of(const Source& source, const Dataset& dataset);
-
-/// Chunks that `count` elements need.
-[[nodiscard]] std::uint64_t needed_chunks(const Dataset& dataset);
-
-/// The elements of one chunk, unfiltered.
-[[nodiscard]] std::vector<std::byte> unfiltered(const Source& source, const Dataset& dataset,
-                                                const Chunk& chunk);
 
 }  // namespace hyperslab::io::hdf5

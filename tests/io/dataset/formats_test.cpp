@@ -20,16 +20,12 @@ class Formats : public FilesTest {
     expect_error(ExitCode::data, parts, [&] { open(file, raw); });
   }
 
-  /// An HDF5 file with one dataset of `values`, stored as `type`, chunked if `chunk` > 0.
+  /// An HDF5 file with one dataset of `values`, stored as `type`.
   std::string hdf5(const std::string& name, const char* dataset, hid_t type, const Ids& values,
-                   std::vector<hsize_t> shape, hsize_t chunk = 0) {
+                   std::vector<hsize_t> shape) {
     const hid_t file = H5Fcreate(path(name).c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
     const hid_t space = H5Screate_simple(static_cast<int>(shape.size()), shape.data(), nullptr);
     const hid_t properties = H5Pcreate(H5P_DATASET_CREATE);
-    if (chunk > 0) {
-      H5Pset_chunk(properties, 1, &chunk);
-      H5Pset_deflate(properties, 1);
-    }
     const hid_t set = H5Dcreate2(file, dataset, type, space, H5P_DEFAULT, properties, H5P_DEFAULT);
     H5Dwrite(set, H5T_NATIVE_INT32, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data());
     H5Dclose(set), H5Pclose(properties), H5Sclose(space), H5Fclose(file);
@@ -149,23 +145,21 @@ TEST_F(Formats, ReadsHdf5InPlaceOrThroughConversion) {
   EXPECT_EQ(open(hdf5("b.h5", "tokens", H5T_STD_I64LE, values, {3})), values);
   EXPECT_EQ(open(hdf5("c.h5", "tokens", H5T_STD_U16BE, values, {3})), values);
   EXPECT_EQ(open(hdf5("d.hdf5", "tokens", H5T_STD_I32BE, values, {3})), values);
-  EXPECT_EQ(open(hdf5("e.h5", "tokens", H5T_STD_U32LE, values, {3}, 2)), values);
+  EXPECT_EQ(open(hdf5("e.h5", "tokens", H5T_STD_U32LE, values, {3})), values);
   EXPECT_EQ(open(hdf5("f.data", "tokens", H5T_STD_I64BE, values, {3})), values);
 }
 
 TEST_F(Formats, RefusesHdf5ThatIsTooLargeForMemory) {
   const hid_t file = H5Fcreate(path("vast.h5").c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
   const hsize_t extent = 1ULL << 61;
-  const hsize_t chunk = 1024;
   const hid_t space = H5Screate_simple(1, &extent, nullptr);
   const hid_t properties = H5Pcreate(H5P_DATASET_CREATE);
-  H5Pset_chunk(properties, 1, &chunk);
   const hid_t set =
       H5Dcreate2(file, "tokens", H5T_STD_U16LE, space, H5P_DEFAULT, properties, H5P_DEFAULT);
   ASSERT_GE(set, 0);
   H5Dclose(set), H5Pclose(properties), H5Sclose(space), H5Fclose(file);
 
-  refuse(path("vast.h5"), {"2305843009213693952 tokens", "contiguous"});
+  refuse(path("vast.h5"), {"2305843009213693952 tokens", "ids that fit in memory"});
 }
 
 /// Files whose dataset `tokens` is somewhere else, or nowhere.
@@ -221,84 +215,10 @@ TEST_F(Hdf5Elsewhere, StorageInOtherFilesIsRefused) {
          {"elements in this file", "external raw storage"});
 }
 
-/// Writes 1000 ids in chunks of 300 through the filters of `properties`.
-hid_t write_chunked(hid_t file, hid_t space, hid_t properties) {
-  const hsize_t chunk = 300;
-  H5Pset_chunk(properties, 1, &chunk);
-  const hid_t set =
-      H5Dcreate2(file, "tokens", H5T_STD_U16LE, space, H5P_DEFAULT, properties, H5P_DEFAULT);
-  const Ids ids(1000, 7);
-  H5Dwrite(set, H5T_NATIVE_INT32, H5S_ALL, H5S_ALL, H5P_DEFAULT, ids.data());
-  return H5Dclose(set);
-}
-
-TEST_F(Hdf5Elsewhere, FiltersOfEveryLibraryAloneAreTaken) {
-  EXPECT_EQ(open(with("known.h5",
-                      [](hid_t file, hid_t space, hid_t properties) {
-                        const hsize_t chunk = 300;
-                        H5Pset_chunk(properties, 1, &chunk);
-                        H5Pset_shuffle(properties);
-                        H5Pset_fletcher32(properties);
-                        H5Pset_deflate(properties, 9);
-                        write_chunked(file, space, properties);
-                      })),
-            Ids(1000, 7));
-  refuse(with("scaleoffset.h5",
-              [](hid_t file, hid_t space, hid_t properties) {
-                const hsize_t chunk = 300;
-                H5Pset_chunk(properties, 1, &chunk);
-                H5Pset_scaleoffset(properties, H5Z_SO_INT, 0);
-                write_chunked(file, space, properties);
-              }),
-         {"with shuffle, fletcher32 and one deflate", "filter 6 (scaleoffset)"});
-  refuse(with("plugin.h5",
-              [](hid_t file, hid_t space, hid_t properties) {
-                const hsize_t chunk = 300;
-                H5Pset_chunk(properties, 1, &chunk);
-                H5Pset_filter(properties, 32000, H5Z_FLAG_OPTIONAL, 0, nullptr);
-                write_chunked(file, space, properties);
-              }),
-         {"filter 32000"});
-}
-
-TEST_F(Hdf5Elsewhere, MoreElementsThanTheFileCanHoldAreRefusedBeforeMemoryIsTaken) {
-  // A contiguous dataset cannot lie so; a chunk that deflate could not have made can.
-  const auto name = with("claims.h5", [](hid_t file, hid_t, hid_t properties) {
-    const hsize_t extent = hsize_t{1} << 31;
-    const hsize_t chunk = hsize_t{1} << 31;
-    const hid_t space = H5Screate_simple(1, &extent, nullptr);
-    H5Pset_chunk(properties, 1, &chunk);
-    H5Pset_deflate(properties, 9);
-    const hid_t set =
-        H5Dcreate2(file, "tokens", H5T_STD_U8LE, space, H5P_DEFAULT, properties, H5P_DEFAULT);
-    const hsize_t first = 0;
-    const std::string stored = "no stream of deflate";
-    H5Dwrite_chunk(set, H5P_DEFAULT, 0, &first, stored.size(), stored.data());
-    H5Dclose(set), H5Sclose(space);
-  });
-  refuse(name, {"elements in the dataset tokens of a file of", "2147483648"});
-}
-
 TEST_F(Hdf5Elsewhere, ElementsThatWereNeverWrittenAreRefused) {
   refuse(with("never.h5", [](hid_t file, hid_t space,
                              hid_t properties) { H5Dclose(create(file, space, properties)); }),
          {"1000 elements in the dataset tokens", "never written"});
-  const auto chunked = [](bool whole) {
-    return [whole](hid_t file, hid_t space, hid_t properties) {
-      const hsize_t chunk = 300;
-      const hsize_t first = 0;
-      const hsize_t count = whole ? 1000 : 650;
-      H5Pset_chunk(properties, 1, &chunk);
-      const hid_t set = create(file, space, properties);
-      H5Sselect_hyperslab(space, H5S_SELECT_SET, &first, nullptr, &count, nullptr);
-      const Ids ids(1000, 7);
-      const hid_t memory = H5Screate_simple(1, &count, nullptr);
-      H5Dwrite(set, H5T_NATIVE_INT32, memory, space, H5P_DEFAULT, ids.data());
-      H5Sclose(memory), H5Dclose(set);
-    };
-  };
-  refuse(with("sparse.h5", chunked(false)), {"parts of it were never written"});
-  EXPECT_EQ(open(with("whole.h5", chunked(true))), Ids(1000, 7));
 }
 
 TEST_F(Formats, RefusesHdf5WithoutTokens) {

@@ -13,7 +13,6 @@ struct Hdf5Set {
   std::string name;
   hid_t type;
   std::vector<std::int64_t> values;
-  hsize_t chunk = 0;  ///< 0: contiguous
 };
 
 inline std::string write_hdf5(const std::string& path, const std::vector<Hdf5Set>& sets) {
@@ -22,7 +21,6 @@ inline std::string write_hdf5(const std::string& path, const std::vector<Hdf5Set
     const hsize_t extent = set.values.size();
     const hid_t space = H5Screate_simple(1, &extent, nullptr);
     const hid_t properties = H5Pcreate(H5P_DATASET_CREATE);
-    if (set.chunk > 0) H5Pset_chunk(properties, 1, &set.chunk);
     const hid_t out =
         H5Dcreate2(file, set.name.c_str(), set.type, space, H5P_DEFAULT, properties, H5P_DEFAULT);
     H5Dwrite(out, H5T_NATIVE_INT64, H5S_ALL, H5S_ALL, H5P_DEFAULT, set.values.data());

@@ -67,20 +67,17 @@ class Masked final : public io::TokenSource {
 TEST_F(IgnoredTargets, MasksAreReadInEveryLayoutAndAcrossFiles) {
   const Numbers ids = {5, 6, 7, 8};
   const Numbers mask = {1, 0, 0, 3};
-  const auto write = [&](const std::string& name, hid_t ids_type, hsize_t chunk, hid_t mask_type,
-                         hsize_t mask_chunk) {
-    return write_hdf5(
-        path(name), {{"tokens", ids_type, ids, chunk}, {"loss_mask", mask_type, mask, mask_chunk}});
+  const auto write = [&](const std::string& name, hid_t ids_type, hid_t mask_type) {
+    return write_hdf5(path(name), {{"tokens", ids_type, ids}, {"loss_mask", mask_type, mask}});
   };
   const hid_t boolean = H5Tenum_create(H5T_STD_I8LE);  // as h5py writes bool
   const std::int8_t no = 0;
   const std::int8_t yes = 1;
   H5Tenum_insert(boolean, "FALSE", &no), H5Tenum_insert(boolean, "TRUE", &yes);
 
-  const auto all = open({write("a.h5", H5T_STD_U16LE, 0, H5T_STD_U8LE, 0),
-                         write("b.h5", H5T_STD_U16LE, 2, H5T_STD_U8LE, 0),
-                         write("c.h5", H5T_STD_I32LE, 0, H5T_STD_I8LE, 3),
-                         write("d.h5", H5T_STD_I64BE, 2, H5T_STD_U8LE, 2)});
+  const auto all = open(
+      {write("a.h5", H5T_STD_U16LE, H5T_STD_U8LE), write("b.h5", H5T_STD_U16BE, H5T_STD_U8LE),
+       write("c.h5", H5T_STD_I32LE, H5T_STD_I8LE), write("d.h5", H5T_STD_I64BE, H5T_STD_U8LE)});
 
   EXPECT_TRUE(all->has_mask());
   EXPECT_EQ(read_all(*all), (Ids{5, 6, 7, 8, 5, 6, 7, 8, 5, 6, 7, 8, 5, 6, 7, 8}));

@@ -48,7 +48,6 @@ class Hyperslab(CMakePackage, CudaPackage):
     depends_on("utf8proc")
     depends_on("libjpeg-turbo@2.1:")
     depends_on("libpng@1.6:")
-    depends_on("zlib-api")
     depends_on("openssl@1.1:")
 
     with when("+cuda"):
