@@ -98,7 +98,7 @@ void Bench::run_on_cpu() {
     if (step >= first() && op_profiler_) op_profiler_->start();
     const double begin = options_.cold && step == 1 ? start_ : now_seconds();
     rig_->run(options_.mode, step);
-    const StepTimes times = rig_->trainer().times(step);
+    const StepTimes times = rig_->trainer().inspection().times(step);
     const double seconds = now_seconds() - begin;
     if (step >= first()) host_seconds_.push_back(seconds);
     if (op_profiler_) op_profiler_->stop();  // the probe is no op of the step
@@ -120,7 +120,7 @@ void Bench::begin_measuring() {
   if (!options_.graphs()) {
     synchronize(rig_->trainer().context());
     world_.barrier();
-    rig_->trainer().restart_clock();
+    rig_->trainer().inspection().restart_clock();
     ended_ = now_seconds();
   }
   if (profiler_) profiler_->start();
@@ -140,7 +140,7 @@ void Bench::end_measuring() {
 
 /// Waits until a step has ended.
 void Bench::take(int step) {
-  const StepTimes times = rig_->trainer().times(step);
+  const StepTimes times = rig_->trainer().inspection().times(step);
   const double now = now_seconds();
   const bool holds_setup = options_.cold && step == 1;
   const double host = now - (holds_setup ? start_ : ended_);
@@ -156,7 +156,7 @@ void Bench::run_on_gpu() {
   EventTimer events(ctx, options_.steps);
   range_.emplace(nvtx::enabled(), "warm-up");
   world_.barrier();
-  rig_->trainer().restart_clock();
+  rig_->trainer().inspection().restart_clock();
   ended_ = now_seconds();
   int taken = 0;
   for (int step = 1; step <= last(); ++step) {
@@ -236,7 +236,7 @@ void Bench::trace_memory() {
   op_profiler_.reset();
   world_.barrier();
   rig_->trace(options_.mode, last() + 1);
-  (void)rig_->trainer().times(last() + 1);
+  (void)rig_->trainer().inspection().times(last() + 1);
 }
 
 BenchResult Bench::run() {

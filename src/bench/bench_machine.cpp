@@ -119,7 +119,7 @@ std::vector<OpRow> ops_on_cpu(BenchRig& rig, const OperationList& operations,
   const OpStopwatch watch(rig.trainer().context().recorder());
   for (int step = 1; step <= options.steps; ++step) {
     rig.run(BenchMode::step, options.warmup + step);
-    (void)rig.trainer().times(options.warmup + step);
+    (void)rig.trainer().inspection().times(options.warmup + step);
   }
   OpTable table(operations, watch);
   for (std::size_t i = 0; i < watch.seconds().size(); ++i) table.add(i, watch.seconds()[i], 1);
@@ -136,7 +136,7 @@ std::vector<OpRow> ops_on_gpu(comm::World& world, BenchRig& rig, const Operation
   int step = 0;
   const auto run = [&] {
     rig.run(BenchMode::step, ++step);
-    (void)rig.trainer().times(step);
+    (void)rig.trainer().inspection().times(step);
   };
   const double begin = now_seconds();
   const auto is_warm = [&] { return now_seconds() - begin >= kWarmUpSeconds; };

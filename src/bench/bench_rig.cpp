@@ -49,14 +49,14 @@ BenchRig::BenchRig(comm::World& world, train::Config config, const BenchOptions&
     bytes_before_ = bytes_in_use(trainer_options_.device);
     trainer_ =
         plan::make_trainer(config_, *mesh_, trainer_options_, plan_.memory, options.is_legal);
-    trainer_->initialize();
+    trainer_->state().initialize();
     data_ = bench_data(config_, trainer_->sequence());
     loader_ = std::make_unique<io::Loader>(*data_.train_samples, config_.train.global_batch,
                                            mesh_->at(mesh::kSamples), config_.parallel.data);
     loader_->count_keys(config_.model.scores.window);
     trainer_->fill_slots(*loader_, 1);
   });
-  trainer_->share_initial_values();
+  trainer_->state().share_initial_values();
 }
 
 train::Trainer::StepArgs BenchRig::arguments(std::int64_t step) const {
@@ -92,8 +92,9 @@ BenchMemory BenchRig::memory() const {
   memory.plan = plan_.memory;
   memory.residual_stream_bytes = trainer_->stage().stream_bytes();
   if (has_timeline_) {
-    memory.lives = trainer_->allocation_lives();
-    memory.spans = trainer_->memory_timeline().spans(trainer_->context().recorder().step_start());
+    memory.lives = trainer_->inspection().allocation_lives();
+    memory.spans =
+        trainer_->inspection().memory_timeline().spans(trainer_->context().recorder().step_start());
   }
   if (!on_gpu()) return memory;
   memory.measured = true;

@@ -18,10 +18,10 @@ std::int64_t LoadedModel::load(const std::string& checkpoint) {
     (void)train::fit_resolution(reader, parts_.config.model);
     step = reader.meta().step;
     train::require_loadable(reader, parts_.config, *trainer_);
-    trainer_->load(reader);  // which names every tensor of another shape
+    trainer_->state().load(reader);  // which names every tensor of another shape
     train::require_same_model(reader.meta(), parts_.config.model, reader.folder());
   });
-  trainer_->share_values();
+  trainer_->state().share_values();
   return step;
 }
 
@@ -31,7 +31,7 @@ void LoadedModel::make_trainer(const std::string& checkpoint) {
     const plan::Plan plan = plan::make_plan(parts_.config, parts_.options, parts_.world.rank());
     trainer_ = plan::make_trainer(parts_.config, parts_.mesh, parts_.options, plan.memory,
                                   parts_.is_legal);
-    trainer_->initialize();
+    trainer_->state().initialize();
     base_step = io::CheckpointReader(checkpoint).meta().base_step;
   });
   train::load_base(parts_.world, parts_.config, *trainer_, base_step);

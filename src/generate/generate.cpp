@@ -90,14 +90,14 @@ void Generator::OwnTrainer::load(comm::World& world, const io::CheckpointReader*
   comm::agree(world, [&] {
     const plan::Plan plan = plan::make_plan(config, options, world.rank());
     trainer = plan::make_trainer(config, *mesh, options, plan.memory, is_legal);
-    trainer->initialize();
+    trainer->state().initialize();
   });
   train::load_base(world, config, *trainer, reader == nullptr ? 0 : reader->meta().base_step);
   comm::agree(world, [&] {
     if (reader == nullptr) return;
     const Pause pause(world.activity(), "loading a checkpoint");
     train::require_loadable(*reader, config, *trainer);
-    trainer->load(*reader);
+    trainer->state().load(*reader);
     train::require_same_model(reader->meta(), config.model, reader->folder());
   });
   synchronize(trainer->context());

@@ -100,9 +100,9 @@ class Tracer {
                                              mesh_->at(mesh::kSamples), config_.parallel.data);
       const model::MemoryPlan memory = plan::make_plan(config_, options, world_.rank()).memory;
       trainer_ = plan::make_trainer(config_, *mesh_, options, memory, is_legal);
-      trainer_->initialize();
+      trainer_->state().initialize();
     });
-    trainer_->share_initial_values();
+    trainer_->state().share_initial_values();
     train::start_from_initial(world_, config_, *trainer_);
   }
 
@@ -114,12 +114,12 @@ class Tracer {
       args.step = step;
       args.learning_rate =
           optim::learning_rate(config_.schedule, config_.optimizer.lr, step, total);
-      const double loss_scale = step == 1 ? trainer_->state().loss_scale : 1;
+      const double loss_scale = step == 1 ? trainer_->state().step_state().loss_scale : 1;
       trainer_->step(args, *loader_);
       const ops::StepResult& result = trainer_->result(step);
       trace.losses.push_back(result.loss_sum / result.tokens);
       if (step > 1) continue;
-      trace.gradients = gather_tensors(world_, trainer_->gradient_slabs());
+      trace.gradients = gather_tensors(world_, trainer_->state().gradient_slabs());
       for (auto& [name, gradient] : trace.gradients) {
         for (float& value : gradient) value = static_cast<float>(value / loss_scale);
       }

@@ -50,10 +50,10 @@ Plan make_plan(const train::Config& config, const train::TrainerOptions& options
   Plan plan;
   plan.operations.resize(static_cast<std::size_t>(listed_steps));
   run(trainer, options, listed_steps > 0 ? plan.operations.data() : nullptr);
-  plan.peak_in_use = trainer.memory().peak_bytes();
-  plan.checkpoint_bytes = trainer.checkpoint_bytes();
+  plan.peak_in_use = trainer.inspection().memory().peak_bytes();
+  plan.checkpoint_bytes = trainer.state().checkpoint_bytes();
   plan.ledger = trainer.context().ledger();
-  if (options.training) plan.movements = trainer.movements();
+  if (options.training) plan.movements = trainer.inspection().movements();
   for (int unit = 0; unit < trainer.stage().units(); ++unit) {
     plan.units.emplace_back(trainer.stage().name(unit));
   }
@@ -63,7 +63,7 @@ Plan make_plan(const train::Config& config, const train::TrainerOptions& options
     plan.parameters.emplace_back(param.name, param.part.count);
   }
   if (decodes && options.training) decode(trainer, options);  // no part of a step's work
-  plan.memory = trainer.memory_plan();
+  plan.memory = trainer.inspection().memory_plan();
   for (const Arena* arena : trainer.arenas().all()) {
     for (const Allocation& allocation : arena->allocations()) {
       plan.allocations.emplace_back(arena->name(), allocation);

@@ -69,8 +69,8 @@ Calibration::Calibration(comm::World& world, const train::Config& config,
   const auto mesh = train::make_mesh(world, config, options.device);
   const plan::Plan plan = plan::make_plan(config, options, 0);
   const auto trainer = plan::make_trainer(config, *mesh, options, plan.memory, is_legal);
-  trainer->initialize();
-  trainer->load(reader);
+  trainer->state().initialize();
+  trainer->state().load(reader);
   InputProducts products(trainer->stage().params());
   Context& ctx = trainer->context();
   ctx.set_product_observer(&products);

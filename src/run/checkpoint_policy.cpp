@@ -110,7 +110,7 @@ io::CheckpointMeta CheckpointPolicy::meta_of(std::int64_t step) const {
   if (parts_.algorithms.size() > 0) meta.algorithms = parts_.algorithms.text();
   meta.vocabulary = parts_.data.vocabulary_files();
   meta.spikes = parts_.spikes.checkpoint_text();
-  parts_.trainer.fill_meta(meta);
+  parts_.trainer.state().fill_meta(meta);
   return meta;
 }
 
@@ -132,7 +132,7 @@ void CheckpointPolicy::save_in_memory(std::int64_t step) {
   const double start = now_seconds();
   poll();
   if (!parts_.start.world.all(!writer_.is_busy())) return;
-  train::Snapshot snapshot = parts_.trainer.snapshot(*buffer_);
+  train::Snapshot snapshot = parts_.trainer.state().snapshot(*buffer_);
   SaveJob job = job_of(step, std::move(snapshot.slabs));
   job.memory = parts_.memory;
   writer_.start(std::move(job), snapshot.ready);
@@ -150,13 +150,13 @@ void CheckpointPolicy::save(std::int64_t step, bool at_end) {
     parts_.data.require_unchanged();
   });
   if (buffer_) {
-    train::Snapshot snapshot = parts_.trainer.snapshot(*buffer_);
+    train::Snapshot snapshot = parts_.trainer.state().snapshot(*buffer_);
     writer_.start(job_of(step, std::move(snapshot.slabs)), snapshot.ready);
   } else {
-    SaveJob job = job_of(step, parts_.trainer.slabs_in_place());
+    SaveJob job = job_of(step, parts_.trainer.state().slabs_in_place());
     if (parts_.trainer.context().device() != Device::cpu) {
       job.options.fetch = [this](std::span<const io::Slab> slabs) {
-        return parts_.trainer.fetch(slabs);
+        return parts_.trainer.state().fetch(slabs);
       };
     }
     take(writer_.write(job));
@@ -167,7 +167,7 @@ void CheckpointPolicy::save(std::int64_t step, bool at_end) {
 
 /// Charges training's wait since `start` to the checkpoint.
 void CheckpointPolicy::end_pause(double start) {
-  parts_.trainer.restart_clock();
+  parts_.trainer.inspection().restart_clock();
   parts_.records.charge_checkpoint(now_seconds() - start);
   parts_.start.stop->note_pause(now_seconds() - start);
 }

@@ -10,7 +10,7 @@
 namespace hyperslab::run {
 
 void NormsLog::append(std::int64_t step, train::Trainer& trainer) {
-  trainer.complete_values();
+  trainer.state().complete_values();
   Context& ctx = trainer.context();
   Tensor one(ctx.device(), DType::f32, {1});
   Tensor host(Device::cpu, DType::f32, {1});

@@ -25,7 +25,7 @@ std::string named(const mesh::ParallelConfig& parallel, const std::vector<Replic
   return text;
 }
 
-using Member = std::uint64_t train::Trainer::ReplicaSums::*;
+using Member = std::uint64_t train::TrainerState::ReplicaSums::*;
 
 /// The problem of ranks for which `member` must be equal.
 std::string problem_of(const mesh::ParallelConfig& parallel, const std::vector<ReplicaSum>& all,
@@ -70,13 +70,13 @@ std::string differing(const mesh::ParallelConfig& parallel, const std::vector<Re
 
 std::string differing_replicas(const mesh::ParallelConfig& parallel,
                                const std::vector<ReplicaSum>& all) {
-  using Sums = train::Trainer::ReplicaSums;
+  using Sums = train::TrainerState::ReplicaSums;
   const std::string whole = differing(parallel, all, mesh::kGradients, &Sums::whole);
   return whole.empty() ? differing(parallel, all, mesh::Axis::replica, &Sums::shards) : whole;
 }
 
 void compare_replicas(comm::World& world, const mesh::ParallelConfig& parallel,
-                      const train::Trainer::ReplicaSums& mine, std::int64_t step) {
+                      const train::TrainerState::ReplicaSums& mine, std::int64_t step) {
   std::vector<ReplicaSum> all;
   for (const std::string& text :
        world.all_gather(fmt::format("{} {} {}", mine.whole, mine.shards, world.host()))) {

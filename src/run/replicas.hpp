@@ -15,7 +15,7 @@ namespace hyperslab::run {
 
 /// A rank's host and the sums of what it holds.
 struct ReplicaSum {
-  train::Trainer::ReplicaSums sums;
+  train::TrainerState::ReplicaSums sums;
   std::string host;
 };
 
@@ -25,9 +25,9 @@ struct ReplicaSum {
                                              const std::vector<ReplicaSum>& all);
 
 /// Collective. Throws Error(numerics), the same on all ranks, if ranks differ after `step`. `mine`:
-/// this rank's Trainer::replica_sums().
+/// this rank's TrainerState::replica_sums().
 void compare_replicas(comm::World& world, const mesh::ParallelConfig& parallel,
-                      const train::Trainer::ReplicaSums& mine, std::int64_t step);
+                      const train::TrainerState::ReplicaSums& mine, std::int64_t step);
 
 /// Collective. Names the ranks whose own numbers are not finite, and these numbers.
 [[nodiscard]] std::string describe_bad_numbers(comm::World& world,

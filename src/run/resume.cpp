@@ -203,7 +203,7 @@ void Resuming::load(std::int64_t step) {
     check_resumable(meta);
     train::require_loadable(reader, start_.config, trainer_);
     require_model(meta, start_.config, reader.folder());
-    trainer_.load(reader);
+    trainer_.state().load(reader);
     point_.first_step = meta.step + 1;
     point_.earlier_seconds = meta.wall_seconds;
     point_.spikes = meta.spikes;
@@ -243,7 +243,7 @@ ResumePoint Resuming::run() {
       step = older;
     }
   }
-  trainer_.share_values();
+  trainer_.state().share_values();
   return point_;
 }
 

@@ -90,7 +90,7 @@ void RunRecords::open_timing(const std::string& folder) {
                    at.at(Axis::pipeline), at.at(Axis::context), at.at(Axis::tensor), commit(),
                    utc_now(), trainer_.context().threads(), world.threads().open_cores_here,
                    std::string(mesh::name_of(parallel.schedule)), parallel.zero, parallel.sequence,
-                   trainer_.groups()});
+                   trainer_.inspection().groups()});
 }
 
 /// Collective: measures the rate that utilization is stated against.
@@ -107,7 +107,8 @@ void RunRecords::log_run() {
       config.run.name, 1e-6 * static_cast<double>(model::parameter_count(config.model)),
       mesh::describe(config.parallel), ranks, ranks == 1 ? "" : "s", setting_.device,
       data_.train_source().description(),
-      static_cast<double>(trainer_.memory_plan().total()) / 1073741824.0, rate.describe(ranks)));
+      static_cast<double>(trainer_.inspection().memory_plan().total()) / 1073741824.0,
+      rate.describe(ranks)));
 }
 
 void RunRecords::begin_step(std::int64_t step, bool traced) {
@@ -127,7 +128,7 @@ void RunRecords::note_enqueued(std::int64_t step) {
 void RunRecords::take(const ops::StepResult& result, const StepTimes& times,
                       const KeyShares& documents, const std::optional<Spikes::Spike>& spike) {
   record(result.step, times);
-  memory_peak_ = std::max(memory_peak_, trainer_.memory().peak_bytes());
+  memory_peak_ = std::max(memory_peak_, trainer_.inspection().memory().peak_bytes());
   if (start_.is_first()) report(result, times.step_seconds, documents, spike);
 }
 
@@ -138,9 +139,9 @@ void RunRecords::record(std::int64_t step, const StepTimes& times) {
   row_.emplace();
   row_->times = times;
   row_->tokens = config.train.global_batch / config.parallel.data * config.model.context;
-  row_->memory_peak_bytes = trainer_.memory().peak_bytes();
-  row_->memory_now_bytes = trainer_.memory().now_bytes();
-  row_->groups = trainer_.traffic(step);
+  row_->memory_peak_bytes = trainer_.inspection().memory().peak_bytes();
+  row_->memory_now_bytes = trainer_.inspection().memory().now_bytes();
+  row_->groups = trainer_.inspection().traffic(step);
   if (trainer_.context().device() == Device::cuda) account_on_gpu(*row_);
 }
 
@@ -159,7 +160,7 @@ void RunRecords::account_on_gpu(io::TimingRow& row) const {
       default: return kUnknown;
     }
   };
-  const std::vector<io::GroupInfo> groups = trainer_.groups();
+  const std::vector<io::GroupInfo> groups = trainer_.inspection().groups();
   for (std::size_t i = 0; i < groups.size(); ++i) {
     const comm::GroupRole role = groups[i].role;
     io::GroupTraffic& traffic = row.groups[i];
@@ -182,7 +183,7 @@ void RunRecords::record_trace(std::int64_t step) {
   const Recorder& recorder = trainer_.context().recorder();
   if (!recorder.traced()) return;
   if (device_trace_) {
-    trainer_.wait_all();
+    trainer_.state().wait_all();
     synchronize(trainer_.context());  // the device has done the step, its update too
     record_device(step);
   } else {
@@ -190,11 +191,11 @@ void RunRecords::record_trace(std::int64_t step) {
   }
   timing_->append_traced({step, recorder.step_start(), clock_offset_.seconds,
                           clock_offset_.error_seconds,
-                          recorder.lost() + trainer_.memory_timeline().lost()});
+                          recorder.lost() + trainer_.inspection().memory_timeline().lost()});
   timing_->append_events(step, recorder.events());
-  timing_->append_messages(step, recorder.messages(), trainer_.groups());
-  timing_->append_lives(step, trainer_.allocation_lives());
-  for (const train::MemoryMeter::Change& change : trainer_.memory().changes()) {
+  timing_->append_messages(step, recorder.messages(), trainer_.inspection().groups());
+  timing_->append_lives(step, trainer_.inspection().allocation_lives());
+  for (const train::MemoryMeter::Change& change : trainer_.inspection().memory().changes()) {
     timing_->append_memory(step, change.seconds - recorder.step_start(), change.bytes,
                            std::string(change.label));
   }
@@ -232,7 +233,7 @@ void RunRecords::report(const ops::StepResult& result, double step_seconds,
   line.wall_seconds =
       earlier_seconds_ + clock_.end(result.step, step_seconds, now_seconds()) - started_;
   line.skipped_steps = result.skipped_steps;
-  line.memory_peak_bytes = trainer_.memory().peak_bytes();
+  line.memory_peak_bytes = trainer_.inspection().memory().peak_bytes();
   if (spike) line.spike = spike->verdict.z();
   line.left_out = spike && spike->left_out;
   line.validation = std::exchange(validation_, std::nullopt);

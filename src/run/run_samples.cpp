@@ -106,7 +106,7 @@ bool RunSamples::take(std::int64_t step, train::Trainer& trainer) {
   options.temperature = config.sample_temperature;
   options.seed = start_.config.run.seed + first;
   options.stop_tokens = ends_.ids;
-  trainer.complete_values();
+  trainer.state().complete_values();
   const auto mine_of_all =
       std::span<const std::string>(texts_).subspan(first, generator_->leads() ? last - first : 0);
   Texts mine(start_, *tokenizer_, mine_of_all);

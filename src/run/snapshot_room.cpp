@@ -36,7 +36,7 @@ std::unique_ptr<train::SnapshotBuffer> make_snapshot_buffer(const Start& start,
   const io::CheckpointConfig& config = start.config.checkpoint;
   if (!config.async || (config.every == 0 && config.memory_every == 0)) return nullptr;
   comm::World& world = start.world;
-  const auto mine = static_cast<std::int64_t>(trainer.checkpoint_bytes());
+  const auto mine = static_cast<std::int64_t>(trainer.state().checkpoint_bytes());
   SnapshotRoom room;
   room.host = world.host();
   room.bytes = world.max(mine);

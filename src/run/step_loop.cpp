@@ -66,8 +66,9 @@ void StepLoop::one_step(std::int64_t step) {
   name_bad_numbers(args);
   const std::int64_t compares = config.run.compare_replicas_every;
   if (compares > 0 && step % compares == 0) {
-    compare_replicas(parts_.start.world, config.parallel, parts_.trainer.replica_sums(), step);
-    parts_.trainer.restart_clock();
+    compare_replicas(parts_.start.world, config.parallel, parts_.trainer.state().replica_sums(),
+                     step);
+    parts_.trainer.inspection().restart_clock();
   }
   const std::int64_t every = config.train.validate_every;
   const bool validates = (every > 0 && step % every == 0) || step == parts_.data.last_step();
@@ -92,7 +93,7 @@ void StepLoop::collect(std::int64_t step) {
     targets_.add(result, parts_.start.is_first());
     const std::optional<Spikes::Spike> spike = parts_.spikes.take(result);
     if (spike && rolls_back_for(*spike)) return;
-    parts_.records.take(result, parts_.trainer.times(collected_),
+    parts_.records.take(result, parts_.trainer.inspection().times(collected_),
                         parts_.loader.key_shares(collected_), spike);
   }
 }
@@ -101,9 +102,9 @@ void StepLoop::collect(std::int64_t step) {
 template <class Pass>
 auto StepLoop::on_evaluated_weights(Pass&& pass) {
   const bool exchanges = parts_.start.config.optimizer.evaluate_ema;
-  if (exchanges) parts_.trainer.exchange_averages();
+  if (exchanges) parts_.trainer.state().exchange_averages();
   auto result = pass();
-  if (exchanges) parts_.trainer.exchange_averages();
+  if (exchanges) parts_.trainer.state().exchange_averages();
   return result;
 }
 
@@ -116,7 +117,7 @@ void StepLoop::validate(std::int64_t step) {
         *parts_.data.validation_samples(), parts_.data.validation_count(), parts_.start.world,
         {.is_asked_to_stop = [&] { return parts_.start.is_asked_to_stop(); }});
   });
-  parts_.trainer.restart_clock();
+  parts_.trainer.inspection().restart_clock();
   parts_.start.stop->note_pause(now_seconds() - start);
   if (evaluation.is_whole) {
     parts_.records.note_validation(evaluation);
@@ -133,7 +134,7 @@ void StepLoop::score_tasks(std::int64_t step) {
   const double start = now_seconds();
   const bool is_whole =
       on_evaluated_weights([&] { return parts_.tasks.measure(step, parts_.trainer); });
-  parts_.trainer.restart_clock();
+  parts_.trainer.inspection().restart_clock();
   parts_.start.stop->note_pause(now_seconds() - start);
   if (!is_whole) note_stop_request();
 }
@@ -145,7 +146,7 @@ void StepLoop::sample(std::int64_t step) {
   const double start = now_seconds();
   const bool is_whole =
       on_evaluated_weights([&] { return parts_.samples.take(step, parts_.trainer); });
-  parts_.trainer.restart_clock();
+  parts_.trainer.inspection().restart_clock();
   parts_.start.stop->note_pause(now_seconds() - start);
   if (!is_whole) note_stop_request();
 }

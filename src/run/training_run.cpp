@@ -99,7 +99,7 @@ TrainingRun::TrainingRun(comm::World& world, const train::Config& config, const 
   // Only now anything on disk changes: whatever is wrong with the input was found before.
   probe_directories(start_.world, start_.world.local_rank() == 0,
                     std::array{start_.config.run.directory, start_.checkpoints});
-  const double bytes = start_.world.sum(static_cast<double>(trainer_->checkpoint_bytes()));
+  const double bytes = start_.world.sum(static_cast<double>(trainer_->state().checkpoint_bytes()));
   start_.stop->expect_save(bytes / kSlowSaveBytesPerSecond);
   comm::agree(start_.world, [&] {
     fault::reach("start.directories");
@@ -134,9 +134,9 @@ void TrainingRun::make_trainer() {
   comm::agree(world, [&] {
     trainer_ = plan::make_trainer(config, *mesh_, options, plan.memory, start_.options.is_legal);
     setting_.traffic = plan.traffic;
-    trainer_->initialize();
+    trainer_->state().initialize();
   });
-  trainer_->share_initial_values();
+  trainer_->state().share_initial_values();
 }
 
 /// Rank 0. `bytes`: of a checkpoint.
@@ -192,7 +192,7 @@ void TrainingRun::restore_spikes() {
 void TrainingRun::roll_back(std::int64_t step) {
   policy_->finish_save();
   records_->finish();
-  trainer_->wait_all();
+  trainer_->state().wait_all();
   trainer_->set_idle_work({});  // which was the loop's
   loop_.reset();
   policy_.reset();
@@ -229,7 +229,7 @@ ExitCode TrainingRun::run() {
     return run_steps();
   } catch (const Error& error) {
     // Ranks that fail alike leave in peace: nothing of theirs may still move data.
-    if (error.is_on_all_ranks()) trainer_->wait_all();
+    if (error.is_on_all_ranks()) trainer_->state().wait_all();
     throw error.in_run(mesh::describe(mesh_->position()), loop_ ? loop_->step() : 0);
   }
 }

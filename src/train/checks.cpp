@@ -71,10 +71,10 @@ bool all_finite(const unsigned char* bytes, Dim count) {
 
 }  // namespace
 
-Trainer::ReplicaSums Trainer::replica_sums() {
+TrainerState::ReplicaSums TrainerState::replica_sums() {
   wait_all();
-  synchronize(*ctx_);
-  Reader reader(*ctx_);
+  synchronize(parts_.ctx);
+  Reader reader(parts_.ctx);
   ReplicaSums sums;
   const auto add_to = [&](std::uint64_t& sum, const std::string& name, const View& view) {
     if (!view) return;
@@ -87,13 +87,13 @@ Trainer::ReplicaSums Trainer::replica_sums() {
   };
   // Gathered FP8 values stand for their parameters, whose values of other ranks' shards are old.
   std::set<const param::Param*> old;
-  for (const param::KeptFp8& kept : stage_.params().kept_fp8()) {
+  for (const param::KeptFp8& kept : parts_.stage.params().kept_fp8()) {
     const auto& members = kept.matrix.members();
     if (kept.values) old.insert(members.begin(), members.end());
     if (!kept.replaces_values()) add("fp8/" + members.front()->name, kept.values);
     add("scale/" + members.front()->name, kept.scale);
   }
-  for (const auto* group : {&stage_.params().trained(), &stage_.params().frozen()}) {
+  for (const auto* group : {&parts_.stage.params().trained(), &parts_.stage.params().frozen()}) {
     for (const param::Param* param : group->params()) {
       const bool shares_room = group->value().sharded && group->bucket_of(*param).is_sharded();
       if (!old.contains(param) && !shares_room) add(param->name, param->value);
@@ -102,16 +102,16 @@ Trainer::ReplicaSums Trainer::replica_sums() {
       }
     }
   }
-  const param::ParamGroup& trained = stage_.params().trained();
+  const param::ParamGroup& trained = parts_.stage.params().trained();
   if (trained.master().sharded) add_to(sums.shards, "masters", trained.master().data);
   if (trained.value().sharded) add_to(sums.shards, "values", trained.value().data);
-  const param::ParamGroup& frozen = stage_.params().frozen();
+  const param::ParamGroup& frozen = parts_.stage.params().frozen();
   if (frozen.value().sharded) add_to(sums.shards, "frozen values", frozen.value().data);
   return sums;
 }
 
 Trainer::BadNumbers Trainer::find_bad_numbers(const StepArgs& args, io::Loader& loader) {
-  wait_all();
+  state_->wait_all();
   begin(args, loader.counted_tokens(args.step));
   StageWorker::PassArgs passes;
   passes.step_views = step_views();
@@ -125,7 +125,7 @@ Trainer::BadNumbers Trainer::find_bad_numbers(const StepArgs& args, io::Loader& 
   executor_->finish(*ctx_);
   end();
   synchronize(*ctx_);
-  restart_clock();
+  inspection_->restart_clock();
   BadNumbers bad;
   bad.loss = !std::isfinite(records_->read_sums()[ops::kSumLoss]);
   Reader reader(*ctx_);

@@ -101,7 +101,7 @@ Evaluation Trainer::evaluate(const io::Samples& samples, std::int64_t count, com
                              const EvaluationCalls& calls) {
   fault::reach("step.validation");
   const std::int64_t chunks = (count + microbatch() - 1) / microbatch();
-  complete_values();
+  state_->complete_values();
   StageWorker::PassArgs passes;
   passes.mode = model::Mode::evaluate;
   passes.step_views = step_views();

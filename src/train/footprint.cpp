@@ -33,7 +33,7 @@ std::string format_text(const param::QuantizationSpec& spec) {
 }  // namespace
 
 Footprint footprint(const Trainer& trainer) {
-  const model::MemoryPlan plan = trainer.memory_plan();
+  const model::MemoryPlan plan = trainer.inspection().memory_plan();
   return {signed_bytes(plan.parameters), matrix_bytes(trainer.stage().params()),
           signed_bytes(plan.total())};
 }

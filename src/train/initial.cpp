@@ -160,7 +160,7 @@ void start_from_step(comm::World& world, const Config& config, Trainer& trainer,
     if (!config.adapter || !io::is_quantized(reader)) require_whole_model(reader);
     require_format(reader, config);
     found = reader.meta().step;
-    trainer.load_parameters(reader);  // which names every tensor of another shape
+    trainer.state().load_parameters(reader);  // which names every tensor of another shape
     require_same_model(reader.meta(), config.model, reader.folder());
     if (config.adapter) term = io::parameter_fingerprint(reader, world.rank(), world.size());
     if (world.rank() == 0) {
@@ -171,8 +171,8 @@ void start_from_step(comm::World& world, const Config& config, Trainer& trainer,
                             new_head ? ", with a new head" : ""));
     }
   });
-  if (config.adapter) trainer.set_base(sum_of_terms(world, term), found);
-  trainer.share_values();
+  if (config.adapter) trainer.state().set_base(sum_of_terms(world, term), found);
+  trainer.state().share_values();
 }
 
 }  // namespace
@@ -195,7 +195,7 @@ void require_loadable(const io::CheckpointReader& reader, const Config& config,
                             "checkpoint.initial to tune it, or set adapter.rank to 0",
                             reader.folder()));
   } else {
-    require_base(reader, trainer.base_fingerprint(), config.checkpoint.initial);
+    require_base(reader, trainer.state().base_fingerprint(), config.checkpoint.initial);
   }
 }
 

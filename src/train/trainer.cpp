@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "batch_views.hpp"
-#include "group_meter.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/fault.hpp"
 #include "hyperslab/core/stream_priority.hpp"
@@ -157,14 +156,12 @@ Trainer::Trainer(const Config& config, const mesh::Mesh& mesh, const TrainerOpti
     ctx_ = std::make_unique<Context>(real ? options.device : Device::meta,
                                      real ? plan->workspace : 0, options.device);
   }
-  planned_workspace_ = real ? plan->workspace : 0;
   ctx_->set_tf32(config.precision.compute == Precision::tf32);
   ctx_->set_deterministic(config.run.deterministic);
   ctx_->set_machine(options.machine);
   const bool host_moves_data = ctx_->device() == Device::cpu && mesh.group(mesh::kWorld).size() > 1;
   if (host_moves_data) ctx_->set_background(&mesh.group(mesh::kWorld));
   if (real) ctx_->recorder().set_activity(options.activity);
-  base_fingerprint_ = (config.run.seed + 1) * 0x9E3779B97F4A7C15ULL;  // for random weights
   if (options.training) set_up_training();
   records_ = std::make_unique<StepRecords>(*ctx_, arenas_.scratch,
                                            options.compute == DType::f64 ? DType::f64 : DType::f32,
@@ -176,13 +173,13 @@ Trainer::Trainer(const Config& config, const mesh::Mesh& mesh, const TrainerOpti
     records_->write_state(state);
   }
   records_->start_clock(options.time_components);
-  meter_ = std::make_unique<GroupMeter>(mesh);
-  if (ctx_->device() == Device::cuda) meter_->record_operations(ctx_->recorder());
+  inspection_ = std::make_unique<Inspection>(
+      Inspection::Parts{mesh_, arenas_, stage_, presence_, optimizer_.get(), *ctx_, *records_,
+                        program_.microbatches, real ? plan->workspace : 0});
   set_up_worker();
-  const model::MemoryPlan used = arenas_.used();
-  const auto held =
-      static_cast<std::int64_t>(used.parameters + used.gradients + used.optimizer + used.scratch);
-  memory_.change(held + stage_.cache_bytes(), "parameters, state and scratch");
+  state_ = std::make_unique<TrainerState>(TrainerState::Parts{config_, options_.compute, *ctx_,
+                                                              stage_, presence_, optimizer_.get(),
+                                                              *executor_, *records_});
 }
 
 void Trainer::share_memory() {
@@ -200,7 +197,8 @@ void Trainer::set_up_worker() {
   feed_ = make_feed(*ctx_, batch_like(stage_),
                     {depth, program_.microbatches, stage_.reads(0, model::Mode::train).tokens});
   worker_ = std::make_unique<StageWorker>(
-      StageWorker::Parts{*ctx_, stage_, *feed_, memory_, timeline_, presence_, options_.graphs});
+      StageWorker::Parts{*ctx_, stage_, *feed_, inspection_->memory(),
+                         inspection_->memory_timeline(), presence_, options_.graphs});
   comm::Communicator* group = &mesh_.group(mesh::Axis::pipeline);
   executor_ = std::make_unique<pipeline::Executor>(program_, mesh_.at(mesh::Axis::pipeline), group);
   evaluation_ = std::make_unique<pipeline::Executor>(
@@ -224,50 +222,16 @@ void Trainer::set_up_training() {
 }
 
 Trainer::~Trainer() {
-  if (std::uncaught_exceptions() == 0) wait_all();  // else peers may be elsewhere by now
-}
-
-model::MemoryPlan Trainer::memory_plan() const {
-  model::MemoryPlan plan = arenas_.used();
-  plan.workspace = std::max(planned_workspace_, ctx_->workspace_high_water());
-  return plan;
+  if (std::uncaught_exceptions() == 0) state_->wait_all();  // else peers may be elsewhere by now
 }
 
 model::StepViews Trainer::step_views() const { return {records_->state(), records_->sums()}; }
 
-ops::StepState Trainer::state() const { return records_->read_state(); }
 void Trainer::set_idle_work(std::function<void()> work) {
   records_->set_idle_work(std::move(work));
 }
 const ops::StepResult& Trainer::result(std::int64_t step) const { return records_->result(step); }
-void Trainer::restart_clock() {
-  records_->restart_clock();
-  meter_->collect();
-}
-std::vector<io::AllocationLife> Trainer::allocation_lives() const {
-  return timeline_.lives(stage_, arenas_, memory_plan().workspace, ctx_->recorder().step_start());
-}
 int Trainer::segments() const { return worker_->segments() + 1; }
-
-StepTimes Trainer::times(std::int64_t step) const {
-  const StepTimes& host = host_times_[static_cast<std::size_t>(step % ops::kResultRing)];
-  require(host.step == step, "the times of that step are gone or not there yet");
-  return records_->times(step, host);
-}
-
-const io::GroupTraffics& Trainer::traffic(std::int64_t step) const { return meter_->of(step); }
-std::vector<io::GroupInfo> Trainer::groups() const { return meter_->groups(); }
-
-void Trainer::initialize() {
-  stage_.initialize(*ctx_);
-  if (!optimizer_) return;
-  const param::ParamGroup& trained = stage_.params().trained();
-  for (const param::Bucket& bucket : trained.buckets()) {  // gaps between tensors must be finite
-    ops::fill(*ctx_, 0, trained.gradient(bucket));
-  }
-  optimizer_->initialize(*ctx_);
-  restart_averages();
-}
 
 void Trainer::step(const StepArgs& args, io::Loader& loader) {
   begin(args, loader.counted_tokens(args.step));
@@ -286,8 +250,8 @@ void Trainer::train(const StepArgs& args, const SlotData& tokens) {
   inject_gradient_fault(*ctx_, presence_.gradients());
   fault::reach("step.optimizer");
   const bool alone = mesh_.group(mesh::kWorld).size() == 1;
-  timeline_.begin_update(*ctx_);
-  ctx_->stream().wait(std::exchange(snapshot_ready_, {}));
+  inspection_->memory_timeline().begin_update(*ctx_);
+  state_->wait_for_snapshot();
   const bool host_decides = judge_ || args.leave_out;
   bool leaves_out = false;  // on a replay nothing is, as the host does not decide
   const bool captures = options_.graphs && alone && !host_decides && !args.traced;
@@ -363,16 +327,14 @@ void Trainer::warm_up(io::Loader& loader, std::int64_t step) {
   evaluation_->finish(*ctx_);
   end();
   synchronize(*ctx_);
-  restart_clock();
+  inspection_->restart_clock();
 }
 
 void Trainer::release_loader() { feed_->release(); }
 
 void Trainer::begin(const StepArgs& args, std::int64_t targets) {
   ctx_->recorder().begin_step(args.step, args.traced);
-  memory_.begin_step();
-  timeline_.begin_step(args.traced, args.waits_at_marks);
-  meter_->begin_step();
+  inspection_->begin_step(args.traced, args.waits_at_marks);
   input_.step = args.step;
   input_.learning_rate = static_cast<float>(args.learning_rate);
   input_.inverse_tokens = 1.0F / static_cast<float>(std::max<std::int64_t>(1, targets));
@@ -381,10 +343,7 @@ void Trainer::begin(const StepArgs& args, std::int64_t targets) {
 }
 
 void Trainer::end() {
-  timeline_.end_step(*ctx_);
-  const StepTimes& times = ctx_->recorder().end_step();
-  meter_->end_step(times.step);
-  host_times_[static_cast<std::size_t>(times.step % ops::kResultRing)] = times;
+  inspection_->end_step();
   records_->publish_times();
 }
 

@@ -133,7 +133,7 @@ inline std::size_t differing_losses(const train::Config& config,
   const auto mesh = train::make_mesh(world(), config, forward.device);
   const plan::Plan plan = plan::make_plan(config, forward, 0);
   const auto trainer = train::Trainer::make(config, *mesh, forward, plan.memory);
-  trainer->initialize();
+  trainer->state().initialize();
   const Dim T = trainer->sequence();
   const GivenTexts samples(whole, T);
   std::map<std::int64_t, std::vector<float>> expected;

@@ -112,7 +112,8 @@ TEST(Training, TouchesExactlyThePlannedMemory) {
     EXPECT_GE(plan.activations, without.activations + static_cast<std::size_t>(cache + row));
     EXPECT_LE(plan.activations, without.activations + static_cast<std::size_t>(cache + row) +
                                     256 * static_cast<std::size_t>(2 * heads.layers + 2));
-    EXPECT_EQ(run.trainer().memory().peak_bytes() + static_cast<std::int64_t>(plan.workspace),
+    EXPECT_EQ(run.trainer().inspection().memory().peak_bytes() +
+                  static_cast<std::int64_t>(plan.workspace),
               static_cast<std::int64_t>(plan.total()));
   }
 }

@@ -34,7 +34,7 @@ class CachedModel {
         plan_(plan::make_plan(config, options_, 0).memory),
         trainer_(train::Trainer::make(config, mesh_, options_, plan_)),
         logits_(Device::cuda, options_.compute, {1, trainer_->stage().logits_columns()}) {
-    trainer_->initialize();
+    trainer_->state().initialize();
     synchronize(trainer_->context());
     trainer_->context().set_fixed_parameters(true);  // as in generation
   }

@@ -46,8 +46,8 @@ class ModelRun {
     options_.graphs = graphs;
     options_.overlap_update = overlap_update;
     trainer_ = train::Trainer::make(config, *mesh_, options_, plan_.memory);
-    trainer_->initialize();
-    trainer_->share_initial_values();
+    trainer_->state().initialize();
+    trainer_->state().share_initial_values();
   }
   /// Mean loss of the step, in nats.
   double step(std::int64_t step) {

@@ -167,13 +167,13 @@ TEST_P(GpuModelBits, GraphsChangeNoBit) {
   for (std::int64_t step = 1; step <= kSteps; ++step) {
     EXPECT_EQ(replayed.step(step), enqueued.step(step)) << step;
   }
-  EXPECT_EQ(replayed.trainer().replica_sums(), enqueued.trainer().replica_sums());
+  EXPECT_EQ(replayed.trainer().state().replica_sums(), enqueued.trainer().state().replica_sums());
 }
 
 /// All bytes of what a checkpoint would hold.
 std::vector<std::byte> state_of(ModelRun& run) {
   std::vector<std::byte> bytes;
-  for (const io::Slab& slab : run.trainer().slabs()) {
+  for (const io::Slab& slab : run.trainer().state().slabs()) {
     const auto* begin = static_cast<const std::byte*>(slab.data.raw());
     bytes.insert(bytes.end(), begin, begin + slab.data.bytes());
   }
@@ -196,7 +196,8 @@ TEST_P(GpuModelBits, UpdatesBesideTheNextForwardPassChangeNoBit) {
       }
     }
     EXPECT_EQ(overlapped.loss(kSteps), ordered.step(kSteps));
-    EXPECT_EQ(overlapped.trainer().replica_sums(), ordered.trainer().replica_sums());
+    EXPECT_EQ(overlapped.trainer().state().replica_sums(),
+              ordered.trainer().state().replica_sums());
     EXPECT_TRUE(state_of(overlapped) == state_of(ordered)) << "other moments or averages";
   }
 }
@@ -225,7 +226,7 @@ TEST_P(GpuModelBits, ArenasAreFilledAsPlanned) {
     expect_filled(arenas.optimizer, run.plan().optimizer);
     expect_filled(arenas.activations, run.plan().activations);
     expect_filled(arenas.scratch, run.plan().scratch);
-    EXPECT_EQ(run.trainer().memory_plan().workspace, run.plan().workspace);
+    EXPECT_EQ(run.trainer().inspection().memory_plan().workspace, run.plan().workspace);
   }
 }
 

@@ -101,7 +101,7 @@ std::vector<std::string> trained(const train::Config& config, bool warmed_up) {
   if (warmed_up) run.warm_up(1);
   for (int step = 1; step <= 3; ++step) run.step(step);
   std::vector<std::string> bytes;
-  for (const io::Slab& slab : run.trainer().slabs()) {
+  for (const io::Slab& slab : run.trainer().state().slabs()) {
     bytes.emplace_back(static_cast<const char*>(slab.data.raw()), slab.data.bytes());
   }
   return bytes;

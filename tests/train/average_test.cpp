@@ -47,7 +47,7 @@ using Values = std::map<std::string, std::vector<float>>;  // by tensor and part
 /// This rank's slabs of tensors whose names begin so.
 Values slabs_of(train::Trainer& trainer, const std::string& prefix) {
   Values values;
-  for (const io::Slab& slab : trainer.slabs()) {
+  for (const io::Slab& slab : trainer.state().slabs()) {
     if (!slab.tensor.starts_with(prefix)) continue;
     const auto data = slab.data.flat().span<float>();
     values[slab.tensor.substr(prefix.size()) + slab.part.offset.str()] = {data.begin(), data.end()};
@@ -67,7 +67,7 @@ TEST(AveragedWeights, AreTheirDefinitionOnEveryLayout) {
     std::map<std::string, std::vector<double>> expected;
     for (int step = 1; step <= kSteps; ++step) {
       run.step(step);
-      run.trainer().wait_all();
+      run.trainer().state().wait_all();
       const Values averages = slabs_of(run.trainer(), kAverage);
       const Values weights = slabs_of(run.trainer(), kModel);
       ASSERT_EQ(averages.size(), weights.size());
@@ -99,15 +99,15 @@ TEST(AveragedWeights, ChangeNothingOfTheTraining) {
       EXPECT_EQ(with.step(step), without.step(step)) << step;
       const Values weights = slabs_of(with.trainer(), kModel);
       const Values averages = slabs_of(with.trainer(), kAverage);
-      with.trainer().exchange_averages();
+      with.trainer().state().exchange_averages();
       EXPECT_EQ(slabs_of(with.trainer(), kModel), averages);
       EXPECT_EQ(slabs_of(with.trainer(), kAverage), weights);
-      with.trainer().exchange_averages();
+      with.trainer().state().exchange_averages();
       EXPECT_EQ(slabs_of(with.trainer(), kModel), weights);
     }
     EXPECT_EQ(slabs_of(with.trainer(), kModel), slabs_of(without.trainer(), kModel));
     EXPECT_EQ(with.plan().memory.optimizer > without.plan().memory.optimizer, true);
-    EXPECT_EQ(with.trainer().memory_plan().optimizer, with.plan().memory.optimizer);
+    EXPECT_EQ(with.trainer().inspection().memory_plan().optimizer, with.plan().memory.optimizer);
   }
 }
 
@@ -122,15 +122,15 @@ TEST(AveragedWeights, GoOnFromACheckpoint) {
     for (int step = 1; step <= kSteps; ++step) {
       whole.step(step);
       if (step != 3) continue;
-      whole.trainer().wait_all();
+      whole.trainer().state().wait_all();
       io::CheckpointMeta meta;
       meta.step = step;
-      whole.trainer().fill_meta(meta);
-      io::save_checkpoint(world(), path, meta, whole.trainer().slabs());
+      whole.trainer().state().fill_meta(meta);
+      io::save_checkpoint(world(), path, meta, whole.trainer().state().slabs());
     }
     test::SmallRun resumed(config, *mesh, world().rank());
-    resumed.trainer().load(io::CheckpointReader(path));
-    resumed.trainer().share_values();
+    resumed.trainer().state().load(io::CheckpointReader(path));
+    resumed.trainer().state().share_values();
     const Values at_three = slabs_of(resumed.trainer(), kAverage);
     for (int step = 4; step <= kSteps; ++step) resumed.step(step);
     EXPECT_EQ(slabs_of(resumed.trainer(), kAverage), slabs_of(whole.trainer(), kAverage));
@@ -138,7 +138,7 @@ TEST(AveragedWeights, GoOnFromACheckpoint) {
     io::CheckpointReader averages(path);
     averages.use_averages();
     test::SmallRun started(config, *mesh, world().rank());
-    started.trainer().load_parameters(averages);
+    started.trainer().state().load_parameters(averages);
     EXPECT_EQ(slabs_of(started.trainer(), kModel), at_three);
     EXPECT_EQ(slabs_of(started.trainer(), kAverage), at_three) << "it begins with the weights";
     world().barrier();
@@ -152,17 +152,17 @@ TEST(AveragedWeights, BeginWithTheWeightsOfACheckpointThatHasNone) {
   const auto mesh = train::make_mesh(world(), plain, Device::cpu);
   test::SmallRun without(plain, *mesh, world().rank());
   for (int step = 1; step <= 3; ++step) without.step(step);
-  without.trainer().wait_all();
+  without.trainer().state().wait_all();
   const test::TempFolder folder;  // the first rank's is used
   const std::string path = world().broadcast(folder.path());
   io::CheckpointMeta meta;
   meta.step = 3;
-  without.trainer().fill_meta(meta);
-  io::save_checkpoint(world(), path, meta, without.trainer().slabs());
+  without.trainer().state().fill_meta(meta);
+  io::save_checkpoint(world(), path, meta, without.trainer().state().slabs());
 
   test::SmallRun with(averaged, *mesh, world().rank());
-  with.trainer().load(io::CheckpointReader(path));
-  with.trainer().share_values();
+  with.trainer().state().load(io::CheckpointReader(path));
+  with.trainer().state().share_values();
   EXPECT_EQ(slabs_of(with.trainer(), kAverage), slabs_of(without.trainer(), kModel));
   io::CheckpointReader reader(path);
   EXPECT_THROW(reader.use_averages(), Error);

@@ -109,8 +109,8 @@ TEST_F(Frozen, CheckpointsHoldTheWholeModelAndTheStateOfTheTrained) {
   const test::TempFolder folder;
   io::CheckpointMeta meta;
   meta.step = 3;
-  run.trainer().fill_meta(meta);
-  io::save_checkpoint(world(), folder.path(), meta, run.trainer().slabs());
+  run.trainer().state().fill_meta(meta);
+  io::save_checkpoint(world(), folder.path(), meta, run.trainer().state().slabs());
   const io::CheckpointReader reader(folder.path());
 
   std::set<std::string> with_moments;
@@ -129,7 +129,7 @@ TEST_F(Frozen, CheckpointsHoldTheWholeModelAndTheStateOfTheTrained) {
   train::Config other_seed = config_;
   other_seed.run.seed = 99;
   SmallRun resumed(other_seed, mesh_, 0);
-  resumed.trainer().load(reader);
+  resumed.trainer().state().load(reader);
   const std::deque<param::Param>& loaded = resumed.trainer().stage().params().params();
   for (std::size_t i = 0; i < params.size(); ++i) {
     EXPECT_EQ(values_of(loaded[i]), values_of(params[i])) << params[i].name;

@@ -29,7 +29,7 @@ struct Result {
 
 Slabs slabs_of(train::Trainer& trainer) {
   Slabs slabs;
-  for (const io::Slab& slab : trainer.slabs()) {
+  for (const io::Slab& slab : trainer.state().slabs()) {
     const auto* bytes = static_cast<const unsigned char*>(slab.data.raw());
     slabs[slab.tensor + slab.part.offset.str()] = {bytes, bytes + slab.data.bytes()};
   }
@@ -50,7 +50,7 @@ Result result_of(Overrides overrides, const std::string& home) {
   result.memory = run.plan().memory;
   const model::Arenas& arenas = run.trainer().arenas();
   EXPECT_EQ(arenas.host.highest_touched(), result.memory.host);
-  EXPECT_EQ(run.trainer().memory_plan().host, result.memory.host);
+  EXPECT_EQ(run.trainer().inspection().memory_plan().host, result.memory.host);
   return result;
 }
 
@@ -116,7 +116,7 @@ TEST(HostState, IsCompleteWhenValuesAre) {
     const mesh::Mesh mesh = mesh::Mesh::plan(config.parallel, 0, config.groups());
     test::SmallRun run(config, mesh, 0);
     run.step(1);
-    run.trainer().complete_values();
+    run.trainer().state().complete_values();
     const View masters = run.trainer().stage().params().trained().master().data;
     const auto numbers = masters.span<float>();
     return std::vector<float>(numbers.begin(), numbers.end());

@@ -84,7 +84,7 @@ std::map<std::string, Dim> tensors_of(const Case& layout) {
 }
 
 void expect_slabs_cover(const Case& layout, train::Trainer& trainer) {
-  const std::vector<std::string> all = world().gather(text_of(trainer.slabs()));
+  const std::vector<std::string> all = world().gather(text_of(trainer.state().slabs()));
   if (world().rank() != 0) return;
   std::map<std::string, Covered> covered;
   for (const std::string& text : all) cover(covered, text);
@@ -128,7 +128,7 @@ void expect_planned_memory(test::SmallRun& run) {
   EXPECT_EQ(arenas.optimizer.highest_touched(), plan.optimizer);
   EXPECT_EQ(arenas.activations.highest_touched(), plan.activations);
   EXPECT_EQ(arenas.scratch.highest_touched(), plan.scratch);
-  EXPECT_EQ(run.trainer().memory_plan().workspace, plan.workspace);
+  EXPECT_EQ(run.trainer().inspection().memory_plan().workspace, plan.workspace);
 }
 
 class LayoutState : public testing::TestWithParam<const char*> {};

@@ -21,9 +21,9 @@ ops::StepState loaded(const io::CheckpointMeta& meta) {
   const mesh::Mesh mesh = mesh::Mesh::plan(config.parallel, 0);
   test::SmallRun run(config, mesh, 0);
   const test::TempFolder folder;
-  io::save_checkpoint(test::world(), folder.path(), meta, run.trainer().slabs());
-  run.trainer().load(io::CheckpointReader(folder.path()));
-  return run.trainer().state();
+  io::save_checkpoint(test::world(), folder.path(), meta, run.trainer().state().slabs());
+  run.trainer().state().load(io::CheckpointReader(folder.path()));
+  return run.trainer().state().step_state();
 }
 
 /// A checkpoint of step 2 of a run with `compute`.
@@ -69,22 +69,23 @@ TEST(LossScale, AResumedRunIsTheUninterruptedOne) {
   const test::TempFolder folder;
   io::CheckpointMeta meta = trained_in(Precision::fp16);
   test::SmallRun whole(config, mesh, 0);
-  io::save_checkpoint(test::world(), folder.path(), meta, whole.trainer().slabs());
-  whole.trainer().load(io::CheckpointReader(folder.path()));  // with a scale of 1
+  io::save_checkpoint(test::world(), folder.path(), meta, whole.trainer().state().slabs());
+  whole.trainer().state().load(io::CheckpointReader(folder.path()));  // with a scale of 1
   whole.step(1);
   whole.step(2);
-  whole.trainer().fill_meta(meta);
+  whole.trainer().state().fill_meta(meta);
   ASSERT_TRUE(meta.scales_loss);
   ASSERT_EQ(meta.loss_scale, 1);
   ASSERT_EQ(meta.good_steps, 2);
-  io::save_checkpoint(test::world(), folder.path(), meta, whole.trainer().slabs());
+  io::save_checkpoint(test::world(), folder.path(), meta, whole.trainer().state().slabs());
   test::SmallRun resumed(config, mesh, 0);
-  resumed.trainer().load(io::CheckpointReader(folder.path()));
+  resumed.trainer().state().load(io::CheckpointReader(folder.path()));
 
   EXPECT_EQ(whole.step(3), resumed.step(3));
   EXPECT_EQ(whole.step(4), resumed.step(4));
-  EXPECT_EQ(resumed.trainer().state().loss_scale, whole.trainer().state().loss_scale);
-  EXPECT_EQ(resumed.trainer().state().good_steps, 4);
+  EXPECT_EQ(resumed.trainer().state().step_state().loss_scale,
+            whole.trainer().state().step_state().loss_scale);
+  EXPECT_EQ(resumed.trainer().state().step_state().good_steps, 4);
 }
 
 }  // namespace

@@ -44,14 +44,14 @@ std::int64_t peak_of(const std::vector<AllocationLife>& lives) {
 /// Lives of a traced step, after one that is not.
 std::vector<AllocationLife> trace(SmallRun& run) {
   run.step(1);
-  EXPECT_TRUE(run.trainer().allocation_lives().empty());
+  EXPECT_TRUE(run.trainer().inspection().allocation_lives().empty());
   train::Trainer::StepArgs args;
   args.step = 2;
   args.learning_rate = 1e-3;
   args.traced = true;
   run.trainer().step(args);
   (void)run.trainer().result(2);
-  return run.trainer().allocation_lives();
+  return run.trainer().inspection().allocation_lives();
 }
 
 class MemoryTimeline : public testing::TestWithParam<std::vector<std::string>> {};
@@ -63,7 +63,7 @@ TEST_P(MemoryTimeline, PeaksAreWhatTheArenasHold) {
   const train::Config config = small_config(settings, world().size());
   const mesh::Mesh mesh(world(), Device::cpu, config.parallel, config.groups());
   SmallRun run(config, mesh, world().rank());
-  const model::MemoryPlan held = run.trainer().memory_plan();
+  const model::MemoryPlan held = run.trainer().inspection().memory_plan();
 
   const std::vector<AllocationLife> lives = trace(run);
 
@@ -113,7 +113,7 @@ TEST(MemoryTimelineOfARank, LayersComeInForwardAndGoInBackward) {
   // The microbatches of a step use the slot one after the other.
   const auto uses = std::ranges::count(lives, "tokens", &AllocationLife::label);
   EXPECT_EQ(uses, 2 / world().size());
-  const auto spans = run.trainer().memory_timeline().spans(0);
+  const auto spans = run.trainer().inspection().memory_timeline().spans(0);
   EXPECT_EQ(spans.front().name, "forward");
   EXPECT_EQ(spans.back().name, "optimizer");
 }
@@ -130,12 +130,12 @@ TEST(MemoryTimelineOfARank, ForwardAloneHasNoGradients) {
   run.fill_slots();
 
   run.trainer().forward(args);
-  const std::vector<AllocationLife> lives = run.trainer().allocation_lives();
+  const std::vector<AllocationLife> lives = run.trainer().inspection().allocation_lives();
 
   EXPECT_TRUE(of(lives, "gradients").empty());
   EXPECT_TRUE(of(lives, "optimizer").empty());
   EXPECT_EQ(peak_of(of(lives, "parameters")),
-            static_cast<std::int64_t>(run.trainer().memory_plan().parameters));
+            static_cast<std::int64_t>(run.trainer().inspection().memory_plan().parameters));
   EXPECT_GT(peak_of(of(lives, "activations")), 0);
 }
 

@@ -43,7 +43,7 @@ using Values = std::map<std::string, std::vector<float>>;  // by tensor and part
 
 Values slabs_of(train::Trainer& trainer) {
   Values values;
-  for (const io::Slab& slab : trainer.slabs()) {
+  for (const io::Slab& slab : trainer.state().slabs()) {
     const auto data = slab.data.flat().span<float>();
     values[slab.tensor + slab.part.offset.str()] = {data.begin(), data.end()};
   }
@@ -67,7 +67,8 @@ TEST(MomentsInBf16, TrainAsThoseInFp32InLessMemory) {
     const std::size_t saved = in_fp32.plan().memory.optimizer - in_bf16.plan().memory.optimizer;
     EXPECT_NEAR(static_cast<double>(saved) / static_cast<double>(in_fp32.plan().memory.optimizer),
                 0.5, 0.03);
-    EXPECT_EQ(in_bf16.trainer().memory_plan().optimizer, in_bf16.plan().memory.optimizer);
+    EXPECT_EQ(in_bf16.trainer().inspection().memory_plan().optimizer,
+              in_bf16.plan().memory.optimizer);
     bool differs = false;
     for (const auto& [name, values] : slabs_of(in_bf16.trainer())) {
       if (!name.starts_with("optimizer/")) continue;
@@ -92,23 +93,23 @@ TEST(MomentsInBf16, GoOnFromACheckpointBitForBit) {
     for (int step = 1; step <= kSteps; ++step) {
       whole.step(step);
       if (step != 3) continue;
-      whole.trainer().wait_all();
+      whole.trainer().state().wait_all();
       io::CheckpointMeta meta;
       meta.step = step;
-      whole.trainer().fill_meta(meta);
+      whole.trainer().state().fill_meta(meta);
       at_three = slabs_of(whole.trainer());
-      io::save_checkpoint(world(), path, meta, whole.trainer().slabs());
+      io::save_checkpoint(world(), path, meta, whole.trainer().state().slabs());
     }
     test::SmallRun resumed(config, *mesh, world().rank());
-    resumed.trainer().load(io::CheckpointReader(path));
-    resumed.trainer().share_values();
+    resumed.trainer().state().load(io::CheckpointReader(path));
+    resumed.trainer().state().share_values();
     for (int step = 4; step <= kSteps; ++step) resumed.step(step);
     EXPECT_EQ(slabs_of(resumed.trainer()), slabs_of(whole.trainer()));
 
     const train::Config in_fp32 = config_of(layout, "fp32");
     const auto other = train::make_mesh(world(), in_fp32, Device::cpu);
     test::SmallRun widened(in_fp32, *other, world().rank());
-    widened.trainer().load(io::CheckpointReader(path));
+    widened.trainer().state().load(io::CheckpointReader(path));
     EXPECT_EQ(slabs_of(widened.trainer()), at_three) << "a run may change how it keeps them";
     world().barrier();
   }

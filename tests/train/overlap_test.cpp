@@ -36,11 +36,12 @@ TEST(Overlap, AtMostHalfOfTheReductionsIsExposed) {
   for (int step = 1; step <= kWarmUp + kSteps; ++step) {
     run.step(step);
     if (step <= kWarmUp) continue;
-    const StepTimes times = run.trainer().times(step);
+    const StepTimes times = run.trainer().inspection().times(step);
     EXPECT_LE(times.reduce_busy_seconds, times.reduce_seconds * (1 + 1e-9));
     EXPECT_LE(times.reduce_busy_seconds, times.step_seconds);
     EXPECT_LE(times.phase(Phase::reduce_exposed), times.reduce_busy_seconds * (1 + 1e-9));
-    EXPECT_LE(times.reduce_seconds, run.trainer().traffic(step)[0].seconds * (1 + 1e-9));
+    EXPECT_LE(times.reduce_seconds,
+              run.trainer().inspection().traffic(step)[0].seconds * (1 + 1e-9));
     exposed += times.phase(Phase::reduce_exposed);
     summed += times.reduce_seconds;
     busy += times.reduce_busy_seconds;
@@ -72,21 +73,21 @@ TEST(Overlap, EveryStepCountsWhatThePlanFound) {
     double waited = 0;
     for (int step = 1; step <= 5; ++step) {
       run.step(step);
-      const io::GroupTraffics& traffic = run.trainer().traffic(step);
+      const io::GroupTraffics& traffic = run.trainer().inspection().traffic(step);
       EXPECT_EQ(traffic[0].calls, calls) << zero;
       EXPECT_EQ(traffic[0].bytes, bytes) << zero;
       EXPECT_GT(traffic[0].seconds, 0) << zero;
-      const StepTimes times = run.trainer().times(step);
+      const StepTimes times = run.trainer().inspection().times(step);
       exposed += times.phase(Phase::reduce_exposed) + times.phase(Phase::wait);
       waited += traffic[0].exposed_seconds;
     }
     // Of the waits for the data group only those for gathered parameters are in other phases.
     EXPECT_GE(exposed, 0.5 * waited) << zero;
-    const std::vector<io::GroupInfo> groups = run.trainer().groups();
+    const std::vector<io::GroupInfo> groups = run.trainer().inspection().groups();
     ASSERT_EQ(groups.front().role, comm::GroupRole::data);
     ASSERT_EQ(groups.back().role, comm::GroupRole::world);
     EXPECT_EQ(groups.front().size, world().size());
-    EXPECT_EQ(run.trainer().traffic(5)[groups.size() - 1].calls, 1);
+    EXPECT_EQ(run.trainer().inspection().traffic(5)[groups.size() - 1].calls, 1);
   }
 }
 

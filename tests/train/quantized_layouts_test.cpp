@@ -146,17 +146,17 @@ TEST_P(Stored, CodesAreThoseOfOneRank) {
     const mesh::Mesh alone = mesh::Mesh::plan(config.parallel, 0);
     SmallRun run(config, alone, 0);
     for (int step = 1; step <= kSteps; ++step) run.step(step);
-    const std::vector<io::Slab> all = run.trainer().slabs();
+    const std::vector<io::Slab> all = run.trainer().state().slabs();
     io::CheckpointMeta meta;
     meta.step = kSteps;
-    run.trainer().fill_meta(meta);
+    run.trainer().state().fill_meta(meta);
     io::save_checkpoint(world(), path, meta, world().rank() == 0 ? all : std::vector<io::Slab>());
   }
   TwoRuns runs(GetParam(), false);
   const io::CheckpointReader reader(path);
 
-  runs.many.trainer().load(reader);
-  runs.one.trainer().load(reader);
+  runs.many.trainer().state().load(reader);
+  runs.one.trainer().state().load(reader);
   (void)world().sum(0);  // the folder goes with the first rank's test
 
   expect_parts_of_codes(runs);

@@ -58,8 +58,8 @@ class Quantized : public testing::Test {
   static void save(SmallRun& run, const std::string& folder) {
     io::CheckpointMeta meta;
     meta.step = kSteps;
-    run.trainer().fill_meta(meta);
-    io::save_checkpoint(world(), folder, meta, run.trainer().slabs());
+    run.trainer().state().fill_meta(meta);
+    io::save_checkpoint(world(), folder, meta, run.trainer().state().slabs());
   }
 };
 
@@ -141,7 +141,7 @@ TEST_P(Frozen, RunThatTrainsNothingGivesTheLossOfTraining) {
   save(run, folder.path());
   SmallRun stored = run_of(overrides, false);
 
-  stored.trainer().load(io::CheckpointReader(folder.path()));
+  stored.trainer().state().load(io::CheckpointReader(folder.path()));
 
   EXPECT_NEAR(loss_of(stored), loss_of(run), 1e-6);
   EXPECT_EQ(stored.trainer().arenas().gradients.used_bytes(), 0U);
@@ -159,11 +159,11 @@ TEST_P(Simulated, TrainingGivesTheLossOfTheQuantizedModel) {
   save(run, folder.path());
   SmallRun stored = run_of(GetParam(), false);
 
-  stored.trainer().load(io::CheckpointReader(folder.path()));
+  stored.trainer().state().load(io::CheckpointReader(folder.path()));
 
   EXPECT_EQ(loss_of(stored), loss_of(run));  // bit for bit
   SmallRun plain = run_of({}, false);
-  plain.trainer().load(io::CheckpointReader(folder.path()));
+  plain.trainer().state().load(io::CheckpointReader(folder.path()));
   EXPECT_NE(loss_of(plain), loss_of(run));
 }
 

@@ -58,8 +58,8 @@ Result result_of(Overrides overrides, int zero) {
     result.losses.push_back(run.step(step));
     result.gathered = gathered_by(mesh) - before;
   }
-  result.planned = gathers_of(run.trainer().movements());
-  for (const io::Slab& slab : run.trainer().slabs()) {
+  result.planned = gathers_of(run.trainer().inspection().movements());
+  for (const io::Slab& slab : run.trainer().state().slabs()) {
     const auto* bytes = static_cast<const unsigned char*>(slab.data.raw());
     std::string name = slab.tensor + " at";
     for (const Dim offset : slab.part.offset.dims()) name += " " + std::to_string(offset);

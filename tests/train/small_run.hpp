@@ -39,8 +39,8 @@ class SmallRun {
         loader_(samples_, config.train.global_batch, mesh.at(mesh::kSamples), config.parallel.data),
         plan_(plan::make_plan(config, options, world_rank)),
         trainer_(train::Trainer::make(config, mesh, options, plan_.memory)) {
-    trainer_->initialize();
-    trainer_->share_initial_values();
+    trainer_->state().initialize();
+    trainer_->state().share_initial_values();
   }
   /// Mean loss of the step.
   double step(std::int64_t step) {

@@ -25,19 +25,19 @@ TEST(Snapshot, HoldsTheStateOfItsStepWhileTheNextStepsRun) {
   const mesh::Mesh mesh = mesh::Mesh::plan(config.parallel, 0);
   SmallRun run(config, mesh, 0);
   Trainer& trainer = run.trainer();
-  SnapshotBuffer buffer(Device::cpu, trainer.checkpoint_bytes());
+  SnapshotBuffer buffer(Device::cpu, trainer.state().checkpoint_bytes());
   Context ctx(Device::cpu);
   for (std::int64_t step = 1; step <= 6; step += 2) {
     run.step(step);
-    std::vector<io::Slab> kept = trainer.slabs();
+    std::vector<io::Slab> kept = trainer.state().slabs();
     copy_to_host(ctx, kept);
 
-    const Snapshot snapshot = trainer.snapshot(buffer);
+    const Snapshot snapshot = trainer.state().snapshot(buffer);
     run.step(step + 1);
 
     EXPECT_TRUE(snapshot.ready.is_complete()) << "the update waited for it";
     ASSERT_EQ(snapshot.slabs.size(), kept.size());
-    const std::vector<io::Slab> now = trainer.slabs();
+    const std::vector<io::Slab> now = trainer.state().slabs();
     bool has_changed = false;
     for (std::size_t i = 0; i < kept.size(); ++i) {
       EXPECT_EQ(snapshot.slabs[i].tensor, kept[i].tensor);
@@ -54,7 +54,7 @@ TEST(Snapshot, IsRefusedIfItsBufferIsTooSmall) {
   SmallRun run(config, mesh, 0);
   SnapshotBuffer buffer(Device::cpu, 256);
 
-  EXPECT_THROW((void)run.trainer().snapshot(buffer), Error);
+  EXPECT_THROW((void)run.trainer().state().snapshot(buffer), Error);
 }
 
 }  // namespace

@@ -52,7 +52,7 @@ bool equal_bits(CView a, CView b) {
 
 TEST(CopyToHost, CopiesWhatSlabsShowAndKeepsItUntilTheyGo) {
   Trained trained;
-  const std::vector<io::Slab> direct = trained.trainer().slabs();
+  const std::vector<io::Slab> direct = trained.trainer().state().slabs();
   std::vector<io::Slab> staged = direct;
   Context ctx(Device::cpu);
 
@@ -73,7 +73,7 @@ TEST(CopyToHost, CopiesWhatSlabsShowAndKeepsItUntilTheyGo) {
 
 TEST(CopyToHost, FreesItsMemoryWithTheLastSlab) {
   Trained trained;
-  std::vector<io::Slab> slabs = trained.trainer().slabs();
+  std::vector<io::Slab> slabs = trained.trainer().state().slabs();
   Context ctx(Device::cpu);
   copy_to_host(ctx, slabs);
   const std::weak_ptr<const void> memory = slabs.front().owner;
@@ -87,7 +87,7 @@ TEST(ReadStaged, GivesTheBitsOfAReadWithoutABuffer) {
   Trained trained;
   const test::TempFolder folder;
   Context ctx(Device::cpu);
-  std::vector<io::Slab> slabs = trained.trainer().slabs();
+  std::vector<io::Slab> slabs = trained.trainer().state().slabs();
   copy_to_host(ctx, slabs);
   io::CheckpointMeta meta;
   meta.step = 2;
@@ -108,7 +108,7 @@ TEST(ReadStaged, NamesAllTensorsThatDoNotFitBeforeItReadsAny) {
   Trained trained;
   const test::TempFolder folder;
   Context ctx(Device::cpu);
-  const std::vector<io::Slab> slabs = trained.trainer().slabs();
+  const std::vector<io::Slab> slabs = trained.trainer().state().slabs();
   io::CheckpointMeta meta;
   meta.step = 2;
   io::save_checkpoint(test::world(), folder.path(), meta, slabs);

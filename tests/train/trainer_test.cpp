@@ -80,7 +80,8 @@ TEST(Trainer, TouchesExactlyThePlannedMemory) {
     EXPECT_EQ(arenas.optimizer.highest_touched(), plan.optimizer);
     EXPECT_EQ(arenas.activations.highest_touched(), plan.activations);
     EXPECT_EQ(arenas.scratch.highest_touched(), plan.scratch);
-    EXPECT_EQ(run.trainer().memory().peak_bytes() + static_cast<std::int64_t>(plan.workspace),
+    EXPECT_EQ(run.trainer().inspection().memory().peak_bytes() +
+                  static_cast<std::int64_t>(plan.workspace),
               static_cast<std::int64_t>(plan.total()));
   }
 }
@@ -116,12 +117,12 @@ TEST(Trainer, NonFiniteGradientsSkipTheStepEverywhere) {
   run.step(2);
 
   EXPECT_EQ(run.trainer().result(2).skipped, 1);
-  EXPECT_EQ(run.trainer().state().adam_step, 1);
+  EXPECT_EQ(run.trainer().state().step_state().adam_step, 1);
   const std::vector<float> after = weights(run.trainer());
   EXPECT_EQ(std::memcmp(before.data(), after.data(), before.size() * sizeof(float)), 0);
   weight = kept;
   EXPECT_TRUE(std::isfinite(run.step(3)));
-  EXPECT_EQ(run.trainer().state().adam_step, 2);
+  EXPECT_EQ(run.trainer().state().step_state().adam_step, 2);
 }
 
 /// Every element of every tensor is in exactly one slab of the data group.
@@ -135,7 +136,7 @@ TEST(Slabs, PartitionEveryTensorOverTheReplicas) {
       const mesh::Mesh mesh = mesh::Mesh::plan(config.parallel, rank);
       SmallRun run(config, mesh, rank);
       Dim mine = 0;
-      for (const io::Slab& slab : run.trainer().slabs()) {
+      for (const io::Slab& slab : run.trainer().state().slabs()) {
         covered[slab.tensor] += slab.part.count.numel();
         mine += slab.part.count.numel();
       }

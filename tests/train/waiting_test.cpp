@@ -48,7 +48,7 @@ Extremes steps_of(SmallRun& run) {
   Extremes found;
   for (int step = 1; step <= kSteps; ++step) {
     run.step(step);
-    const StepTimes times = run.trainer().times(step);
+    const StepTimes times = run.trainer().inspection().times(step);
     const auto& parts = times.phase_seconds;
     EXPECT_NEAR(std::accumulate(parts.begin(), parts.end(), 0.0), times.step_seconds, 1e-9);
     EXPECT_LE(times.phase(Phase::reduce_exposed), times.reduce_busy_seconds * (1 + 1e-9));
@@ -100,13 +100,14 @@ TEST(Waiting, TheSlowRankComesLastToItsGroup) {
   Context& ctx = run.trainer().context();
   Sleeper sleeper(ctx.recorder(), mesh.group(mesh::kWorld));
   if (world().rank() == 1) ctx.set_background(&sleeper);
-  const std::vector<io::GroupInfo> groups = run.trainer().groups();
+  const std::vector<io::GroupInfo> groups = run.trainer().inspection().groups();
   const auto data = std::ranges::find(groups, comm::GroupRole::data, &io::GroupInfo::role);
   ASSERT_NE(data, groups.end());
   EXPECT_EQ(data->ranks, (std::vector<int>{0, 1}));
   const auto arrival = [&](int step) {
     run.step(step);
     return run.trainer()
+        .inspection()
         .traffic(step)[static_cast<std::size_t>(data - groups.begin())]
         .arrival_seconds;
   };

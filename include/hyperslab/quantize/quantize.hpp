@@ -17,7 +17,7 @@ namespace hyperslab::quantize {
 class Calibration {
  public:
   /// Runs the first `samples` of the deck's training data through the model. One rank. Throws as
-  /// Trainer::load and io::open_data do.
+  /// TrainerState::load and io::open_data do.
   Calibration(comm::World& world, const train::Config& config, const io::CheckpointReader& reader,
               std::int64_t samples, const plan::IsLegal& is_legal);
   /// Tokens that were seen.

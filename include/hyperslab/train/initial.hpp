@@ -20,7 +20,7 @@ class Trainer;
 void start_from_initial(comm::World& world, const Config& config, Trainer& trainer);
 
 /// Before a checkpoint is loaded: if the deck has adapters, start_from_initial for their base. So
-/// a trainer holds the parameters that Trainer::load does not give. `step`: of the base's
+/// a trainer holds the parameters that TrainerState::load does not give. `step`: of the base's
 /// checkpoint, as the one that is loaded next names it; 0: the newest.
 void load_base(comm::World& world, const Config& config, Trainer& trainer, std::int64_t step);
 
@@ -31,8 +31,8 @@ void require_whole_model(const io::CheckpointReader& reader);
 /// fingerprint is `found`; `base` is its path in the message, empty for random weights.
 void require_base(const io::CheckpointReader& reader, std::uint64_t found, const std::string& base);
 
-/// Before Trainer::load: throws Error(checkpoint) unless the checkpoint holds the parameters that a
-/// trainer of the deck loads: a whole model, or adapters of the base that the trainer holds.
+/// Before TrainerState::load: throws Error(checkpoint) unless the checkpoint holds the parameters
+/// that a trainer of the deck loads: a whole model, or adapters of the base that the trainer holds.
 void require_loadable(const io::CheckpointReader& reader, const Config& config,
                       const Trainer& trainer);
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
 #include <functional>
 #include <memory>
 #include <span>
@@ -9,9 +8,7 @@
 #include <vector>
 
 #include "hyperslab/core/graph.hpp"
-#include "hyperslab/io/checkpoint.hpp"
 #include "hyperslab/io/dataset.hpp"
-#include "hyperslab/io/timing.hpp"
 #include "hyperslab/mesh/mesh.hpp"
 #include "hyperslab/model/stage.hpp"
 #include "hyperslab/ops/optimizer.hpp"
@@ -20,20 +17,15 @@
 #include "hyperslab/sharding/presence.hpp"
 #include "hyperslab/train/config.hpp"
 #include "hyperslab/train/evaluation.hpp"
-#include "hyperslab/train/memory_meter.hpp"
-#include "hyperslab/train/memory_timeline.hpp"
+#include "hyperslab/train/inspection.hpp"
 #include "hyperslab/train/slot_data.hpp"
-#include "hyperslab/train/snapshot.hpp"
+#include "hyperslab/train/trainer_state.hpp"
 
 namespace hyperslab::train {
 
 class BatchFeed;
-class GroupMeter;
 class StageWorker;
 class StepRecords;
-
-/// The loss scale of fp16 at step 1; halved until gradients are finite.
-inline constexpr float kFirstLossScale = 65536;
 
 /// The purpose of a trainer; the deck says the rest.
 struct TrainerOptions {
@@ -75,12 +67,6 @@ class Trainer {
   Trainer(Trainer&&) = delete;
   Trainer& operator=(Trainer&&) = delete;
 
-  /// Initial parameters, by (seed, name, global element index), and cleared moments.
-  void initialize();
-  /// After initialize() on every rank: brings what ranks that shard values hold for each other, and
-  /// FP8 values of weights that data ranks gather. Collective over the data group.
-  void share_initial_values();
-
   /// One optimizer step: microbatches from the loader through the pipeline's program, reduction,
   /// finalize_step, update. Everything is only enqueued if the device works beside the host;
   /// result() and times() of the step wait for it.
@@ -104,12 +90,6 @@ class Trainer {
   /// The passes of `step` and of an evaluation, without graphs and without an update, so that
   /// libraries choose their algorithms now. Collective; waits for the device.
   void warm_up(io::Loader& loader, std::int64_t step);
-  /// Waits for all transfers and updates of earlier steps that are in progress: work enqueued
-  /// afterwards sees them. Collective.
-  void wait_all();
-  /// wait_all(), and brings the values that no forward pass of training reads: to be called before
-  /// anything else reads values. Collective.
-  void complete_values();
   /// Waits until no thread reads from the loader of earlier steps.
   void release_loader();
   /// Forward and backward of all microbatches without reduction and update, for bench.
@@ -122,17 +102,6 @@ class Trainer {
   /// step then, and the update runs without graphs. Must answer alike on all ranks.
   using Judge = std::function<bool(std::int64_t step, double loss, double gradient_norm)>;
   void set_judge(Judge judge) { judge_ = std::move(judge); }
-  /// Numbers for the bits of what this rank holds as others do.
-  struct ReplicaSums {
-    /// Held by every rank of its data group: values of all parameters, and masters, that are not
-    /// sharded.
-    std::uint64_t whole = 0;
-    /// Held by the ranks along Axis::replica: sharded masters and values.
-    std::uint64_t shards = 0;
-    friend bool operator==(const ReplicaSums&, const ReplicaSums&) = default;
-  };
-  /// Waits for the device and copies to the host in pieces. Collective over the data group.
-  [[nodiscard]] ReplicaSums replica_sums();
   struct BadNumbers {
     bool loss = false;   ///< the loss of this rank's samples is not finite
     std::string tensor;  ///< the first whose gradient of this rank's samples is not; empty: none
@@ -143,16 +112,8 @@ class Trainer {
 
   /// `work` is done again and again while the host waits for the result of a step.
   void set_idle_work(std::function<void()> work);
-  /// The result of a step that is at most two older than the newest.
+  /// The result of a step that is at most two older than the newest; waits for it.
   [[nodiscard]] const ops::StepResult& result(std::int64_t step) const;
-  [[nodiscard]] StepTimes times(std::int64_t step) const;
-  /// The traffic of this rank's groups in such a step, in the order of groups(). On a GPU calls
-  /// within graphs count only if they are captured: Plan::traffic has all of a step's traffic.
-  [[nodiscard]] const io::GroupTraffics& traffic(std::int64_t step) const;
-  [[nodiscard]] std::vector<io::GroupInfo> groups() const;
-  /// Call after work that belongs to no step (evaluation, checkpoints), so that the next step is
-  /// not charged with it.
-  void restart_clock();
   /// Graph segments that the newest step ran, the update among them.
   [[nodiscard]] int segments() const;
 
@@ -178,57 +139,15 @@ class Trainer {
     return evaluate(samples, count, world, {});
   }
 
-  /// Everything a checkpoint needs of this rank, of a base nothing; every element of every tensor
-  /// is given by exactly one rank of the world, in equal shares over the data group. On the CPU
-  /// slabs are views of the trainer's memory, to be used before the next step; of a GPU's they own
-  /// copies on the host.
-  [[nodiscard]] std::vector<io::Slab> slabs();
-  /// slabs() in place, on the device as well. fetch() copies a part of it to the host.
-  [[nodiscard]] std::vector<io::Slab> slabs_in_place();
-  [[nodiscard]] std::vector<io::Slab> fetch(std::span<const io::Slab> slabs);
-  /// The bytes of slabs() in a SnapshotBuffer, each rounded up to a whole slot.
-  [[nodiscard]] std::size_t checkpoint_bytes() const;
-  /// slabs() as they are after the newest step, copied beside the next one: its update waits until
-  /// they are.
-  [[nodiscard]] Snapshot snapshot(SnapshotBuffer& buffer);
-  /// The reduced gradients of the newest step, as "gradient/<name>", in the same way.
-  [[nodiscard]] std::vector<io::Slab> gradient_slabs();
-  void fill_meta(io::CheckpointMeta& meta) const;
-  /// Loads parameters and, if training, moments and state. With adapters: the adapters alone.
-  void load(const io::CheckpointReader& reader);
-  /// Loads parameters alone; moments and state stay as initialize() made them. With adapters: the
-  /// base's alone.
-  void load_parameters(const io::CheckpointReader& reader);
-  /// The base that adapters are added to: io::parameter_fingerprint and the step of its checkpoint;
-  /// random weights until another is set.
-  void set_base(std::uint64_t fingerprint, std::int64_t step) {
-    base_fingerprint_ = fingerprint;
-    base_step_ = step;
-  }
-  [[nodiscard]] std::uint64_t base_fingerprint() const { return base_fingerprint_; }
-  /// With optimizer.ema_decay, between steps: exchanges the trained weights and their average, so
-  /// that passes compute with it; a second call undoes the first, bit for bit. No step may come
-  /// between. Collective over the data group.
-  void exchange_averages();
-  [[nodiscard]] bool averages() const { return optimizer_ != nullptr && optimizer_->average(); }
-  /// After load() and load_parameters() on every rank: brings values that were loaded in shards to
-  /// all data ranks. Collective over the data group.
-  void share_values();
-
   [[nodiscard]] Context& context() { return *ctx_; }
   [[nodiscard]] model::Stage& stage() { return stage_; }
   [[nodiscard]] const model::Stage& stage() const { return stage_; }
   [[nodiscard]] const model::Arenas& arenas() const { return arenas_; }
+  [[nodiscard]] TrainerState& state() { return *state_; }
+  [[nodiscard]] const TrainerState& state() const { return *state_; }
+  [[nodiscard]] Inspection& inspection() { return *inspection_; }
+  [[nodiscard]] const Inspection& inspection() const { return *inspection_; }
   [[nodiscard]] const param::StateView& gradients() const { return presence_.gradients().sums(); }
-  /// The movements of a step: values, gradients, then state that rests on the host.
-  [[nodiscard]] std::vector<sharding::NamedMovement> movements() const;
-  [[nodiscard]] const MemoryMeter& memory() const { return memory_; }
-  [[nodiscard]] const MemoryTimeline& memory_timeline() const { return timeline_; }
-  /// Lives of the allocations of all arenas in the newest traced step, while it is the newest step.
-  [[nodiscard]] std::vector<io::AllocationLife> allocation_lives() const;
-  /// Waits for everything enqueued on the compute stream so far.
-  [[nodiscard]] ops::StepState state() const;
-  [[nodiscard]] model::MemoryPlan memory_plan() const;
   [[nodiscard]] Dim microbatch() const { return stage_.options().B; }  ///< samples
   [[nodiscard]] Dim sequence() const { return stage_.options().T; }    ///< tokens
 
@@ -254,18 +173,7 @@ class Trainer {
   void begin_update();
   void update_range(const ops::StepState* state, std::size_t index);
   void update_beside();
-  /// Makes work that is enqueued after this call see masters and state of all updates.
-  void wait_for_updates();
   void end();
-  struct Stored;  ///< a buffer that checkpoints hold
-  [[nodiscard]] std::vector<Stored> own_parameters() const;
-  [[nodiscard]] std::vector<Stored> initial_parameters() const;
-  [[nodiscard]] std::vector<Stored> stored(bool with_averages = true) const;
-  [[nodiscard]] std::vector<io::Slab> views_of(const std::vector<Stored>& all);
-  void read(const io::CheckpointReader& reader, const std::vector<Stored>& all);
-  [[nodiscard]] DType rounds_first() const;
-  void restart_averages();
-
   Config config_;
   const mesh::Mesh& mesh_;
   TrainerOptions options_;
@@ -278,21 +186,15 @@ class Trainer {
   model::Stage stage_;
   std::unique_ptr<optim::Optimizer> optimizer_;  ///< null if forward only
   std::unique_ptr<Context> ctx_;
-  std::size_t planned_workspace_ = 0;
-  MemoryMeter memory_;
-  MemoryTimeline timeline_;
   std::unique_ptr<StepRecords> records_;
+  std::unique_ptr<Inspection> inspection_;
   std::unique_ptr<BatchFeed> feed_;
-  std::unique_ptr<GroupMeter> meter_;
   std::unique_ptr<StageWorker> worker_;
   std::unique_ptr<pipeline::Executor> executor_;    ///< runs a training step
   std::unique_ptr<pipeline::Executor> evaluation_;  ///< runs one microbatch, forward only
-  ops::StepInput input_;                            ///< input of the newest step
-  std::array<StepTimes, ops::kResultRing> host_times_{};
+  std::unique_ptr<TrainerState> state_;
+  ops::StepInput input_;  ///< input of the newest step
   GraphSegment update_;
-  Event snapshot_ready_;  ///< until then the update must not change the copied values
-  std::uint64_t base_fingerprint_ = 0;
-  std::int64_t base_step_ = 0;
   Judge judge_;         ///< empty: steps are not judged before the update
   bool rounds_ = true;  ///< with fake quantization
 };
