@@ -100,8 +100,8 @@ bool Stage::ends_model(int chunk) const {
   return range.first_unit + range.units == architecture_->units();
 }
 
-BatchReads Stage::reads(int chunk, Mode mode) const {
-  BatchReads all;
+BatchViews Stage::reads(int chunk, Mode mode) const {
+  BatchViews all;
   const UnitRange range = units(chunk);
   for (int unit = range.first; unit < range.last; ++unit) all |= at(unit).unit->reads(mode);
   return all;

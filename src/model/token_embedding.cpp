@@ -36,11 +36,11 @@ void TokenEmbedding::backward(Context& ctx, const UnitCall& call) {
                       parts_.head_writes_token_table ? Accumulate::yes : call.accumulate);
 }
 
-BatchReads TokenEmbedding::reads(Mode mode) const {
+BatchViews TokenEmbedding::reads(Mode mode) const {
   const bool has_table = parts_.embedding.positions != nn::PositionTable::none;
-  return {.tokens = true,
-          .sample_position = parts_.drops(mode),
-          .first_keys = parts_.options.documents && has_table};
+  return BatchViews{&Batch::tokens, &Batch::token_sort_index}
+      .with(&Batch::sample_position, parts_.drops(mode))
+      .with(&Batch::first_keys, parts_.options.documents && has_table);
 }
 
 }  // namespace hyperslab::model

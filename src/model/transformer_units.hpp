@@ -77,7 +77,7 @@ class TokenEmbedding final : public Unit {
   [[nodiscard]] nn::ResidualStream forward(Context& ctx, const UnitCall& call,
                                            nn::ResidualStream in) override;
   void backward(Context& ctx, const UnitCall& call) override;
-  [[nodiscard]] BatchReads reads(Mode mode) const override;
+  [[nodiscard]] BatchViews reads(Mode mode) const override;
   [[nodiscard]] CView input(int /*slot*/) const override { return {}; }
 
  private:
@@ -96,8 +96,10 @@ class TransformerBlock final : public Unit {
   [[nodiscard]] nn::ResidualStream forward(Context& ctx, const UnitCall& call,
                                            nn::ResidualStream in) override;
   void backward(Context& ctx, const UnitCall& call) override;
-  [[nodiscard]] BatchReads reads(Mode mode) const override {
-    return {.sample_position = parts_.drops(mode), .first_keys = parts_.options.documents};
+  [[nodiscard]] BatchViews reads(Mode mode) const override {
+    return BatchViews{}
+        .with(&Batch::sample_position, parts_.drops(mode))
+        .with(&Batch::first_keys, parts_.options.documents);
   }
   [[nodiscard]] CView input(int slot) const override;
 
@@ -135,7 +137,7 @@ class LmHead final : public Unit {
   [[nodiscard]] nn::ResidualStream forward(Context& ctx, const UnitCall& call,
                                            nn::ResidualStream in) override;
   void backward(Context& ctx, const UnitCall& call) override;
-  [[nodiscard]] BatchReads reads(Mode /*mode*/) const override { return {.targets = true}; }
+  [[nodiscard]] BatchViews reads(Mode /*mode*/) const override { return {&Batch::targets}; }
   [[nodiscard]] bool forward_writes_gradients() const override { return true; }
   [[nodiscard]] CView input(int slot) const override;
   [[nodiscard]] Dim logits_columns() const override {

@@ -20,8 +20,8 @@ class PatchUnit final : public Unit {
   [[nodiscard]] nn::ResidualStream forward(Context& ctx, const UnitCall& call,
                                            nn::ResidualStream in) override;
   void backward(Context& ctx, const UnitCall& call) override;
-  [[nodiscard]] BatchReads reads(Mode mode) const override {
-    return {.sample_position = parts_.drops(mode), .patches = true};
+  [[nodiscard]] BatchViews reads(Mode mode) const override {
+    return BatchViews{&Batch::patches}.with(&Batch::sample_position, parts_.drops(mode));
   }
   [[nodiscard]] CView input(int /*slot*/) const override { return {}; }
 
@@ -43,7 +43,9 @@ class ClassUnit final : public Unit {
                                            nn::ResidualStream in) override;
   /// Forward has computed all gradients.
   void backward(Context& /*ctx*/, const UnitCall& /*call*/) override {}
-  [[nodiscard]] BatchReads reads(Mode /*mode*/) const override { return {.labels = true}; }
+  [[nodiscard]] BatchViews reads(Mode /*mode*/) const override {
+    return {&Batch::labels, &Batch::label_weights};
+  }
   [[nodiscard]] bool forward_writes_gradients() const override { return true; }
   [[nodiscard]] CView class_logits() const override { return memory_.logits; }
   [[nodiscard]] CView input(int slot) const override {

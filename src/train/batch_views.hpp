@@ -2,7 +2,6 @@
 // All views of a batch, one after the other.
 #pragma once
 
-#include <array>
 #include <cstddef>
 
 #include "hyperslab/core/batch.hpp"
@@ -10,10 +9,6 @@
 #include "hyperslab/core/transfer.hpp"
 
 namespace hyperslab::train {
-
-inline constexpr std::array kBatchViews = {
-    &Batch::sample_position,  &Batch::patches,    &Batch::tokens, &Batch::targets,
-    &Batch::token_sort_index, &Batch::first_keys, &Batch::labels, &Batch::label_weights};
 
 [[nodiscard]] inline std::size_t bytes_of(const Batch& batch) {
   std::size_t bytes = 0;

@@ -11,20 +11,6 @@ namespace {
 
 using sharding::Order;
 
-/// The views of a batch that are read.
-Batch read_views(const Batch& all, const model::BatchReads& reads) {
-  Batch batch;
-  if (reads.tokens) batch.tokens = all.tokens;
-  if (reads.targets) batch.targets = all.targets;
-  if (reads.tokens) batch.token_sort_index = all.token_sort_index;
-  if (reads.sample_position) batch.sample_position = all.sample_position;
-  if (reads.first_keys) batch.first_keys = all.first_keys;
-  if (reads.patches) batch.patches = all.patches;
-  if (reads.labels) batch.labels = all.labels;
-  if (reads.labels) batch.label_weights = all.label_weights;
-  return batch;
-}
-
 UnitPass pass_of(nn::BackwardPart part) {
   switch (part) {
     case nn::BackwardPart::both: return UnitPass::backward;
@@ -42,10 +28,10 @@ UnitScope StageWorker::scope(model::SlotId id, int unit, UnitPass pass) const {
 
 void StageWorker::load(model::SlotId id, int microbatch) {
   const model::Stage& stage = parts_.stage;
-  const model::BatchReads reads = stage.reads(id.chunk, args_.mode);
+  const BatchViews reads = stage.reads(id.chunk, args_.mode);
   if (!reads.any()) return;
   const Scope phase(parts_.ctx.recorder(), Phase::data);
-  const Batch destination = read_views(stage.batch(id), reads);
+  const Batch destination = reads.of(stage.batch(id));
   if (const auto* sampled = std::get_if<SampledData>(&args_.tokens)) {
     const Dim B = stage.options().B;
     parts_.feed.load(parts_.ctx,

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <initializer_list>
+
 #include "hyperslab/core/view.hpp"
 
 namespace hyperslab {
@@ -18,6 +23,49 @@ struct Batch {
   View patches = {};
   View labels = {};         ///< (B, 2) i32: the classes of an image and of its mixed-in partner
   View label_weights = {};  ///< (B) f32: of the first label; the second has the rest
+};
+
+/// A view of a batch, whichever batch.
+using BatchView = View Batch::*;
+inline constexpr std::array<BatchView, 8> kBatchViews = {
+    &Batch::sample_position,  &Batch::patches,    &Batch::tokens, &Batch::targets,
+    &Batch::token_sort_index, &Batch::first_keys, &Batch::labels, &Batch::label_weights};
+
+/// Some of the views of a batch.
+class BatchViews {
+ public:
+  BatchViews() = default;
+  BatchViews(std::initializer_list<BatchView> views) {
+    for (const BatchView view : views) at(view) = true;
+  }
+  /// These, and the view if `is_needed`.
+  [[nodiscard]] BatchViews with(BatchView view, bool is_needed) const {
+    BatchViews all = *this;
+    all.at(view) |= is_needed;
+    return all;
+  }
+  BatchViews& operator|=(const BatchViews& other) {
+    for (const BatchView view : kBatchViews) at(view) |= other.has(view);
+    return *this;
+  }
+  [[nodiscard]] bool has(BatchView view) const { return has_[index(view)]; }
+  [[nodiscard]] bool any() const { return std::ranges::find(has_, true) != has_.end(); }
+  /// The batch without its other views.
+  [[nodiscard]] Batch of(const Batch& batch) const {
+    Batch some;
+    for (const BatchView view : kBatchViews) {
+      if (has(view)) some.*view = batch.*view;
+    }
+    return some;
+  }
+
+ private:
+  static std::size_t index(BatchView view) {
+    return static_cast<std::size_t>(std::ranges::find(kBatchViews, view) - kBatchViews.begin());
+  }
+  bool& at(BatchView view) { return has_[index(view)]; }
+
+  std::array<bool, kBatchViews.size()> has_{};
 };
 
 /// The share of keys that remain visible under document masking, for full and for windowed layers.

@@ -51,7 +51,7 @@ class Stage {
   [[nodiscard]] bool begins_model(int chunk) const;
   [[nodiscard]] bool ends_model(int chunk) const;
   /// Views of a batch that units of a chunk read.
-  [[nodiscard]] BatchReads reads(int chunk, Mode mode) const;
+  [[nodiscard]] BatchViews reads(int chunk, Mode mode) const;
   /// True if forward of a unit with Mode::train writes parameter gradients.
   [[nodiscard]] bool forward_writes_gradients(int unit) const {
     return at(unit).unit->forward_writes_gradients();

@@ -21,28 +21,6 @@ enum class Mode : std::uint8_t { evaluate, train, decode };
 /// Scalars and sums of the step, shared by all microbatches.
 using StepViews = nn::Head::Step;
 
-/// Views of a batch that a unit reads.
-struct BatchReads {
-  bool tokens = false;  ///< and their sort index
-  bool targets = false;
-  bool sample_position = false;
-  bool first_keys = false;
-  bool patches = false;
-  bool labels = false;  ///< and their weights
-  [[nodiscard]] bool any() const {
-    return tokens || targets || sample_position || first_keys || patches || labels;
-  }
-  BatchReads& operator|=(const BatchReads& other) {
-    tokens |= other.tokens;
-    targets |= other.targets;
-    sample_position |= other.sample_position;
-    first_keys |= other.first_keys;
-    patches |= other.patches;
-    labels |= other.labels;
-    return *this;
-  }
-};
-
 /// One pass of one microbatch through a unit.
 struct UnitCall {
   int slot = 0;  ///< number of the slot in use, counted from 0 in plan()'s order
@@ -103,7 +81,8 @@ class Unit {
   /// the rest of BackwardPart::input's work, and leaves call.d alone.
   virtual void backward(Context& ctx, const UnitCall& call) = 0;
 
-  [[nodiscard]] virtual BatchReads reads(Mode mode) const = 0;
+  /// The views of a batch that a pass reads.
+  [[nodiscard]] virtual BatchViews reads(Mode mode) const = 0;
   /// True if forward with Mode::train writes parameter gradients, as a head does that never keeps
   /// all logits.
   [[nodiscard]] virtual bool forward_writes_gradients() const { return false; }
