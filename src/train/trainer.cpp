@@ -194,9 +194,8 @@ void Trainer::set_up_worker() {
   // The host is at most two steps ahead of the device.
   const std::size_t depth = std::size_t{3} * static_cast<std::size_t>(program_.microbatches) *
                             static_cast<std::size_t>(stage_.chunks());
-  feed_ = make_feed(
-      *ctx_, batch_like(stage_),
-      {depth, program_.microbatches, stage_.reads(0, model::Mode::train).has(&Batch::tokens)});
+  const bool has_tokens = stage_.reads(0, model::Mode::train).has(&Batch::tokens);
+  feed_ = make_feed(*ctx_, batch_like(stage_), {depth, program_.microbatches, has_tokens});
   worker_ = std::make_unique<StageWorker>(
       StageWorker::Parts{*ctx_, stage_, *feed_, inspection_->memory(),
                          inspection_->memory_timeline(), presence_, options_.graphs});
