@@ -27,9 +27,11 @@ class BpeTokenizer : public VocabularyTest {
   }
 };
 
-std::vector<std::string> pieces_of(const io::Pattern& pattern, const std::string& text) {
+using Pieces = std::vector<std::string>;
+
+Pieces pieces_of(const io::Pattern& pattern, const std::string& text) {
   io::Splitter splitter(pattern);
-  std::vector<std::string> pieces;
+  Pieces pieces;
   splitter.start(text);
   for (auto piece = splitter.next(); !piece.empty(); piece = splitter.next()) {
     pieces.emplace_back(piece);
@@ -117,7 +119,6 @@ TEST_F(BpeTokenizer, SpecialTokensInTextAreText) {
 }
 
 TEST(Pattern, LettersAndDigitsAreThoseOfUnicode16WhateverTheEngineHas) {
-  using Pieces = std::vector<std::string>;
   const io::Pattern pattern{std::string(io::kGpt2Pattern), "test"};
   const std::string han = "\xF0\xB1\x8D\x90";    // U+31350, Lo since Unicode 15
   const std::string digit = "\xF0\x90\xB5\x80";  // U+10D40, Nd since Unicode 16
@@ -377,7 +378,6 @@ TEST_F(BpeTokenizer, CutsBetweenWordsOfAnyKindChangeNoIds) {
 
 TEST(Splitter, GivesGpt2sPieces) {
   const io::Pattern pattern(std::string(io::kGpt2Pattern), "test");
-  using Pieces = std::vector<std::string>;
 
   EXPECT_EQ(pieces_of(pattern, "Don't  stop!\n\nIt's 42"),
             (Pieces{"Don", "'t", " ", " stop", "!", "\n", "\n", "It", "'s", " 42"}));
@@ -406,15 +406,14 @@ TEST(Splitter, AsciiPiecesAreThoseOfTheEngine) {
 TEST(Splitter, TextBetweenMatchesIsAPiece) {
   const io::Pattern pattern("[0-9]+|x+", "test");
 
-  EXPECT_EQ(pieces_of(pattern, "ab12cxxd"), (std::vector<std::string>{"ab", "12", "c", "xx", "d"}));
+  EXPECT_EQ(pieces_of(pattern, "ab12cxxd"), (Pieces{"ab", "12", "c", "xx", "d"}));
 }
 
 /// As in tokenizers.
 TEST(Splitter, EmptyMatchesPartTheTextBetweenMatches) {
   const io::Pattern pattern("[0-9]+|x*", "test");
 
-  EXPECT_EQ(pieces_of(pattern, "ab12cxxd"),
-            (std::vector<std::string>{"a", "b", "12", "c", "xx", "d"}));
+  EXPECT_EQ(pieces_of(pattern, "ab12cxxd"), (Pieces{"a", "b", "12", "c", "xx", "d"}));
 }
 
 TEST(Splitter, RefusesBrokenPatterns) {
