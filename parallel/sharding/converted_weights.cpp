@@ -101,7 +101,8 @@ void ConvertedWeights::set_rounding(bool rounds) {
 }
 
 /// The bytes of a unit's matrices are added up.
-std::vector<NamedMovement> ConvertedWeights::movements(int microbatches, int renewals) const {
+std::vector<NamedMovement> ConvertedWeights::movements(int microbatches, int renewals,
+                                                       bool is_ahead) const {
   using Kind = layout::Step::Kind;
   std::vector<NamedMovement> all;
   const auto add = [&](const NamedMovement& moved, const layout::Step& step) {
@@ -115,14 +116,12 @@ std::vector<NamedMovement> ConvertedWeights::movements(int microbatches, int ren
     }
     place->bytes += step.bytes;
   };
+  const auto starts = is_ahead ? "one unit ahead of forward and backward" : "in each pass";
+  const auto behind = is_ahead ? "the unit before it in the pass" : "";
   for (const QuantizedWeight& weight : store_->quantized_weights()) {
-    const NamedMovement moved = {"dequantized matrices",
-                                 weight.unit,
-                                 weight.unit,
-                                 {},
-                                 2 * microbatches,
-                                 "one unit ahead of forward and backward",
-                                 "the unit before it in the pass"};
+    const int unit = weight.unit;
+    const NamedMovement moved = {"dequantized matrices", unit,   unit,  {},
+                                 2 * microbatches,       starts, behind};
     const ops::QuantizedMatrix& matrix = weight.matrix;
     if (!weight.frozen && weight.row_ranks != nullptr) {
       add(moved, {Kind::agree_scales, mesh::Axis::tensor, matrix.scales.bytes()});

@@ -144,6 +144,7 @@ void FrozenValues::changed(Context& ctx) {
   values_.all_changed(ctx);
   quantized_.all_changed(ctx);
   values_.wait_all(ctx);
+  quantized_.wait_all(ctx);
 }
 
 std::vector<NamedMovement> FrozenValues::movements(int microbatches) const {

@@ -62,7 +62,8 @@ std::vector<NamedMovement> Presence::movements(int microbatches) const {
   const int renewals = gradients_.reduces_every_microbatch() ? microbatches : 1;
   std::vector<NamedMovement> all = values_.movements(microbatches);
   std::ranges::move(frozen_.movements(microbatches), std::back_inserter(all));
-  std::ranges::move(converted_.movements(microbatches, renewals), std::back_inserter(all));
+  std::ranges::move(converted_.movements(microbatches, renewals, !values_.by_unit(false)),
+                    std::back_inserter(all));
   std::ranges::move(gradients_.movements(microbatches), std::back_inserter(all));
   return all;
 }

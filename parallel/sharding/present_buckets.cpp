@@ -23,6 +23,7 @@ void PresentBuckets::changed(Context& ctx, std::size_t index) {
   Bucket& mine = buckets_[index];
   mine.present = false;
   if (!mine.gather) return;
+  if (mine.shares) mine.gather->wait(ctx);  // for what was there before
   mine.gather->updated(ctx);
   if (!mine.shares) mine.gather->start(ctx);
 }

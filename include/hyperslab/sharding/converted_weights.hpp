@@ -28,8 +28,9 @@ class ConvertedWeights {
   void set_rounding(bool rounds);
 
   /// Those of a step of so many microbatches, in the order of the units; `renewals`: passes that
-  /// write FP8 values.
-  [[nodiscard]] std::vector<NamedMovement> movements(int microbatches, int renewals) const;
+  /// write FP8 values; `is_ahead`: a pass dequantizes the next unit's matrices beside its layers.
+  [[nodiscard]] std::vector<NamedMovement> movements(int microbatches, int renewals,
+                                                     bool is_ahead) const;
 
  private:
   param::ParamStore* store_ = nullptr;
