@@ -44,6 +44,11 @@ Dim bytes_of(const QuantizedWeight& weight) {
   return cursor.used();
 }
 
+layout::Layout in_format(layout::Layout layout, DType dtype) {
+  layout.format.dtype = dtype;
+  return layout;
+}
+
 /// Copies what `rest`, bytes [begin, begin + size) of a room, holds of the room's bytes [from, to).
 void keep(Context& ctx, const View& room, const View& rest, Dim begin, Dim from, Dim to) {
   const Dim first = std::max(begin, from);
@@ -70,16 +75,15 @@ void FrozenValues::allocate_values(param::ParamGroup& group, const Residence& re
   const bool sharded = is_flat(residence.value);
   const Dim size = sharded ? group.shard_size() : group.flat_size();
   const View values = arena.take(compute, {size}, "frozen values");
-  param::ParamGroup::Memory memory = {.master = {}, .value = {values, sharded}, .gradients = {}};
-  if (sharded) {
-    memory.present =
-        take_rooms(group, residence.present_rooms, arena, compute, "present frozen values");
-  }
-  group.bind(std::move(memory));
+  group.bind({.master = {},
+              .value = {values, sharded},
+              .gradients = {},
+              .present = sharded ? take_rooms(group, residence.present_rooms, arena, compute,
+                                              "present frozen values")
+                                 : std::vector<View>()});
   if (!sharded) return;
-  layout::Layout present = residence.present;
-  layout::Layout rests = residence.value;
-  present.format.dtype = rests.format.dtype = compute;
+  const layout::Layout rests = in_format(residence.value, compute);
+  const layout::Layout present = in_format(residence.present, compute);
   for (const param::Bucket& bucket : group.buckets()) {
     const View room = group.present(bucket);
     values_.add({bucket.first_unit, bucket.last_unit, room.raw(), bucket.is_sharded(),
@@ -100,9 +104,8 @@ void FrozenValues::allocate_quantized(param::ParamStore& store, const Residence&
   for (Dim& size : sizes) size = ranks * layout::flat_range(size, ranks);
   const std::vector<View> rooms =
       take_rooms(sizes, residence.present_rooms, arena, DType::u8, "present quantized matrices");
-  layout::Layout present = residence.present;
-  layout::Layout rests = residence.value;
-  present.format.dtype = rests.format.dtype = DType::u8;
+  const layout::Layout rests = in_format(residence.value, DType::u8);
+  const layout::Layout present = in_format(residence.present, DType::u8);
   for (int unit = 0; unit < store.units(); ++unit) {
     const View& room = rooms[static_cast<std::size_t>(unit)];
     if (!room) continue;

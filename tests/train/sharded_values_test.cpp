@@ -77,8 +77,8 @@ TEST_P(ShardedValues, GiveTheBitsOfLessSharding) {
   const int ranks = world().size() / (tensor == overrides.end() ? 1 : 2);
   if (ranks < 2) GTEST_SKIP() << "needs two data ranks";
   overrides.push_back("parallel.data=" + std::to_string(ranks));
-  overrides.push_back("parallel.bucket_mib=0.01");
-  overrides.push_back("model.layers=12");
+  overrides.emplace_back("parallel.bucket_mib=0.01");
+  overrides.emplace_back("model.layers=12");
   const bool is_quantized = std::ranges::any_of(
       overrides, [](const std::string& o) { return o.starts_with("model.frozen_format"); });
   if (is_quantized) overrides.insert(overrides.end(), {"model.width=64", "model.ffn_width=128"});
