@@ -8,7 +8,7 @@
 namespace hyperslab::run {
 namespace {
 
-ops::StepResult result(std::int64_t step, bool finite, double loss = 1) {
+ops::StepResult result_of(std::int64_t step, bool finite, double loss = 1) {
   ops::StepResult out;
   out.step = step;
   out.loss_sum = loss;
@@ -21,22 +21,22 @@ TEST(FiniteSteps, AFiniteStepProvesTheWeightsBeforeIt) {
   EXPECT_TRUE(steps.newest_is_finite());
   EXPECT_LT(steps.proven(), 0);
 
-  steps.add(result(1, true));
-  steps.add(result(2, true));
+  steps.add(result_of(1, true));
+  steps.add(result_of(2, true));
   EXPECT_EQ(steps.proven(), 1);
 }
 
 TEST(FiniteSteps, OthersProveNothingAndAreCounted) {
   FiniteSteps steps(7);
   EXPECT_EQ(steps.proven(), 5) << "that the resumed step 6 is sound is not known yet";
-  steps.add(result(7, true));
-  for (int step = 8; step <= 10; ++step) steps.add(result(step, false));
+  steps.add(result_of(7, true));
+  for (int step = 8; step <= 10; ++step) steps.add(result_of(step, false));
 
   EXPECT_EQ(steps.proven(), 6);
   EXPECT_EQ(steps.in_a_row(), 3);
   EXPECT_FALSE(steps.newest_is_finite());
 
-  steps.add(result(11, true));
+  steps.add(result_of(11, true));
   EXPECT_EQ(steps.in_a_row(), 0);
   EXPECT_EQ(steps.proven(), 10) << "a step that was not finite left the weights as they were";
 }
@@ -44,9 +44,9 @@ TEST(FiniteSteps, OthersProveNothingAndAreCounted) {
 TEST(FiniteSteps, AnOverflowOfTheGradientsAloneIsReported) {
   FiniteSteps steps(1);
   EXPECT_FALSE(steps.only_gradients_overflowed());
-  steps.add(result(1, false, 2.5));
+  steps.add(result_of(1, false, 2.5));
   EXPECT_TRUE(steps.only_gradients_overflowed());
-  steps.add(result(2, false, std::nan("")));
+  steps.add(result_of(2, false, std::nan("")));
   EXPECT_FALSE(steps.only_gradients_overflowed());
 }
 
@@ -55,16 +55,16 @@ using Save = FiniteSteps::Save;
 TEST(FiniteSteps, ACheckpointWaitsForAFiniteStep) {
   for (const bool scales_loss : {false, true}) {
     FiniteSteps steps(1);
-    steps.add(result(1, true));
+    steps.add(result_of(1, true));
     EXPECT_EQ(steps.decide(false, scales_loss), Save::now);
     EXPECT_FALSE(steps.save_is_due());
 
-    steps.add(result(2, false));  // with a finite loss
+    steps.add(result_of(2, false));  // with a finite loss
     EXPECT_EQ(steps.decide(false, scales_loss), Save::later);
     EXPECT_TRUE(steps.save_is_due());
-    steps.add(result(3, false));
+    steps.add(result_of(3, false));
     EXPECT_EQ(steps.decide(false, scales_loss), Save::later);
-    steps.add(result(4, true));
+    steps.add(result_of(4, true));
     EXPECT_TRUE(steps.save_is_due()) << "until someone asks";
     EXPECT_EQ(steps.decide(false, scales_loss), Save::now);
     EXPECT_FALSE(steps.save_is_due());
@@ -73,18 +73,18 @@ TEST(FiniteSteps, ACheckpointWaitsForAFiniteStep) {
 
 TEST(FiniteSteps, AtTheEndOnlyALossScaleSavesWithoutOne) {
   FiniteSteps steps(1);
-  steps.add(result(1, true));
+  steps.add(result_of(1, true));
   EXPECT_EQ(steps.decide(true, false), Save::now);
-  steps.add(result(2, false, 2.5));
+  steps.add(result_of(2, false, 2.5));
   EXPECT_EQ(steps.decide(true, false), Save::never);
   EXPECT_EQ(steps.decide(true, true), Save::now);
-  steps.add(result(3, false, INFINITY));
+  steps.add(result_of(3, false, INFINITY));
   EXPECT_EQ(steps.decide(true, true), Save::never);
 }
 
 TEST(FiniteSteps, SavesThatFailAreCountedAndWaitForTheNextOne) {
   FiniteSteps steps(1);
-  steps.add(result(1, true));
+  steps.add(result_of(1, true));
   for (int failed = 1; failed <= 2; ++failed) {
     EXPECT_EQ(steps.decide(false, false), Save::now);
     steps.note_save(false);
