@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <span>
+#include <string>
 
 #include "command.hpp"
 #include "hyperslab/plan/out_of_memory.hpp"
@@ -121,15 +123,24 @@ void print_search(const plan::SearchResult& result, const plan::MachineFile& mac
   constexpr double kGiB = 1073741824.0;
   fmt::print("on {}: {} layouts tried, {} are legal and fit\n", machine.name, result.tried,
              result.found.size());
-  if (!result.found.empty()) {
-    fmt::print("{:>12} {:>14} {:>10}  layout\n", "ms a step", "tokens/s", "GiB");
+  const std::span<const plan::FoundLayout> shown =
+      std::span(result.found).first(std::min(kShown, result.found.size()));
+  const bool uses_host = std::ranges::any_of(
+      shown, [](const plan::FoundLayout& layout) { return layout.host_bytes > 0; });
+  const auto host = [&](const std::string& text) {
+    return uses_host ? fmt::format(" {:>10}", text) : "";
+  };
+  if (!shown.empty()) {
+    fmt::print("{:>12} {:>14} {:>10}{}  layout\n", "ms a step", "tokens/s", "GiB",
+               host("host GiB"));
   }
-  for (std::size_t i = 0; i < std::min(kShown, result.found.size()); ++i) {
-    const plan::FoundLayout& layout = result.found[i];
+  for (const plan::FoundLayout& layout : shown) {
     const auto tokens =
         static_cast<double>(layout.config.train.global_batch * layout.config.model.context);
-    fmt::print("{:>12.2f} {:>14.0f} {:>10.1f}  {}\n", 1e3 * layout.seconds, tokens / layout.seconds,
-               static_cast<double>(layout.memory_bytes) / kGiB, plan::settings_of(layout.config));
+    fmt::print("{:>12.2f} {:>14.0f} {:>10.1f}{}  {}\n", 1e3 * layout.seconds,
+               tokens / layout.seconds, static_cast<double>(layout.memory_bytes) / kGiB,
+               host(fmt::format("{:.1f}", static_cast<double>(layout.host_bytes) / kGiB)),
+               plan::settings_of(layout.config));
   }
   if (!result.left_out.empty()) fmt::print("left out\n");
   for (const auto& [reason, count] : result.left_out) fmt::print("{:>12}  {}\n", count, reason);

@@ -12,6 +12,7 @@
 #include "hyperslab/comm/memory_limit.hpp"
 #include "hyperslab/core/profiler.hpp"
 #include "hyperslab/ops/attention.hpp"
+#include "memory_fit.hpp"
 
 namespace hyperslab::plan {
 namespace {
@@ -75,15 +76,11 @@ void add_recompute(const train::Config& config, std::vector<Change>& to) {
 
 /// Feed-forward networks in a few pieces, of rows enough that products take no longer.
 void add_mlp_rows(const train::Config& config, std::vector<Change>& to) {
-  constexpr std::int64_t kPieces = 16;
-  constexpr std::int64_t kLeastRows = 4096;
-  constexpr std::int64_t kMostRows = 1 << 24;  // decks may say no more
-  if (config.memory.recompute != nn::Recompute::full || config.memory.mlp_rows > 0) return;
-  const std::int64_t rows =
-      std::max(config.train.microbatch * config.model.context / kPieces, kLeastRows);
-  if (rows > kMostRows) return;
-  Change& change = to.emplace_back(Change{fmt::format("memory.mlp_rows: {}", rows), config});
-  change.config.memory.mlp_rows = rows;
+  if (config.memory.recompute != nn::Recompute::full) return;
+  const std::optional<std::int64_t> rows = rows_of_pieces(config);
+  if (!rows) return;
+  Change& change = to.emplace_back(Change{fmt::format("memory.mlp_rows: {}", *rows), config});
+  change.config.memory.mlp_rows = *rows;
 }
 
 void add_zero(const train::Config& config, std::vector<Change>& to) {
@@ -157,13 +154,8 @@ struct RankOptions {
     for (const mesh::Axis axis : mesh::kAxes) there = there.moved(axis, at.at(axis));
     return there.world_rank();
   }
-  /// A plan takes long for many microbatches, which need no more memory than those in flight.
-  [[nodiscard]] std::size_t bytes(train::Config config) const {
-    const std::int64_t enough = std::int64_t{16} * config.parallel.pipeline;
-    if (config.microbatches() > enough) {
-      config.train.global_batch = enough * config.train.microbatch * config.parallel.data;
-    }
-    return make_plan(config, options, rank_in(config.parallel)).memory.total();
+  [[nodiscard]] std::size_t bytes(const train::Config& config) const {
+    return plan_memory(config, options, rank_in(config.parallel)).memory.total();
   }
   /// The largest saving first.
   [[nodiscard]] std::vector<Outcome> outcomes(const train::Config& config) const {

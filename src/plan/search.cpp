@@ -4,10 +4,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
+#include <optional>
+#include <utility>
 
 #include "hyperslab/plan/documents.hpp"
 #include "hyperslab/plan/plan.hpp"
 #include "hyperslab/plan/simulate.hpp"
+#include "memory_fit.hpp"
+#include "memory_ways.hpp"
 
 namespace hyperslab::plan {
 namespace {
@@ -18,7 +23,6 @@ using train::Config;
 /// Layouts whose other schedules are tried.
 constexpr std::size_t kRefined = 8;
 constexpr int kLargestMicrobatch = 64;
-constexpr const char* kNeedsMemory = "needs more memory than a rank has";
 
 /// The cuts of `ranks` into data x tensor x pipeline.
 std::vector<mesh::ParallelConfig> cuts_of(int ranks) {
@@ -37,6 +41,13 @@ std::vector<mesh::ParallelConfig> cuts_of(int ranks) {
   return cuts;
 }
 
+/// The bytes left for the arenas: contexts of CUDA, NCCL and cuBLASLt take some.
+std::optional<double> room_bytes(const MachineFile& machine) {
+  constexpr double kLibraries = 3.0 * (1 << 30);
+  if (machine.memory_bytes <= 0) return std::nullopt;
+  return machine.memory_bytes - (machine.device == "cuda" ? kLibraries : 0);
+}
+
 class Search {
  public:
   Search(const Config& deck, int ranks, const train::TrainerOptions& options,
@@ -46,7 +57,11 @@ class Search {
         options_(options),
         machine_(machine),
         why_not_(why_not),
-        documents_(documents) {}
+        documents_(documents),
+        room_(options, room_bytes(machine)),
+        // Machine files of CPU ranks, whose host is their device, and older ones have no rate.
+        ways_(room_, why_not, options,
+              options.device == Device::cuda && machine.host_bytes_per_second > 0) {}
 
   SearchResult run() {
     for (const mesh::ParallelConfig& cut : cuts_of(ranks_)) try_cut(cut);
@@ -68,49 +83,54 @@ class Search {
   void try_cut(const mesh::ParallelConfig& cut) {
     for (const bool sequence : {false, true}) {
       if (sequence && cut.tensor == 1) continue;
+      bool fits = false;
       for (int microbatch = 1; microbatch <= kLargestMicrobatch; microbatch *= 2) {
         Config config = deck_;
         config.parallel = cut;
         config.parallel.bucket_mib = deck_.parallel.bucket_mib;
         config.parallel.sequence = sequence;
         config.train.microbatch = microbatch;
-        if (!try_sizes(config)) break;
+        config.memory = {.loss_rows = deck_.memory.loss_rows};
+        if (!try_sizes(config, fits)) break;
       }
     }
   }
 
-  /// With the least recomputation and sharding that fits. False if no larger microbatch can.
-  bool try_sizes(Config config) {
+  /// The fastest of the ways in which it fits. False if no larger microbatch can; `fits` becomes
+  /// true where one does without a last resort.
+  bool try_sizes(const Config& layout, bool& fits) {
     const std::int64_t samples =
-        static_cast<std::int64_t>(config.parallel.data) * config.train.microbatch;
-    if (config.train.global_batch % samples != 0) {
-      consider(config);  // once, with that reason
+        static_cast<std::int64_t>(layout.parallel.data) * layout.train.microbatch;
+    if (layout.train.global_batch % samples != 0) {
+      consider(layout);  // once, with that reason
       return false;
     }
-    bool fits = false;
-    for (const nn::Recompute recompute : nn::kRecomputes) {
-      const int alone = deck_.precision.fp8_param_gather ? 1 : 0;  // required by the deck's rules
-      for (const int zero : config.parallel.data > 1 ? std::vector{1, 2, 3} : std::vector{alone}) {
-        config.memory.recompute = recompute;
-        config.parallel.zero = zero;
-        const std::string reason = consider(config);
-        if (reason.empty()) return true;
-        fits = fits || reason != kNeedsMemory;
-      }
+    bool is_refused = false;
+    bool needs_memory = false;
+    const std::vector<MemoryWays::Way> ways = ways_.of(layout, [&](const std::string& reason) {
+      leave_out(reason);
+      (reason == kNeedsMemory ? needs_memory : is_refused) = true;
+    });
+    if (!ways.empty()) {
+      add_fastest(ways);
+      return fits = true;
     }
-    return fits;
+    if (!needs_memory) return is_refused;
+    const std::vector<MemoryWays::Way> last = ways_.last_resorts(layout);
+    if (!last.empty()) add_fastest(last);
+    return is_refused || (!last.empty() && !fits);
   }
 
   void try_schedules(const Config& config) {
     if (config.parallel.pipeline == 1) return;
     Config other = config;
     other.parallel.schedule = Schedule::zero_bubble;
-    consider(other);
+    consider_fitted(other);
     for (const int chunks : {2, 4}) {
       other = config;
       other.parallel.schedule = Schedule::interleaved;
       other.parallel.virtual_stages = chunks;
-      consider(other);
+      consider_fitted(other);
     }
   }
 
@@ -121,43 +141,59 @@ class Search {
     if (shards < 2 || shards >= parallel.data || parallel.data % shards != 0) return;
     Config other = config;
     other.parallel.shard = shards;
-    consider(other);
+    consider_fitted(other);
   }
 
-  /// Adds the layout, or counts why not and returns it.
-  std::string consider(const Config& config) {
+  void consider_fitted(const Config& config) {
+    consider(why_not_(config).empty() ? ways_.fitted(config) : config);
+  }
+
+  /// Adds the layout, or counts why not.
+  void consider(const Config& config) {
+    const std::string reason = why_not_(config);
+    if (!reason.empty()) return leave_out(reason);
+    add_fastest({{config}});
+  }
+
+  void leave_out(const std::string& reason) {
     ++result_.tried;
-    std::string reason = add(config);
-    if (!reason.empty()) ++result_.left_out[reason];
-    return reason;
+    ++result_.left_out[reason];
   }
 
-  /// Adds the layout to those that were found, or says why not.
-  std::string add(const Config& config) {
-    if (std::string reason = why_not_(config); !reason.empty()) return reason;
+  /// Adds the fastest configuration of the ways that fit.
+  void add_fastest(const std::vector<MemoryWays::Way>& ways) {
+    std::optional<FoundLayout> fastest;
+    for (const MemoryWays::Way& way : ways) {
+      double before = std::numeric_limits<double>::infinity();
+      for (const Config& config : way) {
+        std::optional<FoundLayout> found = priced(config);
+        if (!found || found->seconds > before) break;
+        before = found->seconds;
+        if (!fastest || found->seconds < fastest->seconds) fastest = std::move(found);
+      }
+    }
+    if (!fastest) return leave_out(kNeedsMemory);
+    ++result_.tried;
+    result_.found.push_back(std::move(*fastest));
+  }
+
+  /// None if it needs more memory than a rank has.
+  std::optional<FoundLayout> priced(const Config& config) {
     constexpr int kSimulatedSteps = 2;
     std::vector<std::vector<OperationList>> steps;
-    std::size_t most = 0;
+    FoundLayout found{config};
     for (int stage = 0; stage < config.parallel.pipeline; ++stage) {
       Plan plan =
           make_plan(config, options_, mesh::first_rank_of(config.parallel, stage), kSimulatedSteps);
-      most = std::max(most, plan.memory.total());
-      if (machine_.memory_bytes > 0 && static_cast<double>(most) > usable_bytes()) {
-        return kNeedsMemory;
-      }
+      if (!room_.holds(plan.memory)) return std::nullopt;
+      found.memory_bytes = std::max(found.memory_bytes, plan.memory.total());
+      found.host_bytes = std::max(found.host_bytes, plan.memory.host);
       leave_out_documents(plan, config, documents_);
       steps.push_back(std::move(plan.operations));
     }
     Prices prices(machine_, config.precision.compute);
-    const SimulatedStep step = simulate_sustained(steps, config.parallel, prices);
-    result_.found.push_back({config, step.seconds, most});
-    return "";
-  }
-
-  /// The bytes left for the arenas: contexts of CUDA, NCCL and cuBLASLt take some.
-  [[nodiscard]] double usable_bytes() const {
-    constexpr double kLibraries = 3.0 * (1 << 30);
-    return machine_.memory_bytes - (machine_.device == "cuda" ? kLibraries : 0);
+    found.seconds = simulate_sustained(steps, config.parallel, prices).seconds;
+    return found;
   }
 
   const Config& deck_;
@@ -166,6 +202,8 @@ class Search {
   const MachineFile& machine_;
   const WhyNot& why_not_;
   KeyShares documents_;
+  Room room_;
+  MemoryWays ways_;
   SearchResult result_;
 };
 
@@ -192,6 +230,13 @@ std::string settings_of(const Config& config) {
   if (config.memory.recompute != nn::Recompute::none) {
     text += fmt::format(" recompute={}", name_of(config.memory.recompute));
   }
+  const train::MemoryConfig& memory = config.memory;
+  if (memory.recompute_layers > 0)
+    text += fmt::format(" recompute_layers={}", memory.recompute_layers);
+  if (memory.mlp_rows > 0) text += fmt::format(" mlp_rows={}", memory.mlp_rows);
+  if (memory.loss_rows > 0) text += fmt::format(" loss_rows={}", memory.loss_rows);
+  if (memory.optimizer == Home::host) text += " memory.optimizer=host";
+  if (memory.resident_gib > 0) text += fmt::format(" resident_gib={:g}", memory.resident_gib);
   return text;
 }
 

@@ -20,6 +20,7 @@ struct FoundLayout {
   train::Config config;
   double seconds = 0;            ///< seconds of a step
   std::size_t memory_bytes = 0;  ///< memory of the fullest rank
+  std::size_t host_bytes = 0;    ///< most of a rank in its host's memory: state that rests there
 };
 
 struct SearchResult {
