@@ -110,7 +110,7 @@ MemoryWays::Way MemoryWays::with_kept_state(const Config& config) const {
 }
 
 /// True if the layout fits with the most that recomputation and sharding save.
-bool MemoryWays::fits_at_all(Config layout) const {
+bool MemoryWays::fits_at_all(const Config& layout) const {
   for (const int zero : std::views::reverse(zeros_of(layout))) {
     const Config config = with(layout, Recompute::full, zero);
     if (is_legal(config)) return room_.fits(config);

@@ -45,7 +45,7 @@ class MemoryWays {
   [[nodiscard]] std::vector<Way> with_kept_blocks(const train::Config& layout,
                                                   const train::Config& first) const;
   [[nodiscard]] Way with_kept_state(const train::Config& config) const;
-  [[nodiscard]] bool fits_at_all(train::Config layout) const;
+  [[nodiscard]] bool fits_at_all(const train::Config& layout) const;
   [[nodiscard]] std::vector<train::Config> in_pieces(const train::Config& layout) const;
 
   const Room& room_;
