@@ -273,6 +273,75 @@ class Plan(support.Case):
         self.assert_refused(none, 2, "--ranks is 0")
 
 
+class SearchForMemory(support.Case):
+    """Decks that fit into a GPU by what the search finds alone."""
+
+    SECTIONS = {"memory": ("recompute", "recompute_layers", "mlp_rows", "loss_rows", "resident_gib"), "train": ("microbatch",)}
+
+    def machine(self, gib):
+        """A file of the H200 with other memory."""
+        machine = json.loads((LLAMA_8B.parent / "machines" / "h200.json").read_text(encoding="utf-8"))
+        machine["memory_bytes"] = gib * GIB
+        (self.folder / "gpu.json").write_text(json.dumps(machine), encoding="utf-8")
+        return "gpu.json"
+
+    def plan(self, *settings, options=()):
+        result = self.run_program("plan", LLAMA_8B, "--ranks", 1, "--device", "cuda", *options, *support.overrides(*settings))
+        self.assertEqual((result.code, result.err), (0, ""))
+        return result.out
+
+    def settings(self, words):
+        """Overrides of what a row of the search says."""
+        found = []
+        for word in words.split():
+            key = word.split("=")[0]
+            section = next((name for name, keys in self.SECTIONS.items() if key in keys), "parallel")
+            found.append(word if "." in key else f"{section}.{word}")
+        return found
+
+    def fastest(self, machine, *settings):
+        """The overrides of the first row."""
+        out = self.plan(*settings, options=("--machine", machine, "--search"))
+        row = re.search(r"(?m)^ +[\d.]+ +\d+ +[\d.]+ (?: +[\d.]+  )? *(data=.*)$", out)
+        self.assertIsNotNone(row, out)
+        return self.settings(row[1])
+
+    def test_state_on_the_host_where_nothing_fits_without(self):
+        small = ("train.global_batch=8",)
+        machine = self.machine(120)
+        least = (*small, "train.microbatch=1", "memory.recompute=full", "memory.mlp_rows=256", "memory.loss_rows=1024")
+        self.assertIn("warning: does not fit", self.plan(*least, options=("--machine", machine)))
+
+        found = self.fastest(machine, *small)
+
+        self.assertIn("memory.optimizer=host", found)
+        self.assertTrue(any(word.startswith("memory.resident_gib=") for word in found), found)
+        out = self.plan(*small, *found, options=("--machine", machine))
+        self.assertNotIn("warning", out)
+        self.assertRegex(out, r"(?m)^on the host ")
+
+    def test_some_blocks_keep_their_activations(self):
+        small = ("model.layers=8", "train.global_batch=8", "model.context=32768")
+        machine = self.machine(70)
+        whole = self.plan(*small, "train.microbatch=1", options=("--machine", machine))
+        self.assertIn("warning: does not fit", whole)
+
+        found = self.fastest(machine, *small)
+
+        layers = [int(word.split("=")[1]) for word in found if word.startswith("memory.recompute_layers=")]
+        self.assertEqual(len(layers), 1, found)
+        self.assertNotIn("warning", self.plan(*small, *found, options=("--machine", machine)))
+        fewer = [f"memory.recompute_layers={layers[0] - 1}" if "recompute_layers" in word else word for word in found]
+        self.assertGreater(layers[0], 1)
+        bytes_of = {}
+        for name, settings in (("found", found), ("fewer", fewer)):
+            self.plan(*small, *settings, options=("--machine", machine, "--json", "plan.json"))
+            bytes_of[name] = json.loads((self.folder / "plan.json").read_text(encoding="utf-8"))["memory_bytes"]
+        # The search leaves 3 GiB to libraries.
+        self.assertLessEqual(bytes_of["found"], 67 * GIB)
+        self.assertGreater(bytes_of["fewer"], 67 * GIB)
+
+
 class Machine(support.Case):
     """Times of the tiny deck, from what bench measured of this machine."""
 
