@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints beside training: in the memory of hosts, and on a disk that refuses them for a while."""
 
+import contextlib
 import os
 import re
 import shutil
@@ -19,29 +20,43 @@ class Memory(support.Case):
 
     def settings(self, run, ranks):
         return (f"run.directory={run}", f"parallel.data={ranks}", "checkpoint.every=1000",
-                "checkpoint.memory_every=3", f"checkpoint.memory_directory={self.folder / 'memory'}", *SETTINGS)
+                "checkpoint.memory_every=4", f"checkpoint.memory_directory={self.folder / 'memory'}", *SETTINGS)
 
     def held(self):
         """Steps in memory."""
         return sorted({int(path.name[5:]) for path in (self.folder / "memory").glob("*/*/step_*[0-9]")})
 
-    def has_settled(self, run):
-        """True if the run waits in step 22 (metrics are two steps behind) and memory holds one step and no unfinished one. A
-        save that is due while another is in progress is left out, so the step may be any."""
-        metrics = self.folder / run / "metrics.jsonl"
+    def has_settled(self):
+        """True if memory holds one step and no unfinished one. A save that is due while another is in progress is left out, so
+        the step may be any."""
         names = [path.name for path in (self.folder / "memory").glob("*/*/step_*")]
-        return (metrics.exists() and len(metrics.read_text(encoding="utf-8").splitlines()) >= 20
-                and len(set(names)) == 1 and len(self.held()) == 1)
+        return len(set(names)) == 1 and len(self.held()) == 1
 
     def start_until_held(self, run, ranks, *settings):
-        """Starts a run that waits in a step until its newest checkpoint in memory is complete, and is killed then."""
+        """Starts a run that is killed while no save is in progress. Its later steps take a tenth of a second, so that there are
+        such moments: ranks stop at one that looks so, and go on if it was none."""
+        slow = ",".join(f"step.forward#1:*:{step}:delay_0.1" for step in range(10, STEPS))
         process = self.start("train", "deck.yaml", *support.overrides(*self.settings(run, ranks), *settings),
-                             ranks=0 if ranks == 1 else ranks,
-                             env={**os.environ, "HYPERSLAB_FAULT": "step.forward#1:*:22:delay_600"})
+                             ranks=0 if ranks == 1 else ranks, env={**os.environ, "HYPERSLAB_FAULT": slow})
         self.addCleanup(process.kill)
-        ready = support.wait_until(lambda: self.has_settled(run), 120)
-        processes = [process.pid] if ranks == 1 else support.children(process.pid)
-        process.send_signal(signal.SIGKILL)
+        processes = []
+
+        def stops_settled():
+            if not self.has_settled():
+                return False
+            processes[:] = [process.pid] if ranks == 1 else support.children(process.pid)
+            for each in processes:
+                os.kill(each, signal.SIGSTOP)
+            if self.has_settled():
+                return True
+            for each in processes:
+                os.kill(each, signal.SIGCONT)
+            return False
+
+        ready = support.wait_until(stops_settled, 60)
+        for each in (process.pid, *processes):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(each, signal.SIGKILL)
         process.communicate(timeout=30)
         self.assertTrue(support.wait_until(lambda: not any(map(support.alive, processes)), 30))
         self.assertTrue(ready, self.held())
@@ -51,11 +66,10 @@ class Memory(support.Case):
         for first, then in ((1, 2), (2, 1)):
             with self.subTest(first=first, then=then):
                 run = f"killed{first}"
-                slow = ("checkpoint.keep=all",)
-                self.start_until_held(run, first, *slow)
+                self.start_until_held(run, first, "checkpoint.keep=all")
                 held = self.held()
                 self.assertEqual(len(held), 1, "only the newest stays")
-                self.assertEqual(held[0] % 3, 0)
+                self.assertEqual(held[0] % 4, 0)
 
                 result = self.run_program("train", "deck.yaml", *support.overrides(*self.settings(run, then)),
                                           ranks=0 if then == 1 else then)
