@@ -31,7 +31,7 @@ std::int64_t blocks_again(const Config& config) {
   return config.memory.recompute_layers > 0 ? config.memory.recompute_layers : config.model.layers;
 }
 
-void nobody(const std::string& /*reason*/) {}
+void count_nothing(const std::string& /*reason*/) {}
 
 }  // namespace
 
@@ -78,7 +78,7 @@ std::vector<MemoryWays::Way> MemoryWays::last_resorts(const Config& layout) cons
     if (fits_at_all(more.back())) std::ranges::copy(more, std::back_inserter(tried));
   }
   for (const Config& config : tried) {
-    std::vector<Way> ways = of(config, nobody);
+    std::vector<Way> ways = of(config, count_nothing);
     if (ways.empty()) continue;
     if (config.memory.optimizer == Home::host) {
       for (Way& way : ways) way = with_kept_state(way.front());

@@ -17,7 +17,7 @@ namespace hyperslab::sharding {
 class FrozenValues {
  public:
   /// Setup: takes memory, binds the store's frozen group and sets the views of quantized matrices.
-  /// Of the residence `value` and `present` count. The store outlives this.
+  /// It follows the residence's `value` and `present`. The store outlives this.
   void allocate(param::ParamStore& store, const Residence& residence, Arena& arena, DType compute);
   /// Setup. The mesh outlives this.
   void connect(const mesh::Mesh& mesh);
