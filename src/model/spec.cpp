@@ -16,72 +16,9 @@
 namespace hyperslab::model {
 namespace {
 
-/// Matrices of one block: query, key, value, output, and the feed-forward network.
-std::int64_t block_matrices(const ModelSpec& spec) {
-  const std::int64_t C = spec.width;
-  const std::int64_t ffn_matrices = ops::is_gated(spec.activation) ? 3 : 2;
-  return 2 * C * spec.query_width() + 2 * C * spec.kv_width() + ffn_matrices * C * spec.ffn_width;
-}
-
-std::int64_t block_biases(const ModelSpec& spec) {
-  const std::int64_t qkv = spec.has_qkv_bias() ? spec.query_width() + 2 * spec.kv_width() : 0;
-  if (!spec.bias) return qkv;
-  const std::int64_t inner_vectors = ops::is_gated(spec.activation) ? 2 : 1;
-  return qkv + 2 * spec.width + inner_vectors * spec.ffn_width;
-}
-
-/// The parameters of the norms of queries and keys in a block.
-std::int64_t qk_norm_parameters(const ModelSpec& spec) {
-  switch (spec.qk_norm) {
-    case QkNorm::none: return 0;
-    case QkNorm::head: return 2 * spec.head_width();
-    case QkNorm::width: return spec.query_width() + spec.kv_width();
-  }
-  return 0;
-}
-
-/// Norms of a block.
-std::int64_t norms_of_block(const ModelSpec& spec) {
-  return spec.norm_place == NormPlace::sandwich ? 4 : 2;
-}
-
-std::int64_t norm_parameters(const ModelSpec& spec) {
-  switch (spec.norm) {
-    case ops::NormKind::none: return 0;
-    case ops::NormKind::rmsnorm: return spec.width;
-    case ops::NormKind::layernorm: return spec.bias ? 2 * spec.width : spec.width;
-  }
-  return 0;
-}
-
 double default_scale_of_embeddings(const ModelSpec& spec) {
   const Dim width = spec.mup_base_width > 0 ? spec.mup_base_width : spec.width;
   return spec.position == Position::sinusoidal ? std::sqrt(static_cast<double>(width)) : 1;
-}
-
-/// Share of all pairs of T tokens that a layer's attention computes.
-double seen_share(const ModelSpec& spec, Dim layer, Dim T) {
-  if (spec.is_of_images()) return 1;
-  return ops::seen_share({ops::AttentionMask::Kind::causal, spec.scores.window_of(layer)}, T);
-}
-
-/// `layers`: how many would compute so many pairs of tokens if each computed all of them.
-double flops_with_attention(const ModelSpec& spec, Dim T, double layers) {
-  return 6.0 * static_cast<double>(matmul_parameter_count(spec)) +
-         12.0 * layers * static_cast<double>(spec.query_width()) * static_cast<double>(T);
-}
-
-std::int64_t patch_matrix(const ModelSpec& spec) { return spec.width * spec.image.patch_values(); }
-
-std::int64_t image_parameter_count(const ModelSpec& spec) {
-  const std::int64_t C = spec.width;
-  const std::int64_t class_token = spec.image.pooling == Pooling::token ? C : 0;
-  const std::int64_t positions = spec.position == Position::learned ? spec.context * C : 0;
-  const std::int64_t final_norms = spec.has_final_norm() ? 1 : 0;
-  const std::int64_t block = block_matrices(spec) + block_biases(spec) + qk_norm_parameters(spec);
-  return patch_matrix(spec) + C + class_token + positions + spec.layers * block +
-         (norms_of_block(spec) * spec.layers + final_norms) * norm_parameters(spec) +
-         spec.image.classes * (C + 1);
 }
 
 }  // namespace
@@ -103,66 +40,6 @@ ModelSpec preset(Family family) {
   spec.bias = false;
   spec.tie_embeddings = false;
   return spec;
-}
-
-std::int64_t parameter_count(const ModelSpec& spec) {
-  if (spec.is_of_images()) return image_parameter_count(spec);
-  const std::int64_t table = spec.vocabulary * spec.width;
-  const std::int64_t tables = spec.tie_embeddings ? table : 2 * table;
-  const std::int64_t positions = spec.position == Position::learned ? spec.context * spec.width : 0;
-  const std::int64_t final_norms = spec.has_final_norm() ? 1 : 0;
-  const std::int64_t sinks = spec.scores.sinks ? spec.heads : 0;
-  const std::int64_t block =
-      block_matrices(spec) + block_biases(spec) + qk_norm_parameters(spec) + sinks;
-  return spec.layers * block +
-         (norms_of_block(spec) * spec.layers + final_norms) * norm_parameters(spec) + tables +
-         positions;
-}
-
-std::int64_t matmul_parameter_count(const ModelSpec& spec) {
-  if (spec.is_of_images()) {
-    return patch_matrix(spec) + spec.layers * block_matrices(spec) +
-           spec.image.classes * spec.width;
-  }
-  return spec.layers * block_matrices(spec) + spec.vocabulary * spec.width;
-}
-
-double embedding_cost(const ModelSpec& spec) {
-  if (!spec.is_of_images()) return 0;
-  return static_cast<double>(patch_matrix(spec) * spec.image.patches()) /
-         static_cast<double>(spec.context);
-}
-
-double block_cost(const ModelSpec& spec, Dim layer) {
-  const double attention = 2 * seen_share(spec, layer, spec.context) *
-                           static_cast<double>(spec.query_width() * spec.context);
-  return static_cast<double>(block_matrices(spec)) + attention;
-}
-
-double head_cost(const ModelSpec& spec) {
-  if (spec.is_of_images()) {
-    return static_cast<double>(spec.image.classes * spec.width) / static_cast<double>(spec.context);
-  }
-  return static_cast<double>(spec.vocabulary * spec.width);
-}
-
-double flops_per_token(const ModelSpec& spec, Dim T, bool causal) {
-  if (spec.is_of_images()) {
-    return 6.0 * (embedding_cost(spec) + static_cast<double>(spec.layers) * block_cost(spec, 0) +
-                  head_cost(spec));
-  }
-  if (causal) return flops_per_token(spec, T, KeyShares());
-  return flops_with_attention(spec, T, static_cast<double>(spec.layers));
-}
-
-double flops_per_token(const ModelSpec& spec, Dim T, const KeyShares& documents) {
-  if (spec.is_of_images()) return flops_per_token(spec, T, true);
-  double seen_layers = 0;
-  for (Dim layer = 0; layer < spec.layers; ++layer) {
-    seen_layers += seen_share(spec, layer, T) *
-                   (spec.scores.window_of(layer) > 0 ? documents.windowed : documents.all);
-  }
-  return flops_with_attention(spec, T, seen_layers);
 }
 
 double ModelSpec::scale_of_embeddings() const {

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hyperslab/model/transformer.hpp"
 
-#include <cmath>
-
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/ops/attention.hpp"
 #include "transformer_units.hpp"
@@ -38,13 +36,6 @@ nn::EmbeddingConfig embedding_config(const ModelSpec& spec, const StageOptions& 
   return config;
 }
 
-/// Matrices that add to the residual stream may begin smaller.
-nn::MatrixInit residual_init(const ModelSpec& spec) {
-  nn::MatrixInit init = spec.matrix_init();
-  if (spec.scale_residual_init) init.std /= std::sqrt(2.0F * static_cast<float>(spec.layers));
-  return init;
-}
-
 /// Products of few rows multiply by values, which are old on data ranks that gather FP8 values.
 void require_rows_for_fp8(const StageOptions& options) {
   const Dim rows = options.B * options.T;
@@ -61,35 +52,11 @@ void require_rows_for_fp8(const StageOptions& options) {
 
 nn::BlockConfig block_config(const ModelSpec& spec, const StageOptions& options,
                              ops::AttentionMask mask) {
-  nn::BlockConfig config;
-  config.width = spec.width;
-  config.heads = {spec.heads, spec.kv_heads, spec.head_width()};
-  config.scores.mask = mask;
-  config.scores.scale = spec.scale_of_scores();
-  config.scores.softcap = spec.scores.softcap;
-  config.ffn_width = spec.ffn_width;
-  config.activation = spec.activation;
-  const bool after_output = spec.norm_place == NormPlace::post_sublayer;
-  config.norm = after_output ? ops::NormKind::none : spec.norm;
-  if (after_output || spec.norm_place == NormPlace::sandwich) config.output_norm = spec.norm;
-  config.pre_norm = spec.norm_place != NormPlace::post;
-  config.parallel = spec.parallel_block;
-  config.norm_eps = static_cast<float>(spec.norm_eps);
-  config.bias = spec.bias;
-  config.qkv_bias = spec.has_qkv_bias();
-  config.qk_norm = spec.qk_norm;
-  config.rope = spec.position == Position::rope;
+  nn::BlockConfig config = block_sizes(spec, mask);
   config.keep_probabilities =
       spec.attention == AttentionPath::reference ||
       (spec.attention == AttentionPath::automatic && !options.fused_attention);
-  config.sinks = spec.scores.sinks;
-  config.dropout = static_cast<float>(spec.dropout);
-  config.drop_path = static_cast<float>(spec.drop_path);
-  config.drop_path_rule = spec.drop_path_rule;
-  config.layers = static_cast<int>(spec.layers);
   config.seed = options.seed;
-  config.init = spec.matrix_init();
-  config.residual_init = residual_init(spec);
   config.group = options.tensor;
   config.mlp_rows = options.mlp_rows;
   config.recompute = options.training ? options.recompute : nn::Recompute::none;
@@ -173,8 +140,8 @@ void Transformer::plan_shared(Arenas& arenas) {
       parts_->local_rope = {local_rope_.cosines, local_rope_.sines};
     }
   }
-  parts_->scratch = nn::plan_scratch(arenas.scratch, parts_->block, parts_->activations(),
-                                     parts_->options.training);
+  parts_->scratch = nn::plan_scratch(arenas.scratch, nn::block_list(parts_->block), parts_->block,
+                                     parts_->activations(), parts_->options.training);
 }
 
 void Transformer::initialize(Context& ctx) {

@@ -27,23 +27,20 @@ TransformerBlock::TransformerBlock(param::ParamStore& params, TransformerParts& 
 void TransformerBlock::plan_shared(Arenas& arenas) {
   const bool training = parts_.options.training;
   if (shares_slot_ && !parts_.one_slot) {  // the stage's first block takes it for all
-    parts_.one_slot =
-        block_.plan(arenas.scratch, parts_.scratch, parts_.activations(), !training, "block");
+    parts_.one_slot = block_.plan(arenas.scratch, parts_.scratch, parts_.activations(),
+                                  !training && block_.leaves_delta(), "block");
   }
   if (parts_.options.generation != Generation::cached) return;
   const CacheSize& size = parts_.options.cache_size;
-  // As many key-value heads as this rank of the tensor group has; fewer than ranks are shared.
-  const Dim kv_heads = std::max<Dim>(1, parts_.spec.kv_heads / parts_.options.tensor.size());
-  const Shape shape = {size.pages, size.page_tokens(), kv_heads * parts_.spec.head_width()};
-  const DType dtype = parts_.options.compute;
-  cached_keys_ = arenas.activations.take(dtype, shape, name_ + ".cache.keys");
-  cached_values_ = arenas.activations.take(dtype, shape, name_ + ".cache.values");
+  block_.plan_texts(arenas.activations, {size.rows, size.tokens, size.pages, size.page_tokens()},
+                    parts_.options.compute, name_);
 }
 
 CView TransformerBlock::plan(Arena& activations, CView in) {
   Slot& slot = slots_.emplace_back();
   if (!shares_slot_) {
-    slot.block = block_.plan(activations, parts_.scratch, parts_.activations(), !in, name_);
+    slot.block = block_.plan(activations, parts_.scratch, parts_.activations(),
+                             !in && block_.leaves_delta(), name_);
   } else if (parts_.options.training && !in) {
     slot.sum = activations.take(parts_.options.compute, parts_.stream(), name_ + ".input");
   }
@@ -75,28 +72,16 @@ nn::ResidualStream TransformerBlock::forward(Context& ctx, const UnitCall& call,
       memory(slot));
 }
 
-/// The cache as a pass sees it: without pages the rows have equal parts of it.
-ops::KeyValueCache TransformerBlock::cache(const UnitCall& call) const {
-  if (call.pages) return {cached_keys_, cached_values_, call.past, call.pages};
-  const auto& [rows, tokens, pages] = parts_.options.cache_size;
-  const auto [all, page_tokens, width] = cached_keys_.dims<3>("cache");
-  require(all * page_tokens % rows == 0, "a cache without pages has rows of equal room");
-  const Shape shape = {rows, all * page_tokens / rows, width};
-  require(shape[1] >= tokens, "a cache with pages for a part of its rows needs calls with pages");
-  const Dim B = call.token_count().B;
-  return {cached_keys_.reshaped(shape).slice(0, B), cached_values_.reshaped(shape).slice(0, B),
-          call.past};
-}
-
 nn::ResidualStream TransformerBlock::decode(Context& ctx, const UnitCall& call,
                                             const nn::BatchInfo& info, nn::ResidualStream in) {
   const nn::TokenCount count = call.token_count();
   const nn::Scratch scratch = parts_.scratch.for_tokens(count);
   // Between two steps nothing in the first slot is needed any more.
   Slot& first = slots_.front();
-  nn::Block::Slot slot = memory(first).for_tokens(count);
+  nn::Block::Slot slot = block_.for_tokens(memory(first), count);
   in = keep(ctx, {.block = {}, .sum = nn::for_tokens(first.sum, count), .input = {}}, in);
-  return block_.forward(ctx, in, {rope(), info, scratch, cache(call)}, slot);
+  return block_.forward(ctx, in, {rope(), info, scratch, nn::TextPass{call.past, call.pages}},
+                        slot);
 }
 
 void TransformerBlock::backward(Context& ctx, const UnitCall& call) {
@@ -112,14 +97,12 @@ void TransformerBlock::backward(Context& ctx, const UnitCall& call) {
                           .repeated = true},
                          saved);
   }
-  block_.backward(ctx, {rope(), info, parts_.scratch, call.accumulate, call.part}, saved,
-                  slot.input, call.d);
+  block_.backward(ctx, {rope(), info, parts_.scratch, call.accumulate, call.part}, saved, call.d);
 }
 
 CView TransformerBlock::input(int slot) const {
   const Slot& of = slots_.at(static_cast<std::size_t>(slot));
-  // But for norms after the additions, the first norm holds the sum that entered.
-  return shares_slot_ || !parts_.has_final_norm() ? of.input : of.block.norm1.x;
+  return shares_slot_ ? of.input : of.block.front().norm.x;  // the sum that entered
 }
 
 nn::Block::Slot& TransformerBlock::memory(Slot& slot) const {

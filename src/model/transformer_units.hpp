@@ -61,6 +61,8 @@ struct TransformerParts {
   }
 };
 
+/// The sizes of the block of a layer, as ModelSpec alone gives them.
+[[nodiscard]] nn::BlockConfig block_sizes(const ModelSpec& spec, ops::AttentionMask mask);
 /// The configuration of the blocks of a model.
 [[nodiscard]] nn::BlockConfig block_config(const ModelSpec& spec, const StageOptions& options,
                                            ops::AttentionMask mask);
@@ -115,7 +117,6 @@ class TransformerBlock final : public Unit {
                                         nn::ResidualStream in) const;
   [[nodiscard]] nn::ResidualStream decode(Context& ctx, const UnitCall& call,
                                           const nn::BatchInfo& info, nn::ResidualStream in);
-  [[nodiscard]] ops::KeyValueCache cache(const UnitCall& call) const;
 
   TransformerParts& parts_;
   int layer_;
@@ -123,8 +124,6 @@ class TransformerBlock final : public Unit {
   std::string name_;
   nn::Block block_;
   std::vector<Slot> slots_;
-  View cached_keys_;    ///< (pages, tokens of a page, H_kv Dh), for Mode::decode
-  View cached_values_;  ///< likewise
 };
 
 /// The final norm, if norms come before sublayers, and the output projection with its loss.

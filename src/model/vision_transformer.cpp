@@ -58,8 +58,8 @@ std::unique_ptr<Unit> VisionTransformer::make(int unit, param::ParamStore& param
 }
 
 void VisionTransformer::plan_shared(Arenas& arenas) {
-  parts_->scratch = nn::plan_scratch(arenas.scratch, parts_->block, parts_->activations(),
-                                     parts_->options.training);
+  parts_->scratch = nn::plan_scratch(arenas.scratch, nn::block_list(parts_->block), parts_->block,
+                                     parts_->activations(), parts_->options.training);
 }
 
 std::unique_ptr<Architecture> make_architecture(const ModelSpec& spec,

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "hyperslab/nn/block.hpp"
+#include "hyperslab/nn/attention.hpp"
+
+#include <algorithm>
+
+#include "hyperslab/core/error.hpp"
 #include "hyperslab/nn/component.hpp"
 #include "hyperslab/ops/elementwise.hpp"
 
@@ -27,8 +31,8 @@ KeyValueHeads key_value_heads(const ops::HeadLayout& heads, const TensorGroup& g
 }  // namespace
 
 Attention::Attention(param::ParamStore& params, const std::string& name, const BlockConfig& config,
-                     int layer)
-    : config_(config), layer_(layer) {
+                     SublayerPlace place)
+    : config_(config), place_(place) {
   const TensorGroup& group = config.group;
   const Dim query_width = config.heads.heads * config.heads.head_width;
   const Dim kv_width = config.heads.kv_heads * config.heads.head_width;
@@ -39,7 +43,7 @@ Attention::Attention(param::ParamStore& params, const std::string& name, const B
                  {name + ".key", kv_width, kv.part, kv.replicas, kv.replica},
                  {name + ".value", kv_width, kv.part, kv.replicas, kv.replica}},
                 {config.width, config.qkv_bias, config.init, Parallel::column, config.adapter,
-                 config.fp8.of_block(layer, config.layers)});
+                 config.fp8.of_block(place.layer, config.layers)});
   qk_norm_ = QueryKeyNorm(config.qk_norm, params, group, name, config.heads, config.norm_eps);
   if (config.sinks) {
     param::ParamSpec sinks = {name + ".sinks", {config.heads.heads}, param::Role::bias};
@@ -49,11 +53,11 @@ Attention::Attention(param::ParamStore& params, const std::string& name, const B
   }
   output_ = Linear(params, group, {{name + ".output", config.width}},
                    {query_width, config.bias, config.residual_init, Parallel::row, config.adapter,
-                    config.fp8.of_block(layer, config.layers)});
+                    config.fp8.of_block(place.layer, config.layers)});
 }
 
-Attention::Slot Attention::plan(Arena& activations, const ActivationSpec& spec,
-                                const std::string& label) const {
+SublayerSlot Attention::plan(Arena& activations, const Scratch& /*scratch*/,
+                             const ActivationSpec& spec, const std::string& label) const {
   const auto& [B, T, compute, statistics] = spec;
   Slot slot;
   slot.qkv = activations.take(compute, {B, T, heads_.packed_width()}, label + ".qkv");
@@ -81,36 +85,54 @@ Attention::Slot Attention::plan(Arena& activations, const ActivationSpec& spec,
   return slot;
 }
 
-Attention::Slot Attention::Slot::for_tokens(const TokenCount& count) const {
-  return {.qkv = nn::for_tokens(qkv, count),
-          .out = nn::for_tokens(out, count),
-          .log_sum_exp = {},
-          .probabilities = {},
-          .dy = {},
-          .d_qkv = {},
-          .qkv_reduced = {},
-          .output_reduced = {},
-          .qkv_amax = {},
-          .output_amax = {},
-          .qk_norm = qk_norm.for_tokens(count),
-          .sink_weights = {}};
+SublayerSlot Attention::for_tokens(const SublayerSlot& slot, const TokenCount& count) const {
+  const auto& all = slot_as<Slot>(slot);
+  Slot out;
+  out.qkv = nn::for_tokens(all.qkv, count);
+  out.out = nn::for_tokens(all.out, count);
+  out.qk_norm = all.qk_norm.for_tokens(count);
+  return out;
+}
+
+void Attention::plan_texts(Arena& memory, const TextRoom& room, DType compute,
+                           const std::string& label) {
+  room_ = room;
+  const Shape shape = {room.pages, room.page_tokens, heads_.kv_heads * heads_.head_width};
+  cached_keys_ = memory.take(compute, shape, label + ".cache.keys");
+  cached_values_ = memory.take(compute, shape, label + ".cache.values");
+}
+
+/// The cache as a pass sees it: without pages the samples have equal parts of it.
+ops::KeyValueCache Attention::cache(const TextPass& texts, Dim samples) const {
+  if (texts.pages) return {cached_keys_, cached_values_, texts.past, texts.pages};
+  const auto [all, page_tokens, width] = cached_keys_.dims<3>("cache");
+  require(all * page_tokens % room_.rows == 0, "a cache without pages has rows of equal room");
+  const Shape shape = {room_.rows, all * page_tokens / room_.rows, width};
+  require(shape[1] >= room_.tokens,
+          "a cache with pages for a part of its rows needs calls with pages");
+  return {cached_keys_.reshaped(shape).slice(0, samples),
+          cached_values_.reshaped(shape).slice(0, samples), texts.past};
 }
 
 ops::Dropout Attention::probability_dropout(const BatchInfo& batch) const {
   ops::Dropout dropout = {batch.dropout ? config_.dropout : 0.0F, config_.seed,
-                          dropout_site(layer_, 2), batch.sample_position, batch.state};
+                          dropout_site(place_.layer, 2, place_.branch), batch.sample_position,
+                          batch.state};
   dropout.first_head = config_.group.rank() * heads_.heads;
   dropout.total_heads = config_.heads.heads;
   return dropout;
 }
 
-LinearPass Attention::linear_pass(AdaptedLinear linear, const BatchInfo& batch,
-                                  const Scratch& scratch, const Slot& slot) const {
-  return {.dropout = adapter_dropout(config_, layer_, linear, batch),
-          .reduced = linear == AdaptedLinear::qkv ? slot.qkv_reduced : slot.output_reduced,
+LinearPass Attention::linear_pass(Adapted linear, const BatchInfo& batch, const Scratch& scratch,
+                                  const Slot& slot) const {
+  const bool is_output = linear == Adapted::output;
+  const std::uint32_t site = adapter_site(place_.layer, static_cast<int>(linear), place_.branch);
+  const Dim cut_columns = is_output ? config_.heads.heads * config_.heads.head_width : 0;
+  return {.dropout = adapter_dropout(config_, site, cut_columns, batch),
+          .reduced = is_output ? slot.output_reduced : slot.qkv_reduced,
           .reduced_gradient = scratch.adapter_gradient,
           .rounded_gradient = scratch.rounded_gradient,
-          .amax = linear == AdaptedLinear::qkv ? slot.qkv_amax : slot.output_amax};
+          .amax = is_output ? slot.output_amax : slot.qkv_amax};
 }
 
 ops::AttentionScores Attention::scores(const BatchInfo& batch, View sink_weights) const {
@@ -122,13 +144,14 @@ ops::AttentionScores Attention::scores(const BatchInfo& batch, View sink_weights
 
 /// slot.qkv, normalized and, but for a cache, rotated -> slot.out.
 void Attention::core_forward(Context& ctx, const ForwardPass& pass, const Slot& slot) const {
-  if (pass.cache) {
+  if (pass.texts) {
     require(config_.scores.mask.kind == ops::AttentionMask::Kind::causal,
             "attention on a cache: only a causal mask lets tokens be computed one after another");
+    const ops::KeyValueCache keys = cache(*pass.texts, slot.qkv.shape()[0]);
     const auto attend =
-        pass.cache->pages ? ops::rope_attention_paged_forward : ops::rope_attention_cached_forward;
-    attend(ctx, heads_, scores({}, {}), config_.rope ? pass.rope : RopeTables(), slot.qkv,
-           *pass.cache, slot.out);
+        keys.pages ? ops::rope_attention_paged_forward : ops::rope_attention_cached_forward;
+    attend(ctx, heads_, scores({}, {}), config_.rope ? pass.rope : RopeTables(), slot.qkv, keys,
+           slot.out);
   } else if (config_.keep_probabilities) {
     ops::attention_reference_forward(ctx, heads_, scores(pass.batch, slot.sink_weights), slot.qkv,
                                      probability_dropout(pass.batch), slot.out, slot.probabilities);
@@ -138,35 +161,38 @@ void Attention::core_forward(Context& ctx, const ForwardPass& pass, const Slot& 
   }
 }
 
-void Attention::forward(Context& ctx, CView x, const ForwardPass& pass, const Slot& slot,
+void Attention::forward(Context& ctx, CView x, const ForwardPass& pass, const SublayerSlot& values,
                         View y) const {
+  const auto& slot = slot_as<Slot>(values);
   const Scope scope(ctx.recorder(), kAttentionComponent);
   const TensorGroup& group = config_.group;
   qkv_.forward_gathered(
       ctx, group, x, pass.scratch.gathered, slot.qkv,
-      pass.with_fp8_weights(linear_pass(AdaptedLinear::qkv, pass.batch, pass.scratch, slot)));
+      pass.with_fp8_weights(linear_pass(Adapted::qkv, pass.batch, pass.scratch, slot)));
   qk_norm_.forward(ctx, heads_, slot.qkv, slot.qk_norm, slot.out);  // out is not written yet
-  if (config_.rope && !pass.cache) {
+  if (config_.rope && !pass.texts) {
     ops::rope(ctx, heads_, pass.rope.cosines, pass.rope.sines, 0, ops::Rotation::forward, slot.qkv);
   }
   core_forward(ctx, pass, slot);
   output_.forward_summed(
       ctx, group, slot.out, group.term(y, pass.scratch.partial), y,
-      pass.with_fp8_weights(linear_pass(AdaptedLinear::output, pass.batch, pass.scratch, slot)));
+      pass.with_fp8_weights(linear_pass(Adapted::output, pass.batch, pass.scratch, slot)));
 }
 
-bool Attention::describe(const ForwardPass& pass, ops::DecodeBlock& block) const {
+bool Attention::describe(int branch, const ForwardPass& pass, const SublayerSlot& slot,
+                         ops::DecodeBlock& block, ops::DecodeStream& stream) const {
   const std::optional<ops::BlockWeights> qkv = qkv_.product();
   const std::optional<ops::BlockWeights> output = output_.product();
-  if (!qkv || !output || !pass.cache || config_.qk_norm != QkNorm::none ||
+  if (branch != 0 || !qkv || !output || config_.qk_norm != QkNorm::none ||
       !config_.group.is_alone()) {
     return false;
   }
+  stream.qkv = slot_as<Slot>(slot).qkv;
   block.qkv = *qkv;
   block.heads = heads_;
   block.scores = scores({}, {});
   block.tables = config_.rope ? pass.rope : RopeTables();
-  block.cache = *pass.cache;
+  block.cache = cache(*pass.texts, stream.qkv.shape()[0]);
   block.output = *output;
   return true;
 }
@@ -205,7 +231,8 @@ void Attention::core_backward(Context& ctx, const BackwardPass& pass, const Slot
 }
 
 void Attention::backward(Context& ctx, CView dy, CView x, const BackwardPass& pass,
-                         const Slot& slot, View dx) const {
+                         const SublayerSlot& values, View dx) const {
+  const auto& slot = slot_as<Slot>(values);
   const Scope scope(ctx.recorder(), kAttentionComponent);
   if (pass.part == BackwardPart::weight) return backward_weight(ctx, x, pass, slot);
   const TensorGroup& group = config_.group;
@@ -214,7 +241,7 @@ void Attention::backward(Context& ctx, CView dy, CView x, const BackwardPass& pa
   if (pass.part == BackwardPart::input) ops::cast(ctx, dy, slot.dy);
   LinearPass of_output = output_.backward_input_gathered(
       ctx, group, dy, gathered, pass.scratch.d_attention,
-      pass.before_weights(linear_pass(AdaptedLinear::output, pass.batch, pass.scratch, slot)));
+      pass.before_weights(linear_pass(Adapted::output, pass.batch, pass.scratch, slot)));
   of_output.skips_bias = pass.skips_output_biases;
   comm::Ticket rows = 0;
   if (pass.part == BackwardPart::both) {
@@ -225,7 +252,7 @@ void Attention::backward(Context& ctx, CView dy, CView x, const BackwardPass& pa
   const View qkv_bias = attended_bias_gradient(pass);
   core_backward(ctx, pass, slot, d_qkv, qkv_bias);
   LinearPass of_qkv =
-      pass.before_weights(linear_pass(AdaptedLinear::qkv, pass.batch, pass.scratch, slot));
+      pass.before_weights(linear_pass(Adapted::qkv, pass.batch, pass.scratch, slot));
   of_qkv.skips_bias = static_cast<bool>(qkv_bias);
   TensorGroup::Sums sums;
   if (dx) {
@@ -248,9 +275,62 @@ void Attention::backward_weight(Context& ctx, CView x, const BackwardPass& pass,
   const TensorGroup& group = config_.group;
   const View gathered = pass.scratch.gathered;
   output_.backward_weight(ctx, group.gather(ctx, slot.dy, gathered), slot.out, pass.accumulate,
-                          linear_pass(AdaptedLinear::output, pass.batch, pass.scratch, slot));
+                          linear_pass(Adapted::output, pass.batch, pass.scratch, slot));
   qkv_.backward_weight(ctx, slot.d_qkv, group.gather(ctx, x, gathered), pass.accumulate,
-                       linear_pass(AdaptedLinear::qkv, pass.batch, pass.scratch, slot));
+                       linear_pass(Adapted::qkv, pass.batch, pass.scratch, slot));
 }
+
+namespace {
+
+void plan_attention_scratch(Arena& arena, const BlockConfig& config, const ActivationSpec& spec,
+                            Scratch& scratch) {
+  if (scratch.d_attention) return;
+  const auto& [B, T, compute, statistics] = spec;
+  const KeyValueHeads kv = key_value_heads(config.heads, config.group);
+  const ops::HeadLayout heads = {config.heads.heads / config.group.size(), kv.count,
+                                 config.heads.head_width};
+  scratch.d_attention = arena.take(compute, {B, T, heads.heads * heads.head_width}, "d_attention");
+  if (!config.split_backward) {
+    scratch.d_qkv = arena.take(compute, {B, T, heads.packed_width()}, "d_qkv");
+  }
+  if (config.keep_probabilities) {
+    scratch.d_probabilities = arena.take(compute, {B, heads.heads, T, T}, "d_probabilities");
+  }
+}
+
+Dim attention_gradient_bytes(const BlockConfig& config, const ActivationSpec& spec) {
+  const KeyValueHeads kv = key_value_heads(config.heads, config.group);
+  const ops::HeadLayout heads = {config.heads.heads / config.group.size(), kv.count,
+                                 config.heads.head_width};
+  return Fp8Product::kept_bytes(config.fp8, std::max(heads.packed_width(), config.width),
+                                spec.B * spec.T);
+}
+
+SublayerCounts count_attention(const BlockConfig& config, Dim tokens) {
+  const Dim query_width = config.heads.heads * config.heads.head_width;
+  const Dim kv_width = config.heads.kv_heads * config.heads.head_width;
+  SublayerCounts out;
+  out.matrices = 2 * config.width * (query_width + kv_width);
+  if (config.qkv_bias) out.vectors += query_width + 2 * kv_width;
+  if (config.bias) out.vectors += config.width;
+  if (config.qk_norm == QkNorm::head) out.vectors += 2 * config.heads.head_width;
+  if (config.qk_norm == QkNorm::width) out.vectors += query_width + kv_width;
+  if (config.sinks) out.vectors += config.heads.heads;
+  out.pairs =
+      2 * ops::seen_share(config.scores.mask, tokens) * static_cast<double>(query_width * tokens);
+  return out;
+}
+
+}  // namespace
+
+const SublayerType kAttention = {
+    .name = "attention",
+    .make = [](param::ParamStore& params, const std::string& name, const BlockConfig& config,
+               SublayerPlace place) -> std::unique_ptr<Sublayer> {
+      return std::make_unique<Attention>(params, name, config, place);
+    },
+    .plan_scratch = plan_attention_scratch,
+    .rounded_gradient_bytes = attention_gradient_bytes,
+    .count = count_attention};
 
 }  // namespace hyperslab::nn

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "hyperslab/nn/mlp.hpp"
+
 #include <algorithm>
 
-#include "hyperslab/nn/block.hpp"
 #include "hyperslab/nn/component.hpp"
 #include "hyperslab/ops/elementwise.hpp"
 
@@ -20,8 +21,9 @@ struct Mlp::Piece {
   }
 };
 
-Mlp::Mlp(param::ParamStore& params, const std::string& name, const BlockConfig& config, int layer)
-    : config_(config), layer_(layer), ffn_width_(config.ffn_width / config.group.size()) {
+Mlp::Mlp(param::ParamStore& params, const std::string& name, const BlockConfig& config,
+         SublayerPlace place)
+    : config_(config), place_(place), ffn_width_(config.ffn_width / config.group.size()) {
   const Hyperslab part = config.group.shard({config.ffn_width}, 0);
   std::vector<Linear::Output> up = {{name + ".up", config.ffn_width, part}};
   if (ops::is_gated(config.activation)) {
@@ -29,14 +31,14 @@ Mlp::Mlp(param::ParamStore& params, const std::string& name, const BlockConfig& 
   }
   up_ = Linear(params, config.group, up,
                {config.width, config.bias, config.init, Parallel::column, config.adapter,
-                config.fp8.of_block(layer, config.layers)});
+                config.fp8.of_block(place.layer, config.layers)});
   down_ = Linear(params, config.group, {{name + ".down", config.width}},
                  {config.ffn_width, config.bias, config.residual_init, Parallel::row,
-                  config.adapter, config.fp8.of_block(layer, config.layers)});
+                  config.adapter, config.fp8.of_block(place.layer, config.layers)});
 }
 
-Mlp::Slot Mlp::plan(Arena& activations, const Scratch& scratch, const ActivationSpec& spec,
-                    const std::string& label) const {
+SublayerSlot Mlp::plan(Arena& activations, const Scratch& scratch, const ActivationSpec& spec,
+                       const std::string& label) const {
   const ActivationSpec inner = mlp_spec(config_, spec);
   const auto& [B, T, compute, statistics] = inner;
   const Dim F = ffn_width_;
@@ -69,15 +71,13 @@ Mlp::Slot Mlp::Slot::for_piece(Dim rows) const {
           .down_amax = {}};
 }
 
-Mlp::Slot Mlp::Slot::for_tokens(const TokenCount& count) const {
-  const bool fits = count.B * count.T <= pre.rows();
-  return {.pre = fits ? nn::for_tokens(pre, count) : pre,
-          .activated = fits ? nn::for_tokens(activated, count) : activated,
-          .dy = {},
-          .up_reduced = {},
-          .down_reduced = {},
-          .up_amax = {},
-          .down_amax = {}};
+SublayerSlot Mlp::for_tokens(const SublayerSlot& slot, const TokenCount& count) const {
+  const auto& all = slot_as<Slot>(slot);
+  const bool fits = count.B * count.T <= all.pre.rows();
+  Slot out;
+  out.pre = fits ? nn::for_tokens(all.pre, count) : all.pre;
+  out.activated = fits ? nn::for_tokens(all.activated, count) : all.activated;
+  return out;
 }
 
 void Mlp::activate(Context& ctx, const Slot& slot) const {
@@ -89,13 +89,16 @@ void Mlp::activate(Context& ctx, const Slot& slot) const {
   }
 }
 
-LinearPass Mlp::linear_pass(AdaptedLinear linear, const BatchInfo& batch, const Scratch& scratch,
+LinearPass Mlp::linear_pass(Adapted linear, const BatchInfo& batch, const Scratch& scratch,
                             const Slot& slot) const {
-  return {.dropout = adapter_dropout(config_, layer_, linear, batch),
-          .reduced = linear == AdaptedLinear::up ? slot.up_reduced : slot.down_reduced,
+  const bool is_down = linear == Adapted::down;
+  const int twin = place_.branch == 1 ? 0 : place_.branch + 1;
+  const std::uint32_t site = adapter_site(place_.layer, static_cast<int>(linear), twin);
+  return {.dropout = adapter_dropout(config_, site, is_down ? config_.ffn_width : 0, batch),
+          .reduced = is_down ? slot.down_reduced : slot.up_reduced,
           .reduced_gradient = scratch.adapter_gradient,
           .rounded_gradient = scratch.rounded_gradient,
-          .amax = linear == AdaptedLinear::up ? slot.up_amax : slot.down_amax};
+          .amax = is_down ? slot.down_amax : slot.up_amax};
 }
 
 /// The amax of values that a gated activation wrote, which leaves it behind.
@@ -117,7 +120,9 @@ void Mlp::for_pieces(Dim rows, const Slot& slot, const Scratch& scratch, Work&& 
   }
 }
 
-void Mlp::forward(Context& ctx, CView x, const ForwardPass& pass, const Slot& slot, View y) const {
+void Mlp::forward(Context& ctx, CView x, const ForwardPass& pass, const SublayerSlot& values,
+                  View y) const {
+  const auto& slot = slot_as<Slot>(values);
   const Scope scope(ctx.recorder(), kFfnComponent);
   if (config_.mlp_rows == 0) return forward_at_once(ctx, x, pass, slot, y);
   Fp8Weights weights = pass.fp8_weights;
@@ -126,18 +131,18 @@ void Mlp::forward(Context& ctx, CView x, const ForwardPass& pass, const Slot& sl
                     {.rope = pass.rope,
                      .batch = pass.batch,
                      .scratch = piece.scratch,
-                     .cache = pass.cache,
+                     .texts = pass.texts,
                      .fp8_weights = weights},
                     piece.slot, piece.of(y));
     if (weights == Fp8Weights::renewed) weights = Fp8Weights::kept;
   });
 }
 
-bool Mlp::repeat(Context& ctx, CView x, const ForwardPass& pass, const Slot& slot) const {
+bool Mlp::repeat(Context& ctx, CView x, const ForwardPass& pass, const SublayerSlot& slot) const {
   if (config_.mlp_rows > 0) return true;
   if (config_.adapter || config_.fp8) return false;  // reduced inputs, amaxes of inputs
   const Scope scope(ctx.recorder(), kFfnComponent);
-  expand(ctx, x, pass, slot);
+  expand(ctx, x, pass, slot_as<Slot>(slot));
   return true;
 }
 
@@ -146,8 +151,8 @@ void Mlp::expand(Context& ctx, CView x, const ForwardPass& pass, const Slot& slo
   const TensorGroup& group = config_.group;
   const View gathered = pass.scratch.gathered;
   const LinearPass of_up =
-      pass.with_fp8_weights(linear_pass(AdaptedLinear::up, pass.batch, pass.scratch, slot));
-  if (ops::is_gated(config_.activation) && pass.cache) {
+      pass.with_fp8_weights(linear_pass(Adapted::up, pass.batch, pass.scratch, slot));
+  if (ops::is_gated(config_.activation) && pass.texts) {
     up_.forward_gated(ctx, group.gather(ctx, x, gathered), config_.activation, slot.pre,
                       slot.activated, of_up);
   } else if (ops::is_gated(config_.activation)) {
@@ -163,16 +168,18 @@ void Mlp::forward_at_once(Context& ctx, CView x, const ForwardPass& pass, const 
                           View y) const {
   expand(ctx, x, pass, slot);
   LinearPass of_down =
-      pass.with_fp8_weights(linear_pass(AdaptedLinear::down, pass.batch, pass.scratch, slot));
-  if (!pass.cache) of_down.input_amax = activated_amax();
+      pass.with_fp8_weights(linear_pass(Adapted::down, pass.batch, pass.scratch, slot));
+  if (!pass.texts) of_down.input_amax = activated_amax();
   const TensorGroup& group = config_.group;
   down_.forward_summed(ctx, group, slot.activated, group.term(y, pass.scratch.partial), y, of_down);
 }
 
-bool Mlp::describe(ops::DecodeBlock& block) const {
+bool Mlp::describe(int branch, const ForwardPass& /*pass*/, const SublayerSlot& slot,
+                   ops::DecodeBlock& block, ops::DecodeStream& stream) const {
   const std::optional<ops::BlockWeights> up = up_.product();
   const std::optional<ops::BlockWeights> down = down_.product();
-  if (!up || !down || !config_.group.is_alone()) return false;
+  if (branch != 1 || !up || !down || !config_.group.is_alone()) return false;
+  stream.activated = slot_as<Slot>(slot).activated;
   block.up = *up;
   block.activation = config_.activation;
   block.down = *down;
@@ -212,7 +219,7 @@ void Mlp::backward_activation(Context& ctx, CView dy, const BackwardPass& pass, 
   }
   LinearPass of_down = down_.backward_input_gathered(
       ctx, group, dy, gathered, d_activated,
-      pass.before_weights(linear_pass(AdaptedLinear::down, pass.batch, pass.scratch, slot)));
+      pass.before_weights(linear_pass(Adapted::down, pass.batch, pass.scratch, slot)));
   of_down.skips_bias = pass.skips_output_biases;
   if (both) {
     down_.backward_weight(ctx, group.cuts_rows() ? CView(gathered) : dy, slot.activated,
@@ -226,8 +233,9 @@ void Mlp::backward_activation(Context& ctx, CView dy, const BackwardPass& pass, 
   }
 }
 
-void Mlp::backward(Context& ctx, CView dy, CView x, const BackwardPass& pass, const Slot& slot,
-                   View dx) const {
+void Mlp::backward(Context& ctx, CView dy, CView x, const BackwardPass& pass,
+                   const SublayerSlot& values, View dx) const {
+  const auto& slot = slot_as<Slot>(values);
   const Scope scope(ctx.recorder(), kFfnComponent);
   if (pass.part == BackwardPart::weight) return backward_weight(ctx, x, pass, slot);
   if (config_.mlp_rows == 0) return backward_at_once(ctx, dy, x, pass, slot, dx);
@@ -242,7 +250,7 @@ void Mlp::backward(Context& ctx, CView dy, CView x, const BackwardPass& pass, co
         ctx, piece.of(dy), piece.of(x),
         {pass.rope, pass.batch, piece.scratch, piece.begin == 0 ? pass.accumulate : Accumulate::yes,
          pass.part, pass.skips_output_biases},
-        piece.slot, piece.of(dx));
+        piece.slot, dx ? piece.of(dx) : View());
   });
 }
 
@@ -257,11 +265,16 @@ void Mlp::backward_at_once(Context& ctx, CView dy, CView x, const BackwardPass& 
   backward_activation(ctx, dy, pass, slot, {d_pre, up_bias, pass.accumulate});
   comm::Ticket rows = 0;
   if (pass.part == BackwardPart::both) rows = group.start_gather(ctx, x, gathered);
-  const View term = group.term(dx, pass.scratch.partial);
-  LinearPass before = linear_pass(AdaptedLinear::up, pass.batch, pass.scratch, slot);
-  before.gradient_amax = activated_amax();
-  auto [of_up, sums] =
-      up_.backward_input_summed(ctx, group, d_pre, term, dx, pass.before_weights(before));
+  LinearPass of_up = linear_pass(Adapted::up, pass.batch, pass.scratch, slot);
+  of_up.gradient_amax = activated_amax();
+  of_up = pass.before_weights(of_up);
+  TensorGroup::Sums sums;
+  if (dx) {
+    const View term = group.term(dx, pass.scratch.partial);
+    const Linear::SummedPass summed = up_.backward_input_summed(ctx, group, d_pre, term, dx, of_up);
+    of_up = summed.pass;
+    sums = summed.sums;
+  }
   of_up.skips_bias = static_cast<bool>(up_bias);
   if (pass.part == BackwardPart::both) {
     group.wait(ctx, rows);
@@ -275,9 +288,64 @@ void Mlp::backward_weight(Context& ctx, CView x, const BackwardPass& pass, const
   const TensorGroup& group = config_.group;
   const View gathered = pass.scratch.gathered;
   down_.backward_weight(ctx, group.gather(ctx, slot.dy, gathered), slot.activated, pass.accumulate,
-                        linear_pass(AdaptedLinear::down, pass.batch, pass.scratch, slot));
+                        linear_pass(Adapted::down, pass.batch, pass.scratch, slot));
   up_.backward_weight(ctx, slot.pre, group.gather(ctx, x, gathered), pass.accumulate,
-                      linear_pass(AdaptedLinear::up, pass.batch, pass.scratch, slot));
+                      linear_pass(Adapted::up, pass.batch, pass.scratch, slot));
 }
+
+ActivationSpec mlp_spec(const BlockConfig& config, const ActivationSpec& spec) {
+  if (config.mlp_rows == 0) return spec;
+  const Dim ranks = config.group.cuts_rows() ? config.group.size() : 1;
+  const Dim stream_rows = spec.B * spec.T / ranks;
+  const Dim most = std::max<Dim>(1, config.mlp_rows / ranks);
+  const Dim pieces = (stream_rows + most - 1) / most;
+  ActivationSpec piece = spec;
+  piece.B = 1;
+  piece.T = (stream_rows + pieces - 1) / pieces * ranks;
+  return piece;
+}
+
+namespace {
+
+void plan_mlp_scratch(Arena& arena, const BlockConfig& config, const ActivationSpec& spec,
+                      Scratch& scratch) {
+  const Dim ffn_width = config.ffn_width / config.group.size();
+  if (config.recompute == Recompute::selective && !scratch.activated) {
+    scratch.activated = arena.take(spec.compute, {spec.B, spec.T, ffn_width}, "activated");
+  }
+  const bool by_itself = ops::is_gated(config.activation) || config.fp8 ||
+                         config.adapter.applies_to(name_of(AdapterTarget::down));
+  if (!by_itself || scratch.d_activated) return;
+  const ActivationSpec inner = mlp_spec(config, spec);
+  scratch.d_activated = arena.take(spec.compute, {inner.B, inner.T, ffn_width}, "d_activated");
+}
+
+Dim mlp_gradient_bytes(const BlockConfig& config, const ActivationSpec& spec) {
+  const ActivationSpec inner = mlp_spec(config, spec);
+  const Dim ffn_width = config.ffn_width / config.group.size();
+  const Dim pre_width = ops::is_gated(config.activation) ? 2 * ffn_width : ffn_width;
+  return std::max(Fp8Product::kept_bytes(config.fp8, config.width, spec.B * spec.T),
+                  Fp8Product::kept_bytes(config.fp8, pre_width, inner.B * inner.T));
+}
+
+SublayerCounts count_mlp(const BlockConfig& config, Dim /*tokens*/) {
+  const Dim first_matrices = ops::is_gated(config.activation) ? 2 : 1;
+  SublayerCounts out;
+  out.matrices = (first_matrices + 1) * config.width * config.ffn_width;
+  if (config.bias) out.vectors = first_matrices * config.ffn_width + config.width;
+  return out;
+}
+
+}  // namespace
+
+const SublayerType kMlp = {
+    .name = "mlp",
+    .make = [](param::ParamStore& params, const std::string& name, const BlockConfig& config,
+               SublayerPlace place) -> std::unique_ptr<Sublayer> {
+      return std::make_unique<Mlp>(params, name, config, place);
+    },
+    .plan_scratch = plan_mlp_scratch,
+    .rounded_gradient_bytes = mlp_gradient_bytes,
+    .count = count_mlp};
 
 }  // namespace hyperslab::nn

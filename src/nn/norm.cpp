@@ -23,6 +23,15 @@ Norm::Norm(param::ParamStore& params, const TensorGroup& group, const std::strin
   if (kind_ == NormKind::layernorm && options.bias) bias_ = params.declare(shift);
 }
 
+Dim Norm::parameters(const Options& options) {
+  switch (options.kind) {
+    case NormKind::none: return 0;
+    case NormKind::rmsnorm: return options.width;
+    case NormKind::layernorm: return options.bias ? 2 * options.width : options.width;
+  }
+  return 0;
+}
+
 Norm::Slot Norm::plan(Arena& activations, const Plan& plan, const std::string& label) const {
   Slot slot;
   const Shape rows = {plan.shape[0], plan.shape[1]};

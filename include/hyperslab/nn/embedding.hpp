@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "hyperslab/nn/block.hpp"
+#include "hyperslab/nn/sublayer.hpp"
 #include "hyperslab/nn/vocabulary.hpp"
 #include "hyperslab/ops/embedding.hpp"
 

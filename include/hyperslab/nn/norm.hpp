@@ -42,6 +42,8 @@ class Norm {
   };
   Norm(param::ParamStore& params, const TensorGroup& group, const std::string& name,
        const Options& options);
+  /// The number of its parameters.
+  [[nodiscard]] static Dim parameters(const Options& options);
 
   /// `adds`: forward will be given a delta. `out`: memory for results that live only until
   /// their use; absent: they are kept.

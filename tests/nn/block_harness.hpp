@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+// Blocks of drawn lists in f64, for tests.
+#pragma once
+
+#include <array>
+#include <cstring>
+#include <functional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "hyperslab/core/arena.hpp"
+#include "hyperslab/nn/attention.hpp"
+#include "hyperslab/nn/block.hpp"
+#include "hyperslab/nn/mlp.hpp"
+#include "hyperslab/sharding/presence.hpp"
+#include "support/tensors.hpp"
+
+namespace hyperslab::test {
+
+using namespace nn;
+using ops::NormKind;
+
+constexpr Dim kSamples = 2;
+constexpr Dim kTokens = 4;
+constexpr Dim kStreamWidth = 8;
+inline const Shape kStream = {kSamples, kTokens, kStreamWidth};
+
+inline BlockConfig small_config() {
+  BlockConfig config;
+  config.width = kStreamWidth;
+  config.heads = {4, 2, 4};
+  config.ffn_width = 8;
+  config.init.std = 0.5F;
+  config.residual_init.std = 0.5F;
+  config.keep_probabilities = true;  // so that dropout acts on them, too
+  config.layers = 2;
+  config.seed = 11;
+  return config;
+}
+
+/// The elements of a tensor that a rank holds.
+inline std::vector<double> part_of(const std::vector<double>& whole, const Shape& shape,
+                                   const Hyperslab& part) {
+  const bool is_matrix = shape.dims().size() == 2;
+  const Dim columns = is_matrix ? shape[1] : 1;
+  const Dim first = is_matrix ? part.offset[1] : 0;
+  const Dim count = is_matrix ? part.count[1] : 1;
+  std::vector<double> out;
+  for (Dim row = part.offset[0]; row < part.offset[0] + part.count[0]; ++row) {
+    for (Dim column = first; column < first + count; ++column) {
+      out.push_back(whole[static_cast<std::size_t>(row * columns + column)]);
+    }
+  }
+  return out;
+}
+
+/// A block in f64 with its memory, random weights and one microbatch, on a rank of a tensor group.
+class BlockHarness {
+ public:
+  BlockHarness(const BlockConfig& config, const BlockList& list)
+      : stream_(config.group.stream_shape(kSamples, kTokens, kStreamWidth)),
+        block_(store_, "blocks.1", config, 1, list) {
+    const Dim values = stream_[0] * stream_[1] * stream_[2];
+    const std::vector<double> x = to_doubles(random_tensor(DType::f64, kStream, 3).view());
+    const auto begin = x.begin() + (config.group.cuts_rows() ? config.group.rank() * values : 0);
+    x_ = tensor_of(DType::f64, stream_, std::vector<double>(begin, begin + values));
+    residual_ = Tensor(Device::cpu, DType::f64, stream_);
+    store_.lay_out(1 << 20);
+    presence_.allocate(store_, {parameters_, host_, &gradients_},
+                       {DType::f64, DType::f64, DType::f64});
+    for (const param::Param& param : store_.params()) {
+      const std::uint64_t seed = std::hash<std::string>()(param.name) % 1000;
+      const std::vector<double> whole =
+          to_doubles(random_tensor(DType::f64, param.global_shape, seed).view());
+      std::vector<double> part = part_of(whole, param.global_shape, param.part);
+      for (double& value : part) value *= 0.3;  // small curvature, for finite differences
+      std::memcpy(param.value.raw(), part.data(), param.value.bytes());
+    }
+    const ActivationSpec spec = {kSamples, kTokens, DType::f64, DType::f64};
+    scratch_ = plan_scratch(activations_, list, config, spec, true);
+    slot_ = block_.plan(activations_, scratch_, spec, true, "block");
+    batch_ = {.sample_position = positions_.view(), .state = &state_, .dropout = true};
+  }
+  [[nodiscard]] const param::ParamStore& store() const { return store_; }
+  View input() { return x_.view(); }
+
+  /// The stream that leaves, as one view.
+  Tensor forward(Context& ctx, bool repeated = false) {
+    std::memcpy(residual_.view().raw(), x_.view().raw(), x_.view().bytes());
+    const ResidualStream out = block_.forward(
+        ctx, {residual_.view(), {}},
+        {.rope = {}, .batch = batch_, .scratch = scratch_, .repeated = repeated}, slot_);
+    Tensor sum(Device::cpu, DType::f64, stream_);
+    if (!out.residual) return sum;  // a repeated pass that ended early
+    const std::vector<double> residual = to_doubles(out.residual);
+    const std::vector<double> delta =
+        out.delta ? to_doubles(out.delta) : std::vector<double>(residual.size());
+    for (std::size_t i = 0; i < residual.size(); ++i) {
+      sum.view().data<double>()[i] = residual[i] + delta[i];
+    }
+    return sum;
+  }
+  /// Gradients of <weights, forward()>. Returns that of the input.
+  Tensor backward(Context& ctx, CView weights, BackwardPart part = BackwardPart::both) {
+    Tensor d(Device::cpu, DType::f64, stream_);
+    std::memcpy(d.view().raw(), weights.raw(), weights.bytes());
+    block_.backward(ctx, {{}, batch_, scratch_, Accumulate::no, part}, slot_, d.view());
+    return d;
+  }
+
+ private:
+  static param::ParamStore new_store() {
+    param::ParamStore store;
+    store.begin_unit();
+    return store;
+  }
+  Shape stream_;
+  param::ParamStore store_ = new_store();
+  Arena host_{"host"};
+  Arena parameters_{"parameters", Device::cpu, 1 << 20};
+  Arena gradients_{"gradients", Device::cpu, 1 << 20};
+  Arena activations_{"activations", Device::cpu, 1 << 20};
+  sharding::Presence presence_;
+  Block block_;
+  Scratch scratch_;
+  Block::Slot slot_;
+  Tensor x_;
+  Tensor residual_;
+  Tensor positions_ = tensor_of(DType::i64, {kSamples}, {0, 1});
+  ops::StepState state_;
+  BatchInfo batch_;
+};
+
+/// A list of up to four branches in any order, with any norms.
+inline BlockList drawn_list(std::mt19937& draw) {
+  const auto one_of = [&](int count) {
+    return static_cast<int>(draw() % static_cast<unsigned>(count));
+  };
+  const auto norm = [&] {
+    constexpr std::array kKinds = {NormKind::none, NormKind::layernorm, NormKind::rmsnorm};
+    return kKinds.at(static_cast<std::size_t>(one_of(3)));
+  };
+  BlockList list(static_cast<std::size_t>(one_of(5)));
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    BranchSpec& branch = list[i];
+    branch.sublayer = one_of(2) == 0 ? &kAttention : &kMlp;
+    branch.norm = norm();
+    branch.with_next = i + 1 < list.size() && one_of(3) == 0;
+    if (branch.with_next || (i > 0 && list[i - 1].with_next)) continue;
+    branch.output_norm = norm();
+    branch.sum_norm = norm();
+  }
+  return list;
+}
+
+inline std::string text_of(const BlockList& list) {
+  std::string text;
+  for (const BranchSpec& branch : list) {
+    for (const NormKind kind : {branch.norm, branch.output_norm, branch.sum_norm}) {
+      text += std::to_string(static_cast<int>(kind));
+    }
+    text += std::string(branch.sublayer->name) + (branch.with_next ? "+ " : " ");
+  }
+  return text;
+}
+
+}  // namespace hyperslab::test

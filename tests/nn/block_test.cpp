@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// Drawn lists of branches: gradients by finite differences, halves and repeated passes.
+#include "hyperslab/nn/block.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "nn/block_harness.hpp"
+#include "ops/finite_difference.hpp"
+#include "ops/ops_test.hpp"
+
+namespace hyperslab::nn {
+namespace {
+
+using namespace hyperslab::test;
+constexpr double kStep = 3e-4;
+/// Relative to the largest element, and for the rounding of a value of about 100 over a step.
+double tolerance_of(const std::vector<double>& gradient) {
+  double largest = 1e-8;
+  for (const double g : gradient) largest = std::max(largest, std::abs(g));
+  return 1e-6 + 1e-9 / largest;
+}
+
+using BlockTest = OpsTest;
+
+TEST_F(BlockTest, GradientsOfDrawnListsAreThoseOfDifferences) {
+  std::mt19937 draw(5);
+  for (int i = 0; i < 24; ++i) {
+    BlockConfig config = small_config();
+    config.dropout = i % 3 == 1 ? 0.3F : 0;
+    config.drop_path = i % 3 == 2 ? 0.3F : 0;
+    config.activation = i % 2 == 0 ? ops::Activation::gelu_tanh : ops::Activation::swiglu;
+    config.recompute = i % 4 == 3 ? Recompute::selective : Recompute::none;
+    const BlockList list = drawn_list(draw);
+    const std::string text = std::to_string(i) + ": " + text_of(list);
+    BlockHarness block(config, list);
+    const Tensor weights = random_tensor(DType::f64, kStream, 17);
+    const auto value = [&] { return inner_product(weights.view(), block.forward(ctx).view()); };
+    (void)value();
+    const Tensor d = block.backward(ctx, weights.view());
+    std::vector<std::pair<View, std::vector<double>>> gradients;
+    for (const param::Param& param : block.store().params()) {
+      gradients.emplace_back(param.value, to_doubles(param.gradient));
+    }
+    expect_gradient(text + "input", block.input(), d.view(), value,
+                    tolerance_of(to_doubles(d.view())), kStep);
+    for (std::size_t p = 0; p < gradients.size(); ++p) {
+      const auto& [parameter, found] = gradients[p];
+      const Tensor gradient = tensor_of(DType::f64, parameter.shape(), found);
+      expect_gradient(text + block.store().params()[p].name, parameter, gradient.view(), value,
+                      tolerance_of(found), kStep);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+/// The halves of a split backward pass together give what the whole one gives.
+TEST_F(BlockTest, SplitBackwardOfDrawnListsEqualsTheWholeOne) {
+  std::mt19937 draw(6);
+  for (int i = 0; i < 24; ++i) {
+    BlockConfig config = small_config();
+    const BlockList list = drawn_list(draw);
+    BlockHarness whole(config, list);
+    config.split_backward = true;
+    BlockHarness split(config, list);
+    const Tensor weights = random_tensor(DType::f64, kStream, 18);
+    (void)whole.forward(ctx);
+    (void)split.forward(ctx);
+    const Tensor d = whole.backward(ctx, weights.view());
+    const Tensor d_split = split.backward(ctx, weights.view(), BackwardPart::input);
+    (void)split.backward(ctx, d_split.view(), BackwardPart::weight);
+    expect_values(d_split.view(), to_doubles(d.view()), 1e-12);
+    for (std::size_t p = 0; p < whole.store().params().size(); ++p) {
+      const param::Param& param = split.store().params()[p];
+      SCOPED_TRACE(text_of(list) + param.name);
+      expect_values(param.gradient, to_doubles(whole.store().params()[p].gradient), 1e-12);
+    }
+  }
+}
+
+/// A pass that is repeated before backward leaves the slot as the first pass did.
+TEST_F(BlockTest, RepeatedPassesOfDrawnListsKeepGradients) {
+  std::mt19937 draw(7);
+  for (int i = 0; i < 24; ++i) {
+    BlockConfig config = small_config();
+    config.dropout = i % 2 == 1 ? 0.3F : 0;
+    const BlockList list = drawn_list(draw);
+    BlockHarness block(config, list);
+    const Tensor weights = random_tensor(DType::f64, kStream, 19);
+    (void)block.forward(ctx);
+    const Tensor d = block.backward(ctx, weights.view());
+    (void)block.forward(ctx, true);
+    const Tensor again = block.backward(ctx, weights.view());
+    SCOPED_TRACE(text_of(list));
+    EXPECT_EQ(to_doubles(again.view()), to_doubles(d.view()));
+  }
+}
+
+TEST_F(BlockTest, GivesSecondSublayersNamesAndMasksOfTheirOwn) {
+  BlockConfig config = small_config();
+  const BlockList list(3, {.sublayer = &kMlp, .norm = NormKind::rmsnorm});
+  const BlockHarness block(config, list);
+  std::vector<std::string> names;
+  for (const param::Param& param : block.store().params()) names.push_back(param.name);
+  for (const char* name : {"blocks.1.mlp.up.weight", "blocks.1.mlp2.up.weight",
+                           "blocks.1.mlp3.down.bias", "blocks.1.norm3.weight"}) {
+    EXPECT_NE(std::ranges::find(names, name), names.end()) << name;
+  }
+  EXPECT_NE(dropout_site(1, 0, 2), dropout_site(1, 0));
+  EXPECT_NE(adapter_site(1, 2, 1), adapter_site(1, 2));
+}
+
+TEST_F(BlockTest, RefusesNormsOfOutputsThatAreAddedAtOnce) {
+  param::ParamStore store;
+  store.begin_unit();
+  const BlockList list = {{.sublayer = &kAttention, .with_next = true},
+                          {.sublayer = &kMlp, .output_norm = NormKind::rmsnorm}};
+  EXPECT_THROW(Block(store, "blocks.0", small_config(), 0, list), Error);
+  EXPECT_THROW(
+      Block(store, "blocks.0", small_config(), 0, {{.sublayer = &kMlp, .with_next = true}}), Error);
+}
+
+}  // namespace
+}  // namespace hyperslab::nn
