@@ -17,14 +17,6 @@ bool targets(const Config& c, AdapterTarget target) {
   return std::ranges::find(c.adapter.targets, target) != c.adapter.targets.end();
 }
 
-/// Columns that share a scale; 0: every row has one.
-std::int64_t group_of(const Config& c) {
-  if (c.quantization.weights == train::WeightBits::int4) return c.quantization.group;
-  const bool by_64 =
-      c.model.frozen_format == StorageFormat::int4 || c.model.frozen_format == StorageFormat::nf4;
-  return by_64 ? ops::kNormalFloatGroup : 0;
-}
-
 bool rounds_tables(const Config& c) { return c.quantization.embeddings || c.quantization.head; }
 
 /// The columns of the blocks' matrices on a rank; of those that tensor ranks cut by columns, the
@@ -32,6 +24,18 @@ bool rounds_tables(const Config& c) { return c.quantization.embeddings || c.quan
 std::array<std::int64_t, 3> columns(const Config& c) {
   const std::int64_t tensor = std::max(1, c.parallel.tensor);
   return {c.model.width, c.model.query_width() / tensor, c.model.ffn_width / tensor};
+}
+
+/// True if groups of so many columns fill the rows of every matrix of a block on a rank.
+bool divides_columns(const Config& c, std::int64_t group) {
+  return group % 2 == 0 &&
+         std::ranges::all_of(columns(c), [&](auto K) { return divides(group, K); });
+}
+std::string columns_message(const Config& c, std::int64_t group) {
+  const auto [width, heads, ffn] = columns(c);
+  return fmt::format(
+      "groups of {} do not divide the columns of the blocks' matrices on a rank, {}, {} and {}",
+      group, width, heads, ffn);
 }
 
 constexpr std::array kAdapterRules = {
@@ -81,21 +85,26 @@ constexpr std::array kAdapterRules = {
                "set model.frozen_format to compute, int8 or nf4",
                name_of(c.precision.compute));
          }},
-    Rule{"quantization.group", "model.frozen_format model.width model.ffn_width parallel.tensor",
-         "divides the columns of every matrix of a block on a rank, as 64 does with "
-         "model.frozen_format int4 and nf4",
+    Rule{"model.frozen_format", "model.width model.ffn_width parallel.tensor",
+         "int4 and nf4 only if 64, the columns that share a scale, divide the columns of every "
+         "matrix of a block on a rank",
          [](const Config& c, const Surroundings&) {
-           const std::int64_t group = group_of(c);
-           return group == 0 || (group % 2 == 0 && std::ranges::all_of(columns(c), [&](auto K) {
-                                   return divides(group, K);
-                                 }));
+           const bool has_groups = c.model.frozen_format == StorageFormat::int4 ||
+                                   c.model.frozen_format == StorageFormat::nf4;
+           return !has_groups || divides_columns(c, ops::kNormalFloatGroup);
          },
          [](const Config& c, const Surroundings&) {
-           const auto [width, heads, ffn] = columns(c);
-           return fmt::format(
-               "groups of {} do not divide the columns of the blocks' matrices on a "
-               "rank, {}, {} and {}; take another group, an even one, or int8",
-               group_of(c), width, heads, ffn);
+           return columns_message(c, ops::kNormalFloatGroup) + "; set model.frozen_format to int8";
+         }},
+    Rule{"quantization.group", "quantization.weights model.width model.ffn_width parallel.tensor",
+         "with int4 an even number that divides the columns of every matrix of a block on a rank",
+         [](const Config& c, const Surroundings&) {
+           return c.quantization.weights != train::WeightBits::int4 ||
+                  divides_columns(c, c.quantization.group);
+         },
+         [](const Config& c, const Surroundings&) {
+           return columns_message(c, c.quantization.group) +
+                  "; take another group, an even one, or int8";
          }},
     Rule{"quantization.weights", "adapter.rank", "none with adapters",
          [](const Config& c, const Surroundings&) { return !c.quantization || !c.adapter; },

@@ -206,6 +206,29 @@ constexpr std::array kLayoutRules = {
            return "with zero 3 each parameter is on one data rank alone, and there is nothing to "
                   "compare it with; set it to 0, or parallel.zero to 2";
          }},
+    Rule{
+        "train.log_norms", "parallel.tensor parallel.pipeline parallel.zero memory.recompute",
+        "0 unless every rank holds the whole model and its activations: tensor 1, pipeline 1, zero "
+        "0, recompute not full",
+        [](const Config& c, const Surroundings&) {
+          const auto& p = c.parallel;
+          return c.train.log_norms == 0 || (p.tensor == 1 && p.pipeline == 1 && p.zero == 0 &&
+                                            c.memory.recompute != nn::Recompute::full);
+        },
+        [](const Config& c, const Surroundings&) {
+          const auto& p = c.parallel;
+          std::vector<std::string> found;
+          if (p.tensor > 1) found.push_back(fmt::format("parallel.tensor {}", p.tensor));
+          if (p.pipeline > 1) found.push_back(fmt::format("parallel.pipeline {}", p.pipeline));
+          if (p.zero > 0) found.push_back(fmt::format("parallel.zero {}", p.zero));
+          if (c.memory.recompute == nn::Recompute::full) {
+            found.emplace_back("memory.recompute full");
+          }
+          return fmt::format(
+              "norms are logged only if every rank holds the whole model and its activations, not "
+              "with {}; set it to 0",
+              fmt::join(found, ", "));
+        }},
 };
 
 }  // namespace

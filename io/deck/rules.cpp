@@ -242,22 +242,6 @@ constexpr std::array kTrainingRules = {
            return divides(batch_unit(c), c.train.global_batch);
          },
          batch_message},
-    Rule{
-        "train.log_norms", "parallel.tensor parallel.pipeline parallel.zero memory.recompute",
-        "0 unless every rank holds the whole model and its activations: tensor 1, pipeline 1, zero "
-        "0, recompute not full",
-        [](const Config& c, const Surroundings&) {
-          const auto& p = c.parallel;
-          return c.train.log_norms == 0 || (p.tensor == 1 && p.pipeline == 1 && p.zero == 0 &&
-                                            c.memory.recompute != nn::Recompute::full);
-        },
-        [](const Config& c, const Surroundings&) {
-          return fmt::format(
-              "norms are logged only if every rank holds the whole model and its activations, not "
-              "with "
-              "tensor {}, pipeline {}, zero {}, recompute {}; set it to 0",
-              c.parallel.tensor, c.parallel.pipeline, c.parallel.zero, name_of(c.memory.recompute));
-        }},
     Rule{"train.validate_every", "data.validation data.validation_fraction",
          "0 if there is neither data.validation nor data.validation_fraction",
          [](const Config& c, const Surroundings&) {

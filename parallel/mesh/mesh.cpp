@@ -2,10 +2,13 @@
 #include "hyperslab/mesh/mesh.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <utility>
+#include <vector>
 
 #include "hyperslab/core/error.hpp"
 
@@ -172,20 +175,43 @@ std::string placement_table(comm::World& world, const ParallelConfig& config,
   return table;
 }
 
+std::string groups_over_hosts(const ParallelConfig& config, AxisSet axes,
+                              std::span<const std::string> hosts) {
+  std::map<std::vector<int>, std::vector<int>> groups;  // by the place on the other axes
+  for (int rank = 0; rank < std::ssize(hosts); ++rank) {
+    const Position position(config, rank);
+    std::vector<int> place;
+    for (const Axis axis : kAxes) place.push_back(axes.contains(axis) ? 0 : position.at(axis));
+    groups[place].push_back(rank);
+  }
+  std::string text;
+  for (const auto& [place, ranks] : groups) {
+    const auto host = [&](int rank) { return hosts[static_cast<std::size_t>(rank)]; };
+    if (std::ranges::all_of(ranks, [&](int rank) { return host(rank) == host(ranks[0]); }))
+      continue;
+    text += fmt::format("{}{}", text.empty() ? "" : "; ", fmt::join(ranks, ", "));
+  }
+  return text;
+}
+
 std::string placement_warning(comm::World& world, const ParallelConfig& config) {
   const std::vector<std::string> hosts = world.all_gather(world.host());
-  std::string groups;
-  for (int first = 0; first < world.size(); first += config.tensor) {
-    const auto begin = hosts.begin() + first;
-    if (std::all_of(begin, begin + config.tensor, [&](const auto& host) { return host == *begin; }))
-      continue;
-    groups += fmt::format("{}{}-{}", groups.empty() ? "" : ", ", first, first + config.tensor - 1);
+  const std::string tensor = groups_over_hosts(config, Axis::tensor, hosts);
+  if (!tensor.empty()) {
+    return fmt::format(
+        "tensor groups have members on several hosts (ranks {}), so that every layer waits for the "
+        "network; let parallel.tensor divide the ranks of a host",
+        tensor);
   }
-  if (groups.empty()) return {};
+  const bool is_hybrid = config.shards() < config.data;
+  const std::string shards = is_hybrid ? groups_over_hosts(config, kShards, hosts) : "";
+  if (shards.empty()) return {};
   return fmt::format(
-      "the tensor groups of ranks {} have members on several hosts, so that every layer waits for "
-      "the network; let parallel.tensor divide the ranks of a host",
-      groups);
+      "ranks that share shards lie on several hosts (ranks {}), so that the gathers of "
+      "parallel.shard go over the network; let parallel.shard x parallel.tensor divide the ranks "
+      "of "
+      "a host, and mpirun fill one host after the other (--map-by slot)",
+      shards);
 }
 
 }  // namespace hyperslab::mesh

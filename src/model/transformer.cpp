@@ -37,15 +37,15 @@ nn::EmbeddingConfig embedding_config(const ModelSpec& spec, const StageOptions& 
 }
 
 /// Products of few rows multiply by values, which are old on data ranks that gather FP8 values.
-void require_rows_for_fp8(const StageOptions& options) {
+void require_rows_for_fp8(const ModelSpec& spec, const StageOptions& options) {
   const Dim rows = options.B * options.T;
   if (rows >= nn::Fp8Product::kFewestRows) return;
-  throw Error(ExitCode::usage,
-              "precision.fp8_param_gather: a microbatch has " + std::to_string(rows) +
-                  " tokens, and products of fewer than " +
-                  std::to_string(nn::Fp8Product::kFewestRows) +
-                  " rows are not computed in 8-bit floats: make train.microbatch or model.context "
-                  "larger, or set precision.fp8_param_gather to false");
+  throw Error(ExitCode::usage, "precision.fp8_param_gather: a microbatch has " +
+                                   std::to_string(rows) + " tokens, and products of fewer than " +
+                                   std::to_string(nn::Fp8Product::kFewestRows) +
+                                   " rows are not computed in 8-bit floats: make train.microbatch" +
+                                   (spec.is_of_images() ? "" : " or model.context") +
+                                   " larger, or set precision.fp8_param_gather to false");
 }
 
 }  // namespace
@@ -63,7 +63,7 @@ nn::BlockConfig block_config(const ModelSpec& spec, const StageOptions& options,
   config.split_backward = options.split_backward;
   config.adapter = options.adapter;
   config.fp8 = options.fp8;
-  if (options.training && config.fp8.gathers_fp8) require_rows_for_fp8(options);
+  if (options.training && config.fp8.gathers_fp8) require_rows_for_fp8(spec, options);
   return config;
 }
 

@@ -47,6 +47,16 @@ class Texts final : public generate::TokenListener {
   bool is_whole_ = true;
 };
 
+void require_room(const generate::Prompts& prompts, std::int64_t context) {
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    if (std::ssize(prompts[i]) <= context) continue;
+    throw Error(ExitCode::usage,
+                fmt::format("train.sample_prompts: text {} has {} tokens, and model.context is {}; "
+                            "shorten it",
+                            i + 1, prompts[i].size(), context));
+  }
+}
+
 }  // namespace
 
 RunSamples::RunSamples(const Start& start) : start_(start) {
@@ -60,6 +70,7 @@ RunSamples::RunSamples(const Start& start) : start_(start) {
     io::require_fits_model(*tokenizer_, vocabulary, config.model.vocabulary);
     ends_ = tokenizer_->text_ends().with(config.model.eos_tokens);
     prompts_ = generate::encode_prompts(*tokenizer_, ends_, texts_, true);
+    require_room(prompts_, config.model.context);
   });
 }
 

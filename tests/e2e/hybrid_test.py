@@ -57,14 +57,16 @@ class HybridSharding(two_hosts.Hosts):
         path = f"/sys/class/net/{self.links[0]}/statistics/tx_bytes"
         return sum(int(two_hosts.ip("netns", "exec", space, "cat", path).stdout) for space in self.spaces)
 
-    def crossed(self, run, *settings, options=()):
-        """Bytes of a step."""
+    def crossed(self, run, *settings, options=(), warned=None):
+        """Bytes of a step. `warned`: ranks that a warning says to share shards across hosts."""
         totals = []
         for steps in (FEW, MANY):
             before = self.sent()
             process = self.start_on_both(f"{run}_{steps}", f"train.steps={steps}", *settings, lines=0, options=options)
             code, messages, _, err = self.end_of(process, time.monotonic())
             self.assertEqual((code, messages), (0, []), err)
+            found = re.findall(r"ranks that share shards lie on several hosts \(ranks (.*?)\)", err)
+            self.assertEqual(found, [warned] if warned else [], err)
             totals.append(self.sent() - before)
         return (totals[1] - totals[0]) / (MANY - FEW)
 
@@ -94,7 +96,7 @@ class HybridSharding(two_hosts.Hosts):
         self.train("alone", *self.settings, f"train.steps={MANY}", *settings, f"parallel.data={RANKS}", ranks=RANKS)
 
         inside = self.crossed("inside", *settings)
-        across = self.crossed("across", *settings, options=ACROSS)
+        across = self.crossed("across", *settings, options=ACROSS, warned="0, 1; 2, 3")
 
         self.assert_crossed(inside, SUM_OF_COPIES * planned["all_reduce", "replica"])
         self.assert_crossed(across, SCATTER_ACROSS * planned["reduce_scatter", "fold"] +

@@ -125,6 +125,8 @@ class Samples(support.Case):
                                  ("train.sample_every", "parallel.sequence")),
                                 (("data.vocabulary=",), ("train.sample_every", "data.vocabulary")),
                                 (("train.sample_tokens=0",), ("train.sample_tokens",)),
+                                (("train.sample_prompts=[The, " + "The old sea " * 40 + "]",),
+                                 ("train.sample_prompts: text 2 has", "model.context is 32; shorten it")),
                                 (("train.sample_temperature=-1",), ("train.sample_temperature",))]:
             with self.subTest(settings=settings):
                 result = self.run_program("train", "deck.yaml", *support.overrides(*SAMPLES, "run.directory=no", *settings),

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <set>
+#include <string>
 #include <tuple>
 
 #include "support/refusal.hpp"
@@ -67,6 +68,22 @@ TEST(Position, TakesAnySizesOfTheAxes) {
   EXPECT_EQ(at.at(Axis::expert), 1);
   EXPECT_EQ(at.at(Axis::context), 1);
   EXPECT_EQ(at.members(Axis::expert), (std::vector{7, 9, 11}));
+}
+
+TEST(Position, FindsGroupsThatSpanHosts) {
+  ParallelConfig config;
+  config.data = 4;
+  config.tensor = 2;
+  config.shard = 2;
+  const std::array<std::string, 8> in_turn = {"a", "b", "a", "b", "a", "b", "a", "b"};
+  const std::array<std::string, 8> halves = {"a", "a", "a", "a", "b", "b", "b", "b"};
+  const std::array<std::string, 8> thirds = {"a", "a", "b", "b", "b", "b", "a", "a"};
+  EXPECT_EQ(groups_over_hosts(config, Axis::tensor, halves), "");
+  EXPECT_EQ(groups_over_hosts(config, Axis::tensor, in_turn), "0, 1; 2, 3; 4, 5; 6, 7");
+  EXPECT_EQ(groups_over_hosts(config, kShards, halves), "");
+  EXPECT_EQ(groups_over_hosts(config, kShards, in_turn), "");
+  EXPECT_EQ(groups_over_hosts(config, kShards, thirds), "0, 2; 1, 3; 4, 6; 5, 7");
+  EXPECT_EQ(groups_over_hosts(config, Axis::replica, halves), "0, 4; 1, 5; 2, 6; 3, 7");
 }
 
 TEST(Mesh, PlansTheGroupsThatAreAskedFor) {

@@ -71,8 +71,12 @@ class Mesh {
 /// `device` names this rank's.
 [[nodiscard]] std::string placement_table(comm::World& world, const ParallelConfig& config,
                                           const std::string& device);
-/// Names the tensor groups that have ranks on several hosts, whose every layer waits for the
-/// network; empty if none has. Collective.
+/// The ranks of groups along `axes` that have members on several of `hosts`, which are in order of
+/// rank: "0, 2; 1, 3". Empty: there are none.
+[[nodiscard]] std::string groups_over_hosts(const ParallelConfig& config, AxisSet axes,
+                                            std::span<const std::string> hosts);
+/// Names the tensor groups, or with parallel.shard below parallel.data the groups that share
+/// shards, whose members lie on several hosts; empty: there are none. Collective.
 [[nodiscard]] std::string placement_warning(comm::World& world, const ParallelConfig& config);
 
 }  // namespace hyperslab::mesh

@@ -198,8 +198,11 @@ const std::vector<BrokenRule>& broken_model_rules() {
       {"train.log_norms", "global_batch: 8", "global_batch: 8\n  log_norms: 5\nparallel: {zero: 1}",
        kCpu,
        "15:3|norms are logged only if every rank holds the whole model and its activations, not "
-       "with "
-       "tensor 1, pipeline 1, zero 1, recompute none; set it to 0"},
+       "with parallel.zero 1; set it to 0"},
+      {"train.log_norms", "global_batch: 8",
+       "global_batch: 8\n  log_norms: 5\nparallel: {zero: 1}\nmemory: {recompute: full}", kCpu,
+       "15:3|norms are logged only if every rank holds the whole model and its activations, not "
+       "with parallel.zero 1, memory.recompute full; set it to 0"},
   };
   return all;
 }
@@ -244,8 +247,12 @@ const std::vector<BrokenRule>& broken_run_rules() {
        "context: 16\n  frozen_format: bf16\nadapter: {rank: 4}", kCpu,
        "10:3|products take operands of one dtype, and precision.compute is fp32: set "
        "model.frozen_format to compute, int8 or nf4"},
+      {"model.frozen_format", "context: 16",
+       "context: 16\n  frozen_format: nf4\nadapter: {rank: 4}", kCpu,
+       "10:3|groups of 64 do not divide the columns of the blocks' matrices on a rank, 48, 48 and "
+       "128; set model.frozen_format to int8"},
       {"quantization.group", "data:", "quantization: {weights: int4}\ndata:", kCpu,
-       "10:1|groups of 64 do not divide the columns of the blocks' matrices on a rank, 48, 48 and "
+       "10:16|groups of 64 do not divide the columns of the blocks' matrices on a rank, 48, 48 and "
        "128; take another group, an even one, or int8"},
       {"quantization.weights",
        "data:", "quantization: {weights: int8}\nadapter: {rank: 4}\ndata:", kCpu,
