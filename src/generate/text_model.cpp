@@ -61,11 +61,11 @@ TextModel::TextModel(train::Trainer& trainer, bool graphs, Dim vocabulary, comm:
 
 LogitsBlock TextModel::make_block(Dim tokens) const {
   return {trainer_->stage().options().compute, trainer_->context().device(), tokens,
-          trainer_->stage().logits_columns()};
+          trainer_->stage().results().logits_columns};
 }
 
 std::size_t TextModel::logits_row_bytes() const {
-  return static_cast<std::size_t>(trainer_->stage().logits_columns()) * sizeof(float);
+  return static_cast<std::size_t>(trainer_->stage().results().logits_columns) * sizeof(float);
 }
 
 /// Rows that only fill the frame choose as the last one does.

@@ -59,8 +59,8 @@ nn::ResidualStream LmHead::forward(Context& ctx, const UnitCall& call, nn::Resid
   }
   slot.input = in.residual;
   const CView x = normalized(ctx, in, slot.norm);
-  if (!call.rows.empty()) {
-    logits_of(ctx, x, call.rows, call.logits);
+  if (!call.logits.rows.empty()) {
+    logits_of(ctx, x, call.logits.rows, call.logits.to);
     return {};
   }
   const CView targets = call.batch.targets.flat();
@@ -77,11 +77,11 @@ void LmHead::decode(Context& ctx, const UnitCall& call, nn::ResidualStream in,
   const auto [B, T] = call.batch.tokens.dims<2>("decode tokens");
   nn::Norm::Slot norm = slot.norm.for_tokens({B, T});
   const CView rows = normalized(ctx, in, norm).as_matrix();
-  if (call.logits.shape()[0] == B * T) return logits_of(ctx, rows, call.logits);
+  if (call.logits.to.shape()[0] == B * T) return logits_of(ctx, rows, call.logits.to);
   for (Dim b = 0; b < B; ++b) {
-    ops::cast(ctx, rows.slice(b * T + call.last, 1), last_rows_.slice(b, 1));
+    ops::cast(ctx, rows.slice(b * T + call.logits.last, 1), last_rows_.slice(b, 1));
   }
-  logits_of(ctx, last_rows_.slice(0, B), call.logits);
+  logits_of(ctx, last_rows_.slice(0, B), call.logits.to);
 }
 
 void LmHead::logits_of(Context& ctx, CView rows, View logits) const {

@@ -166,16 +166,14 @@ void Stage::decode(Context& ctx, const PagedStep& step, View logits) {
   batch.tokens = step.tokens;
   run_units(ctx, {.batch = batch,
                   .mode = Mode::decode,
-                  .past = step.past,
-                  .pages = step.pages,
-                  .logits = logits,
-                  .last = step.last});
+                  .texts = {step.past, step.pages},
+                  .logits = {.to = logits, .last = step.last}});
 }
 
 void Stage::read_whole(Context& ctx, std::span<const Dim> rows, View logits) {
   require(options_.generation == Generation::whole, "this stage was not planned for whole texts");
   const UnitCall call = {
-      .batch = slot({0, 0}).batch, .mode = Mode::evaluate, .logits = logits, .rows = rows};
+      .batch = slot({0, 0}).batch, .mode = Mode::evaluate, .logits = {.to = logits, .rows = rows}};
   run_units(ctx, call);
 }
 

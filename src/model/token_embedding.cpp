@@ -24,7 +24,7 @@ nn::ResidualStream TokenEmbedding::forward(Context& ctx, const UnitCall& call,
                                            nn::ResidualStream /*in*/) {
   View y = outputs_.at(static_cast<std::size_t>(call.slot));
   if (call.mode == Mode::decode) y = nn::for_tokens(y, call.token_count());
-  embedding_.forward(ctx, call.batch.tokens, call.past, parts_.info(call), parts_.scratch, y);
+  embedding_.forward(ctx, call.batch.tokens, call.texts.past, parts_.info(call), parts_.scratch, y);
   return {y, {}};
 }
 

@@ -80,8 +80,7 @@ nn::ResidualStream TransformerBlock::decode(Context& ctx, const UnitCall& call,
   Slot& first = slots_.front();
   nn::Block::Slot slot = block_.for_tokens(memory(first), count);
   in = keep(ctx, {.block = {}, .sum = nn::for_tokens(first.sum, count), .input = {}}, in);
-  return block_.forward(ctx, in, {rope(), info, scratch, nn::TextPass{call.past, call.pages}},
-                        slot);
+  return block_.forward(ctx, in, {rope(), info, scratch, call.texts}, slot);
 }
 
 void TransformerBlock::backward(Context& ctx, const UnitCall& call) {

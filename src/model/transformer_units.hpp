@@ -139,10 +139,11 @@ class LmHead final : public Unit {
   [[nodiscard]] BatchViews reads(Mode /*mode*/) const override { return {&Batch::targets}; }
   [[nodiscard]] bool forward_writes_gradients() const override { return true; }
   [[nodiscard]] CView input(int slot) const override;
-  [[nodiscard]] Dim logits_columns() const override {
-    return head_.columns() * parts_.options.tensor.size();
+  [[nodiscard]] HeadResults results() const override {
+    return {.logits_columns = head_.columns() * parts_.options.tensor.size(),
+            .class_logits = {},
+            .target_scores = memory_.scores};
   }
-  [[nodiscard]] CView target_scores() const override { return memory_.scores; }
 
  private:
   struct Slot {

@@ -47,7 +47,9 @@ class ClassUnit final : public Unit {
     return {&Batch::labels, &Batch::label_weights};
   }
   [[nodiscard]] bool forward_writes_gradients() const override { return true; }
-  [[nodiscard]] CView class_logits() const override { return memory_.logits; }
+  [[nodiscard]] HeadResults results() const override {
+    return {.logits_columns = 0, .class_logits = memory_.logits, .target_scores = {}};
+  }
   [[nodiscard]] CView input(int slot) const override {
     return slots_.at(static_cast<std::size_t>(slot)).input;
   }

@@ -24,7 +24,7 @@ void decode(train::Trainer& trainer, DType compute, Dim B, Dim T) {
   };
   const model::CacheSize& cache = trainer.stage().options().cache_size;
   const View tokens = view(DType::i32, {B, T});
-  const View logits = view(compute, {B, trainer.stage().logits_columns()});
+  const View logits = view(compute, {B, trainer.stage().results().logits_columns});
   if (cache.rows == 1) return trainer.stage().decode(trainer.context(), tokens, 0, logits);
   const View pages = view(DType::i32, {B, cache.pages_of_text()});
   trainer.stage().decode(trainer.context(), {tokens, 0, pages, T - 1}, logits);

@@ -58,11 +58,12 @@ class ToListeners {
  public:
   ToListeners(Context& ctx, const model::Stage& stage, const Trainer::EvaluationCalls& calls)
       : ctx_(ctx), calls_(calls), B_(stage.options().B) {
-    if (calls.logits && stage.class_logits()) {
-      logits_.emplace(ctx, stage.class_logits(), stage.batch({stage.chunks() - 1, 0}).labels);
+    if (calls.logits && stage.results().class_logits) {
+      logits_.emplace(ctx, stage.results().class_logits,
+                      stage.batch({stage.chunks() - 1, 0}).labels);
     }
-    if (!calls.scores || !stage.target_scores()) return;
-    scores_ = stage.target_scores();
+    if (!calls.scores || !stage.results().target_scores) return;
+    scores_ = stage.results().target_scores;
     host_scores_ = Tensor(Device::cpu, scores_.dtype(), scores_.shape());
   }
   /// Hands over the newest microbatch, whose first sample is `first`.

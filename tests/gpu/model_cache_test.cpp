@@ -33,7 +33,7 @@ class CachedModel {
         mesh_(mesh::Mesh::plan(config.parallel, 0)),
         plan_(plan::make_plan(config, options_, 0).memory),
         trainer_(train::Trainer::make(config, mesh_, options_, plan_)),
-        logits_(Device::cuda, options_.compute, {1, trainer_->stage().logits_columns()}) {
+        logits_(Device::cuda, options_.compute, {1, trainer_->stage().results().logits_columns}) {
     trainer_->state().initialize();
     synchronize(trainer_->context());
     trainer_->context().set_fixed_parameters(true);  // as in generation

@@ -65,7 +65,7 @@ std::map<std::string, std::vector<double>> coordinates(StageHarness& run) {
   for (int unit = 0; unit + 1 < run.stage->units(); ++unit) {
     all[std::to_string(unit)] = test::to_doubles(run.stage->activation({}, unit));
   }
-  all["log-probabilities"] = test::to_doubles(run.stage->target_scores());
+  all["log-probabilities"] = test::to_doubles(run.stage->results().target_scores);
   return all;
 }
 

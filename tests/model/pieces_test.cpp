@@ -72,7 +72,7 @@ Passed pass_of(StageHarness& run) {
   run.backward();
   out.gradients = test::to_doubles(run.presence.gradients().sums().data);
   (void)run.forward(Mode::evaluate);
-  out.scores = test::to_doubles(run.stage->target_scores());
+  out.scores = test::to_doubles(run.stage->results().target_scores);
   return out;
 }
 

@@ -29,7 +29,7 @@ class ReadWhole : public testing::Test {
   }
   static Tensor logits_of(StageHarness& run, const std::vector<Dim>& rows) {
     Tensor logits(Device::cpu, DType::f32,
-                  {static_cast<Dim>(rows.size()), run.stage->logits_columns()});
+                  {static_cast<Dim>(rows.size()), run.stage->results().logits_columns});
     run.stage->read_whole(*run.ctx, rows, logits.view());
     return logits;
   }
@@ -41,14 +41,14 @@ TEST_F(ReadWhole, LogitsOfAllTokensGiveTheLossOfAnEvaluation) {
     spec.logit_softcap = family == Family::llama ? 2 : 0;
     StageHarness run(spec, options());
     (void)run.forward(Mode::evaluate);
-    const std::vector<double> scores = test::to_doubles(run.stage->target_scores());
+    const std::vector<double> scores = test::to_doubles(run.stage->results().target_scores);
     const auto targets = run.stage->batch({}).targets.span<std::int32_t>();
     std::vector<Dim> rows(kB * kT);
     std::iota(rows.begin(), rows.end(), Dim{0});
     const Tensor logits = logits_of(run, rows);
 
     for (std::size_t row = 0; row < rows.size(); ++row) {
-      const float* of_row = logits.view().data<float>() + row * run.stage->logits_columns();
+      const float* of_row = logits.view().data<float>() + row * run.stage->results().logits_columns;
       double sum = 0;
       for (Dim v = 0; v < spec.vocabulary; ++v) sum += std::exp(double{of_row[v]});
       const double loss = std::log(sum) - double{of_row[targets[row]]};

@@ -142,7 +142,8 @@ class StageHarness {
     }
     if (options_.generation != model::Generation::cached) return;
     const View tokens(nullptr, DType::i32, Device::meta, {options_.B, options_.T});
-    const View logits(nullptr, DType::f32, Device::meta, {options_.B, planned.logits_columns()});
+    const View logits(nullptr, DType::f32, Device::meta,
+                      {options_.B, planned.results().logits_columns});
     planned.decode(meta, tokens, 0, logits);
   }
   model::StageOptions options_;

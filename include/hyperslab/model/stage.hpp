@@ -113,14 +113,8 @@ class Stage {
   /// batch({0, 0}), whose samples begin with the texts. `rows`: tokens b T + t, ascending; logits:
   /// (rows, columns) of each row's next token, with the bits that loss has.
   void read_whole(Context& ctx, std::span<const Dim> rows, View logits);
-  /// Columns of logits of texts, with padding.
-  [[nodiscard]] Dim logits_columns() const { return units_.back().unit->logits_columns(); }
-
-  /// (B, columns) of the newest Mode::evaluate, with padding; absent if the model's last unit is
-  /// not here, or keeps none.
-  [[nodiscard]] CView class_logits() const { return units_.back().unit->class_logits(); }
-  /// (B T, ops::kTargetScoreCount) of the newest Mode::evaluate; absent likewise.
-  [[nodiscard]] CView target_scores() const { return units_.back().unit->target_scores(); }
+  /// The results of the model's last unit; absent if it is not here.
+  [[nodiscard]] HeadResults results() const { return units_.back().unit->results(); }
 
   /// The residual stream after a unit, as the newest training pass left it; for looking inside.
   [[nodiscard]] CView activation(SlotId id, int unit) const;

@@ -21,6 +21,24 @@ enum class Mode : std::uint8_t { evaluate, train, decode };
 /// Scalars and sums of the step, shared by all microbatches.
 using StepViews = nn::Head::Step;
 
+/// Logits that a pass is to give in place of a loss; those of the model's last unit.
+struct WantedLogits {
+  /// Mode::decode: (B, HeadResults::logits_columns) of token `last` of each sample, or a row for
+  /// each of the B T tokens. Mode::evaluate: a row for each of `rows`.
+  View to{};
+  Dim last = 0;
+  std::span<const Dim> rows{};  ///< tokens b T + t, ascending
+};
+
+/// The model's last unit besides its pass: views of its memory, absent where a head has none.
+struct HeadResults {
+  Dim logits_columns = 0;  ///< columns of WantedLogits::to, with padding; 0: the unit gives none
+  /// (B, columns) logits of the newest pass without a gradient, of a head of classes.
+  CView class_logits{};
+  /// (B T, ops::kTargetScoreCount): the newest Mode::evaluate's scores of every target.
+  CView target_scores{};
+};
+
 /// One pass of one microbatch through a unit.
 struct UnitCall {
   int slot = 0;  ///< number of the slot in use, counted from 0 in plan()'s order
@@ -29,16 +47,9 @@ struct UnitCall {
   StepViews step = {};
   Accumulate accumulate = Accumulate::no;  ///< for gradients of parameters
   nn::BackwardPart part = nn::BackwardPart::both;
-  View d = {};                ///< stream: the gradient of the residual stream, see Unit::backward
-  ops::TokenPosition past{};  ///< Mode::decode: tokens in the cache
-  CView pages = {};           ///< Mode::decode: see ops::KeyValueCache; absent: there are none
-  /// Mode::decode, of the last unit: (B, logits_columns()) of token `last` of each sample, or a row
-  /// for each of the B T tokens.
-  View logits = {};
-  Dim last = 0;
-  /// Mode::evaluate, of the last unit: tokens b T + t, ascending, whose logits are wanted, in place
-  /// of a loss: `logits` has a row for each.
-  std::span<const Dim> rows = {};
+  View d = {};              ///< stream: the gradient of the residual stream, see Unit::backward
+  nn::TextPass texts = {};  ///< Mode::decode
+  WantedLogits logits = {};
 
   [[nodiscard]] nn::TokenCount token_count() const {
     return {batch.tokens.shape()[0], batch.tokens.shape()[1]};
@@ -89,14 +100,7 @@ class Unit {
   /// The stream that entered, as the newest training pass with `slot` kept it; absent for the
   /// model's first unit. For looking inside.
   [[nodiscard]] virtual CView input(int slot) const = 0;
-  /// (B, columns) logits of the newest pass without a gradient, of a head that keeps them until its
-  /// next pass; else absent.
-  [[nodiscard]] virtual CView class_logits() const { return {}; }
-  /// (B T, ops::kTargetScoreCount): the newest Mode::evaluate's scores of every target, of a head
-  /// that predicts tokens; else absent.
-  [[nodiscard]] virtual CView target_scores() const { return {}; }
-  /// Columns of UnitCall::logits, with padding; 0: the unit gives none.
-  [[nodiscard]] virtual Dim logits_columns() const { return 0; }
+  [[nodiscard]] virtual HeadResults results() const { return {}; }
 };
 
 /// The units of a model, and the memory that one stage's units share. A family of models is a class
