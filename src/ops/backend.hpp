@@ -33,9 +33,91 @@
 #include "quantized_product.hpp"
 
 // Every op has a twin per device with the signature of the public function, which has checked
-// shapes and dtypes before.
+// shapes and dtypes before. X(op, what the CPU's twin does with operands in bf16): it takes them as
+// they are (known), or if the processor multiplies them (multiplied), else it gets copies in f32
+// (widened).
+#define HYPERSLAB_OPS(X)                     \
+  X(activation_forward, widened)             \
+  X(activation_backward, widened)            \
+  X(gated_forward, known)                    \
+  X(gated_backward, known)                   \
+  X(rope, widened)                           \
+  X(attention_forward, widened)              \
+  X(attention_backward, widened)             \
+  X(attention_reference_forward, widened)    \
+  X(attention_reference_backward, widened)   \
+  X(attention_cached_forward, widened)       \
+  X(rope_attention_paged_forward, widened)   \
+  X(attention_sinks_backward, widened)       \
+  X(argmax, widened)                         \
+  X(sample, widened)                         \
+  X(dropout, widened)                        \
+  X(add, widened)                            \
+  X(softcap, widened)                        \
+  X(take_columns, widened)                   \
+  X(put_columns, widened)                    \
+  X(softcap_backward, widened)               \
+  X(fill, known)                             \
+  X(fill_normal, widened)                    \
+  X(cast, known)                             \
+  X(root_mean_square, widened)               \
+  X(embedding_forward, widened)              \
+  X(quantized_embedding_forward, widened)    \
+  X(embedding_backward, widened)             \
+  X(position_backward, widened)              \
+  X(sinusoidal_table, widened)               \
+  X(augment_images, widened)                 \
+  X(patch_tokens_forward, widened)           \
+  X(patch_tokens_backward, widened)          \
+  X(sincos2d_table, widened)                 \
+  X(pool_rows_forward, widened)              \
+  X(pool_rows_backward, widened)             \
+  X(class_cross_entropy, widened)            \
+  X(drop_path, widened)                      \
+  X(softmax_cross_entropy, widened)          \
+  X(softmax_statistics, widened)             \
+  X(vocabulary_cross_entropy, widened)       \
+  X(matmul, multiplied)                      \
+  X(matmul_columns, multiplied)              \
+  X(linear_activation_forward, known)        \
+  X(linear_backward_input, multiplied)       \
+  X(linear_activation_backward_input, known) \
+  X(linear_backward_weight, multiplied)      \
+  X(add_norm_forward, widened)               \
+  X(norm_backward, widened)                  \
+  X(head_norm_forward, widened)              \
+  X(head_norm_backward, widened)             \
+  X(adamw, widened)                          \
+  X(sgd, widened)                            \
+  X(average_weights, known)                  \
+  X(exchange, known)                         \
+  X(muon_direction, widened)                 \
+  X(muon_update, widened)                    \
+  X(scale, widened)                          \
+  X(normalize_matrices, widened)             \
+  X(matmul_gram, widened)                    \
+  X(matmul_add, widened)                     \
+  X(add_norm_squared, known)                 \
+  X(begin_step, widened)                     \
+  X(finalize_step, widened)                  \
+  X(fp8_quantize, known)                     \
+  X(fp8_amax, known)                         \
+  X(fp8_scales, widened)                     \
+  X(fp8_transpose, widened)                  \
+  X(fp8_matmul, known)                       \
+  X(quantize, known)                         \
+  X(dequantize, known)                       \
+  X(fake_quantize, known)                    \
+  X(int8_row_scales, known)                  \
+  X(quantize_scaled, known)                  \
+  X(fake_quantize_scaled, known)             \
+  X(quantized_linear_forward, widened)
 
 namespace hyperslab::ops {
+
+/// The twin of linear_forward and linear_forward_add.
+using LinearForward = void(Context& ctx, CView x, CView weight, CView bias, Accumulate accumulate,
+                           View y);
 
 /// Calls the twin of an op on the context's device. In builds without CUDA the first one is only
 /// declared: a discarded statement needs no definition. It is nullptr of an op that the CPU alone
@@ -61,131 +143,25 @@ void dispatch(Context& ctx, const Operands&... operands) {
 
 namespace hyperslab::ops::cpu {
 
-decltype(ops::activation_forward) activation_forward;
-decltype(ops::activation_backward) activation_backward;
-decltype(ops::gated_forward) gated_forward;
-decltype(ops::gated_backward) gated_backward;
-decltype(ops::rope) rope;
-decltype(ops::attention_forward) attention_forward;
-decltype(ops::attention_backward) attention_backward;
-decltype(ops::attention_reference_forward) attention_reference_forward;
-decltype(ops::attention_reference_backward) attention_reference_backward;
-decltype(ops::attention_cached_forward) attention_cached_forward;
-decltype(ops::rope_attention_paged_forward) rope_attention_paged_forward;
-decltype(ops::attention_sinks_backward) attention_sinks_backward;
-decltype(ops::argmax) argmax;
-decltype(ops::sample) sample;
-decltype(ops::dropout) dropout;
-decltype(ops::add) add;
-decltype(ops::softcap) softcap;
-decltype(ops::take_columns) take_columns;
-decltype(ops::put_columns) put_columns;
-decltype(ops::softcap_backward) softcap_backward;
-decltype(ops::fill) fill;
-decltype(ops::fill_normal) fill_normal;
-decltype(ops::cast) cast;
-decltype(ops::root_mean_square) root_mean_square;
-decltype(ops::embedding_forward) embedding_forward;
-decltype(ops::quantized_embedding_forward) quantized_embedding_forward;
-decltype(ops::embedding_backward) embedding_backward;
-decltype(ops::position_backward) position_backward;
-decltype(ops::sinusoidal_table) sinusoidal_table;
-decltype(ops::augment_images) augment_images;
-decltype(ops::patch_tokens_forward) patch_tokens_forward;
-decltype(ops::patch_tokens_backward) patch_tokens_backward;
-decltype(ops::sincos2d_table) sincos2d_table;
-decltype(ops::pool_rows_forward) pool_rows_forward;
-decltype(ops::pool_rows_backward) pool_rows_backward;
-decltype(ops::class_cross_entropy) class_cross_entropy;
-decltype(ops::drop_path) drop_path;
-decltype(ops::softmax_cross_entropy) softmax_cross_entropy;
-decltype(ops::softmax_statistics) softmax_statistics;
-decltype(ops::vocabulary_cross_entropy) vocabulary_cross_entropy;
-decltype(ops::matmul) matmul;
-decltype(ops::matmul_columns) matmul_columns;
-void linear_forward(Context& ctx, CView x, CView weight, CView bias, Accumulate accumulate, View y);
-decltype(ops::linear_activation_forward) linear_activation_forward;
-decltype(ops::linear_backward_input) linear_backward_input;
-decltype(ops::linear_activation_backward_input) linear_activation_backward_input;
-decltype(ops::linear_backward_weight) linear_backward_weight;
-decltype(ops::add_norm_forward) add_norm_forward;
-decltype(ops::norm_backward) norm_backward;
-decltype(ops::head_norm_forward) head_norm_forward;
-decltype(ops::head_norm_backward) head_norm_backward;
-decltype(ops::adamw) adamw;
-decltype(ops::sgd) sgd;
-decltype(ops::average_weights) average_weights;
-decltype(ops::exchange) exchange;
-decltype(ops::muon_direction) muon_direction;
-decltype(ops::muon_update) muon_update;
-decltype(ops::scale) scale;
-decltype(ops::normalize_matrices) normalize_matrices;
-decltype(ops::matmul_gram) matmul_gram;
-decltype(ops::matmul_add) matmul_add;
-decltype(ops::add_norm_squared) add_norm_squared;
-decltype(ops::begin_step) begin_step;
-decltype(ops::finalize_step) finalize_step;
-decltype(ops::fp8_quantize) fp8_quantize;
-decltype(ops::fp8_amax) fp8_amax;
-decltype(ops::fp8_scales) fp8_scales;
-decltype(ops::fp8_transpose) fp8_transpose;
-decltype(ops::fp8_matmul) fp8_matmul;
-decltype(ops::quantize) quantize;
-decltype(ops::dequantize) dequantize;
-decltype(ops::fake_quantize) fake_quantize;
-decltype(ops::int8_row_scales) int8_row_scales;
-decltype(ops::quantize_scaled) quantize_scaled;
-decltype(ops::fake_quantize_scaled) fake_quantize_scaled;
-decltype(ops::quantized_linear_forward) quantized_linear_forward;
+#define HYPERSLAB_BF16_widened(op)
+#define HYPERSLAB_BF16_known(op) \
+  template <>                    \
+  inline constexpr bool kTakesBf16<op> = true;
+#define HYPERSLAB_BF16_multiplied(op) \
+  template <>                         \
+  inline constexpr bool kMultipliesBf16<op> = true;
+#define HYPERSLAB_CPU_OP(op, bf16) \
+  decltype(ops::op) op;            \
+  HYPERSLAB_BF16_##bf16(op)
+HYPERSLAB_OPS(HYPERSLAB_CPU_OP)
+#undef HYPERSLAB_CPU_OP
+#undef HYPERSLAB_BF16_multiplied
+#undef HYPERSLAB_BF16_known
+#undef HYPERSLAB_BF16_widened
 
-template <>
-inline constexpr bool kTakesBf16<fill> = true;
-template <>
-inline constexpr bool kTakesBf16<cast> = true;
-template <>
-inline constexpr bool kTakesBf16<add_norm_squared> = true;
-template <>
-inline constexpr bool kTakesBf16<average_weights> = true;
-template <>
-inline constexpr bool kTakesBf16<exchange> = true;
-template <>
-inline constexpr bool kTakesBf16<gated_forward> = true;
-template <>
-inline constexpr bool kTakesBf16<gated_backward> = true;
-template <>
-inline constexpr bool kTakesBf16<fp8_quantize> = true;
-template <>
-inline constexpr bool kTakesBf16<fp8_amax> = true;
-template <>
-inline constexpr bool kTakesBf16<fp8_matmul> = true;
-template <>
-inline constexpr bool kTakesBf16<quantize> = true;
-template <>
-inline constexpr bool kTakesBf16<dequantize> = true;
-template <>
-inline constexpr bool kTakesBf16<fake_quantize> = true;
-template <>
-inline constexpr bool kTakesBf16<int8_row_scales> = true;
-template <>
-inline constexpr bool kTakesBf16<quantize_scaled> = true;
-template <>
-inline constexpr bool kTakesBf16<fake_quantize_scaled> = true;
-
-template <>
-inline constexpr bool kTakesBf16<linear_activation_forward> = true;
-template <>
-inline constexpr bool kTakesBf16<linear_activation_backward_input> = true;
-
-template <>
-inline constexpr bool kMultipliesBf16<matmul> = true;
-template <>
-inline constexpr bool kMultipliesBf16<matmul_columns> = true;
+LinearForward linear_forward;
 template <>
 inline constexpr bool kMultipliesBf16<linear_forward> = true;
-template <>
-inline constexpr bool kMultipliesBf16<linear_backward_input> = true;
-template <>
-inline constexpr bool kMultipliesBf16<linear_backward_weight> = true;
 
 // Bytes of scratch memory, for the plan on `meta` and for the op itself. The GPU's functions are in
 // cuda/workspace.hpp and cuda/library_workspace.hpp.
@@ -208,89 +184,21 @@ inline constexpr bool kMultipliesBf16<linear_backward_weight> = true;
 
 namespace hyperslab::ops::cuda {
 
+#define HYPERSLAB_CUDA_OP(op, bf16) decltype(ops::op) op;
+HYPERSLAB_OPS(HYPERSLAB_CUDA_OP)
+LinearForward linear_forward;
+#undef HYPERSLAB_CUDA_OP
+
+// Functions of GPUs alone.
 decltype(ops::mark_clock) mark_clock;
 decltype(ops::publish_clock) publish_clock;
-decltype(ops::activation_forward) activation_forward;
-decltype(ops::activation_backward) activation_backward;
-decltype(ops::gated_forward) gated_forward;
-decltype(ops::gated_backward) gated_backward;
-decltype(ops::rope) rope;
-decltype(ops::attention_forward) attention_forward;
-decltype(ops::attention_backward) attention_backward;
-decltype(ops::attention_reference_forward) attention_reference_forward;
-decltype(ops::attention_reference_backward) attention_reference_backward;
-decltype(ops::attention_cached_forward) attention_cached_forward;
-decltype(ops::rope_attention_paged_forward) rope_attention_paged_forward;
-decltype(ops::attention_sinks_backward) attention_sinks_backward;
-decltype(ops::argmax) argmax;
-decltype(ops::sample) sample;
-decltype(ops::dropout) dropout;
-decltype(ops::add) add;
-decltype(ops::softcap) softcap;
-decltype(ops::take_columns) take_columns;
-decltype(ops::put_columns) put_columns;
-decltype(ops::softcap_backward) softcap_backward;
-decltype(ops::fill) fill;
-decltype(ops::fill_normal) fill_normal;
-decltype(ops::cast) cast;
-decltype(ops::root_mean_square) root_mean_square;
-decltype(ops::embedding_forward) embedding_forward;
-decltype(ops::quantized_embedding_forward) quantized_embedding_forward;
-decltype(ops::embedding_backward) embedding_backward;
-decltype(ops::position_backward) position_backward;
-decltype(ops::sinusoidal_table) sinusoidal_table;
-decltype(ops::augment_images) augment_images;
-decltype(ops::patch_tokens_forward) patch_tokens_forward;
-decltype(ops::patch_tokens_backward) patch_tokens_backward;
-decltype(ops::sincos2d_table) sincos2d_table;
-decltype(ops::pool_rows_forward) pool_rows_forward;
-decltype(ops::pool_rows_backward) pool_rows_backward;
-decltype(ops::class_cross_entropy) class_cross_entropy;
-decltype(ops::drop_path) drop_path;
-decltype(ops::softmax_cross_entropy) softmax_cross_entropy;
-decltype(ops::softmax_statistics) softmax_statistics;
-decltype(ops::vocabulary_cross_entropy) vocabulary_cross_entropy;
-decltype(ops::matmul) matmul;
-decltype(ops::matmul_columns) matmul_columns;
-void linear_forward(Context& ctx, CView x, CView weight, CView bias, Accumulate accumulate, View y);
-decltype(ops::linear_activation_forward) linear_activation_forward;
-decltype(ops::linear_backward_input) linear_backward_input;
-decltype(ops::linear_activation_backward_input) linear_activation_backward_input;
-decltype(ops::linear_backward_weight) linear_backward_weight;
 decltype(ops::gemm_library) gemm_library;
 decltype(ops::gemm_platform) gemm_platform;
 decltype(ops::algorithms_of) algorithms_of;
 decltype(ops::adopt_algorithms) adopt_algorithms;
 decltype(ops::chosen_algorithms) chosen_algorithms;
-decltype(ops::add_norm_forward) add_norm_forward;
-decltype(ops::norm_backward) norm_backward;
-decltype(ops::head_norm_forward) head_norm_forward;
-decltype(ops::head_norm_backward) head_norm_backward;
-decltype(ops::adamw) adamw;
-decltype(ops::sgd) sgd;
-decltype(ops::average_weights) average_weights;
-decltype(ops::exchange) exchange;
-decltype(ops::muon_direction) muon_direction;
-decltype(ops::muon_update) muon_update;
-decltype(ops::scale) scale;
-decltype(ops::normalize_matrices) normalize_matrices;
-decltype(ops::matmul_gram) matmul_gram;
-decltype(ops::matmul_add) matmul_add;
-decltype(ops::add_norm_squared) add_norm_squared;
 decltype(ops::finish_sums) finish_sums;
-decltype(ops::begin_step) begin_step;
-decltype(ops::finalize_step) finalize_step;
-decltype(ops::fp8_quantize) fp8_quantize;
-decltype(ops::fp8_amax) fp8_amax;
-decltype(ops::fp8_scales) fp8_scales;
-decltype(ops::fp8_transpose) fp8_transpose;
-decltype(ops::fp8_matmul) fp8_matmul;
-decltype(ops::quantize) quantize;
-decltype(ops::dequantize) dequantize;
-decltype(ops::fake_quantize) fake_quantize;
-decltype(ops::int8_row_scales) int8_row_scales;
-decltype(ops::quantize_scaled) quantize_scaled;
-decltype(ops::fake_quantize_scaled) fake_quantize_scaled;
-decltype(ops::quantized_linear_forward) quantized_linear_forward;
 
 }  // namespace hyperslab::ops::cuda
+
+#undef HYPERSLAB_OPS

@@ -3,6 +3,8 @@
 
 #include <gmock/gmock.h>
 
+#include "cuda/attention_table.hpp"
+#include "cuda/warpgroup.hpp"
 #include "gpu_test.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/ops/step_state.hpp"
@@ -88,6 +90,42 @@ TEST_P(GpuFusedAttention, MatchesTheOracle) {
     expect_oracle(found[4], oracle[4], 2 * tolerance(dtype), what + ", dqkv");
     expect_oracle(found[6], oracle[6], tolerance(dtype), what + ", dbias");
   }
+}
+
+/// Both passes by one row of the tables.
+Problem::Call row_call(const Size& size, std::size_t row) {
+  return [=](Context& ctx, const Views& v) {
+    ctx.set_deterministic(false);
+    const AttentionScores scores = size.scores(v[5]);
+    cuda::kAttentionForward.at(row).launch(ctx, size.layout, scores, v[0], v[2], v[3]);
+    cuda::kAttentionBackward.at(row).launch(ctx, size.layout, scores, v[1], {v[0], v[2], v[3]},
+                                            {v[4], v[6], Accumulate::yes});
+  };
+}
+
+TEST_P(GpuFusedAttention, EveryKernelThatSuitsMatchesTheOracle) {
+  const Size size = GetParam();
+  const Problem problem = fused_problem(size, DType::bf16);
+  const auto oracle = problem.on_oracle(fused_call(size, false));
+  const Tensor documents = first_keys(size.B, size.T, size.document);
+  const cuda::AttentionProblem asked = {size.layout, size.scores(documents.view()), size.T, false};
+  int suitable = 0;
+  for (std::size_t row = 0; row < cuda::kAttentionForward.size(); ++row) {
+    const auto& kernel = cuda::kAttentionForward.at(row);
+    ASSERT_EQ(kernel.name, cuda::kAttentionBackward.at(row).name);
+    const int capability = cuda::has_warpgroups() ? 90 : 0;
+    if (!cuda::reason_against(kernel, asked, capability).empty()) continue;
+    ++suitable;
+
+    const auto found = problem.on_gpu(row_call(size, row));
+
+    const std::string what = size.str() + " by " + std::string(kernel.name);
+    expect_oracle(found[2], oracle[2], tolerance(DType::bf16), what + ", out");
+    expect_oracle(found[3], oracle[3], 1e-3, what + ", log_sum_exp");
+    expect_oracle(found[4], oracle[4], 2 * tolerance(DType::bf16), what + ", dqkv");
+    expect_oracle(found[6], oracle[6], tolerance(DType::bf16), what + ", dbias");
+  }
+  EXPECT_GE(suitable, 1) << size.str();
 }
 
 TEST_P(GpuFusedAttention, TheGradientOfTheBiasIsTheSumOfWhatIsStored) {

@@ -2,6 +2,8 @@
 // The only file that knows cudnn-frontend. Its headers call cuDNN and the CUDA driver through
 // addresses found at run time, so that no object here names those libraries.
 #define NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING
+#include "attention_cudnn.hpp"
+
 #include <cudnn_frontend.h>
 #include <dlfcn.h>
 
@@ -11,15 +13,10 @@
 #include <map>
 #include <tuple>
 
-#include "../backend.hpp"
-#include "attention_sinks.hpp"
-#include "attention_tiled.hpp"
-#include "attention_warpgroup.hpp"
 #include "handles.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/log.hpp"
 #include "library_workspace.hpp"
-#include "reduce.hpp"
 
 namespace cudnn_frontend {
 void* cudnn_dlhandle = nullptr;  // declared by the frontend, opened by open_cudnn()
@@ -30,10 +27,6 @@ namespace {
 
 namespace fe = cudnn_frontend;
 using TensorPtr = std::shared_ptr<fe::graph::Tensor_attributes>;
-
-constexpr Dim kMaxHeadWidth = 256;
-constexpr Dim kHeadWidthUnit = 8;
-constexpr std::uintptr_t kAlignment = 16;  // bytes: the frontend's assumption on operands
 
 enum class Direction : std::uint8_t { forward, backward };
 /// The problem that a graph solves: B, T, H, H_kv, Dh, mask, window, scale, dtype, direction,
@@ -83,26 +76,6 @@ void open_cudnn() {
 
 fe::DataType_t type_of(DType dtype) {
   return dtype == DType::bf16 ? fe::DataType_t::BFLOAT16 : fe::DataType_t::HALF;
-}
-
-void require_supported(const HeadLayout& layout, DType dtype, const char* op) {
-  const bool width_good =
-      layout.head_width % kHeadWidthUnit == 0 && layout.head_width <= kMaxHeadWidth;
-  if ((dtype == DType::bf16 || dtype == DType::f16) && width_good) return;
-  throw Error(ExitCode::usage,
-              std::string(op) + ": cuDNN takes bf16 or f16 and head widths that are multiples of " +
-                  std::to_string(kHeadWidthUnit) + " up to " + std::to_string(kMaxHeadWidth) +
-                  ", found " + std::string(name_of(dtype)) + " and " +
-                  std::to_string(layout.head_width) + "; set model.attention: reference");
-}
-
-/// Heads begin at multiples of kHeadWidthUnit elements, so a packed view's parts follow its begin.
-void require_aligned(CView view, const char* what) {
-  const auto past = reinterpret_cast<std::uintptr_t>(view.raw()) % kAlignment;
-  if (past == 0) return;
-  throw Error(ExitCode::internal, std::string(what) + ": begins " + std::to_string(past) +
-                                      " bytes past a multiple of " + std::to_string(kAlignment) +
-                                      ", and cuDNN wants addresses that are such multiples");
 }
 
 /// Sizes of one problem, and its tensors as cuDNN wants them: (B, heads, T, Dh) by strides.
@@ -277,86 +250,30 @@ void set_packed(Pointers& pointers, const HeadLayout& layout, CView packed,
   pointers[uids[2]] = address(packed, keys + layout.kv_heads * layout.head_width);
 }
 
-/// Who computes a pass.
-enum class Kernels : std::uint8_t { cudnn, tiles, warpgroups };
+}  // namespace
 
-/// Chooses our own kernels where cuDNN cannot solve the problem, or is slower.
-Kernels kernels_for(const HeadLayout& layout, const AttentionScores& scores, Dim T,
-                    bool deterministic) {
-  const bool causal = scores.mask.kind == AttentionMask::Kind::causal;
-  const bool wanted =
-      wants_tiles(scores) || deterministic || warpgroups_outrun_cudnn(layout, scores.mask, T);
-  if (causal && wanted && suits_warpgroups(layout)) return Kernels::warpgroups;
-  return wants_tiles(scores) ? Kernels::tiles : Kernels::cudnn;
-}
-
-/// qkv -> out and log_sum_exp.
-void run_forward(Context& ctx, const Problem& p, CView qkv, View out, View log_sum_exp) {
+void cudnn_attention_forward(Context& ctx, const HeadLayout& layout, const AttentionScores& scores,
+                             CView qkv, View out, View log_sum_exp) {
+  const Problem p = {qkv.shape()[0], qkv.shape()[1], layout, scores, qkv.dtype()};
   Plan& plan = plan_of(ctx, p, Direction::forward);
-  set_packed(plan.pointers, p.layout, qkv, {kQ, kK, kV});
+  set_packed(plan.pointers, layout, qkv, {kQ, kK, kV});
   plan.pointers[kOut] = address(out);
   plan.pointers[kLogSumExp] = address(log_sum_exp);
-  run(ctx, "attention_forward", plan, attention_forward_workspace(p.layout, p.B, p.T));
+  run(ctx, "attention_forward", plan, attention_forward_workspace(layout, p.B, p.T));
 }
 
-/// dqkv from forward's operands and kept results.
-void run_backward(Context& ctx, const Problem& p, CView dout, const AttentionSaved& saved,
-                  View dqkv) {
+void cudnn_attention_backward(Context& ctx, const HeadLayout& layout, const AttentionScores& scores,
+                              CView dout, const AttentionSaved& saved, View dqkv) {
   const auto& [qkv, out, log_sum_exp] = saved;
+  const Problem p = {qkv.shape()[0], qkv.shape()[1], layout, scores, qkv.dtype()};
   Plan& plan = plan_of(ctx, p, Direction::backward);
-  set_packed(plan.pointers, p.layout, qkv, {kQ, kK, kV});
-  set_packed(plan.pointers, p.layout, dqkv, {kDq, kDk, kDv});
+  set_packed(plan.pointers, layout, qkv, {kQ, kK, kV});
+  set_packed(plan.pointers, layout, dqkv, {kDq, kDk, kDv});
   plan.pointers[kOut] = address(out);
   plan.pointers[kDout] = address(dout);
   plan.pointers[kLogSumExp] = address(log_sum_exp);
   run(ctx, "attention_backward", plan,
-      attention_backward_workspace(p.layout, p.B, p.T, ctx.deterministic()));
-}
-
-}  // namespace
-
-void attention_forward(Context& ctx, const HeadLayout& layout, const AttentionScores& scores,
-                       CView qkv, View out, View log_sum_exp) {
-  require_supported(layout, qkv.dtype(), "attention_forward");
-  const Problem p = {qkv.shape()[0], qkv.shape()[1], layout, scores, qkv.dtype()};
-  if (p.B == 0 || p.T == 0) return;
-  require_aligned(qkv, "attention_forward qkv");
-  require_aligned(out, "attention_forward out");
-  require_aligned(log_sum_exp, "attention_forward log_sum_exp");
-  switch (kernels_for(layout, scores, p.T, false)) {
-    case Kernels::warpgroups:
-      warpgroup_attention_forward(ctx, layout, scores, qkv, out, log_sum_exp);
-      break;
-    case Kernels::tiles: tiled_attention_forward(ctx, layout, scores, qkv, out, log_sum_exp); break;
-    case Kernels::cudnn: run_forward(ctx, p, qkv, out, log_sum_exp); break;
-  }
-  if (scores.sinks.logits) add_sinks(ctx, layout, scores.sinks, out, log_sum_exp);
-}
-
-void attention_backward(Context& ctx, const HeadLayout& layout, const AttentionScores& scores,
-                        CView dout, const AttentionSaved& saved,
-                        const AttentionGradients& gradients) {
-  const auto& [qkv, out, log_sum_exp] = saved;
-  const auto& [dqkv, dbias, accumulate_bias] = gradients;
-  require_supported(layout, qkv.dtype(), "attention_backward");
-  const Problem p = {qkv.shape()[0], qkv.shape()[1], layout, scores, qkv.dtype()};
-  if (p.B == 0 || p.T == 0) {
-    if (dbias) column_sums(ctx, dqkv, accumulate_bias, dbias);
-    return;
-  }
-  require_aligned(dout, "attention_backward dout");
-  require_aligned(qkv, "attention_backward qkv");
-  require_aligned(out, "attention_backward out");
-  require_aligned(log_sum_exp, "attention_backward log_sum_exp");
-  require_aligned(dqkv, "attention_backward dqkv");
-  // cuDNN's deterministic backward pass is the slower one, and keeps the gradients of all scores.
-  switch (kernels_for(layout, scores, p.T, ctx.deterministic())) {
-    case Kernels::warpgroups:
-      return warpgroup_attention_backward(ctx, layout, scores, dout, saved, gradients);
-    case Kernels::tiles: tiled_attention_backward(ctx, layout, scores, dout, saved, dqkv); break;
-    case Kernels::cudnn: run_backward(ctx, p, dout, saved, dqkv); break;
-  }
-  if (dbias) column_sums(ctx, dqkv, accumulate_bias, dbias);
+      attention_backward_workspace(layout, p.B, p.T, ctx.deterministic()));
 }
 
 }  // namespace hyperslab::ops::cuda

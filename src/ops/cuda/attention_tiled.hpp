@@ -16,9 +16,4 @@ void tiled_attention_forward(Context& ctx, const HeadLayout& layout, const Atten
 void tiled_attention_backward(Context& ctx, const HeadLayout& layout, const AttentionScores& scores,
                               CView dout, const AttentionSaved& saved, View dqkv);
 
-/// True if the two above do it in cuDNN's place.
-[[nodiscard]] inline bool wants_tiles(const AttentionScores& scores) {
-  return scores.softcap > 0 || static_cast<bool>(scores.first_keys);
-}
-
 }  // namespace hyperslab::ops::cuda

@@ -14,14 +14,11 @@ void warpgroup_attention_backward(Context& ctx, const HeadLayout& layout,
                                   const AttentionScores& scores, CView dout,
                                   const AttentionSaved& saved, const AttentionGradients& gradients);
 
-/// True if the two above take heads of this layout on the GPU in use, as this was built.
-[[nodiscard]] bool suits_warpgroups(const HeadLayout& layout);
-
-/// True if they are faster than cuDNN's kernels without documents and caps: with heads of 64
-/// elements up to some context (analysis/results/attention-h100.txt).
-[[nodiscard]] constexpr bool warpgroups_outrun_cudnn(const HeadLayout& layout,
-                                                     const AttentionMask& mask, Dim T) {
-  return layout.head_width == 64 && T <= 2048 && mask.window == 0;
+/// True if the two above have a kernel for heads of this layout.
+[[nodiscard]] constexpr bool has_warpgroup_width(const HeadLayout& layout) {
+  return layout.head_width == 64 || layout.head_width == 128;
 }
+/// True if they take heads of this layout on the GPU in use, as this was built.
+[[nodiscard]] bool suits_warpgroups(const HeadLayout& layout);
 
 }  // namespace hyperslab::ops::cuda

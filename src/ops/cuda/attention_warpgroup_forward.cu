@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(kTileThreads, SharedLayout<kWidth>::kBlocks)
 }  // namespace
 
 bool suits_warpgroups(const HeadLayout& layout) {
-  return (layout.head_width == 64 || layout.head_width == 128) && has_warpgroups();
+  return has_warpgroup_width(layout) && has_warpgroups();
 }
 
 void warpgroup_attention_forward(Context& ctx, const HeadLayout& layout,

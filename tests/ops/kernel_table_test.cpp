@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <array>
+#include <string>
+#include <string_view>
+
+#include "cuda/attention_table.hpp"
+
+namespace hyperslab::ops::cuda {
+namespace {
+
+constexpr AttentionMask kCausal = {};
+constexpr AttentionMask kAll = {AttentionMask::Kind::none, 0};
+
+AttentionProblem problem_of(Dim width, const AttentionMask& mask, Dim T) {
+  return {{12, 12, width}, mask, T, false};
+}
+
+/// A view that is there; nothing reads it.
+CView documents() {
+  static std::array<int, 1> first_keys = {};
+  return {first_keys.data(), DType::i32, Device::cpu, {1, 1}};
+}
+
+std::string_view chosen(const AttentionProblem& problem, int capability) {
+  const std::string_view forward = choose(kAttentionForward, problem, capability).name;
+  EXPECT_EQ(choose(kAttentionBackward, problem, capability).name, forward);
+  return forward;
+}
+
+TEST(AttentionTable, ChoosesByProblem) {
+  EXPECT_EQ(chosen(problem_of(64, kCausal, 1024), 90), "warpgroups");
+  EXPECT_EQ(chosen(problem_of(64, kCausal, 1024), 0), "cudnn");
+  EXPECT_EQ(chosen(problem_of(64, kCausal, 2048), 90), "warpgroups");
+  EXPECT_EQ(chosen(problem_of(64, kCausal, 2049), 90), "cudnn");
+  EXPECT_EQ(chosen(problem_of(64, {AttentionMask::Kind::causal, 256}, 1024), 90), "cudnn");
+  EXPECT_EQ(chosen(problem_of(128, kCausal, 1024), 90), "cudnn");
+  EXPECT_EQ(chosen(problem_of(96, kCausal, 1024), 90), "cudnn");
+  EXPECT_EQ(chosen(problem_of(64, kAll, 1024), 90), "cudnn");
+}
+
+TEST(AttentionTable, TakesOurKernelsForCapsDocumentsAndOneOrder) {
+  AttentionProblem capped = problem_of(128, kCausal, 4096);
+  capped.scores.softcap = 50;
+  EXPECT_EQ(chosen(capped, 90), "warpgroups");
+  EXPECT_EQ(chosen(capped, 0), "tiles");
+  capped.layout.head_width = 256;
+  EXPECT_EQ(chosen(capped, 90), "tiles");
+  AttentionProblem apart = problem_of(64, {AttentionMask::Kind::causal, 256}, 8192);
+  apart.scores.first_keys = documents();
+  EXPECT_EQ(chosen(apart, 90), "warpgroups");
+  EXPECT_EQ(chosen(apart, 0), "tiles");
+  AttentionProblem ordered = problem_of(128, kCausal, 8192);
+  ordered.deterministic = true;
+  EXPECT_EQ(chosen(ordered, 90), "warpgroups");
+  EXPECT_EQ(chosen(ordered, 0), "cudnn");
+}
+
+TEST(AttentionTable, SaysWhyEarlierRowsDoNotSuit) {
+  const auto against = [](const AttentionProblem& problem, std::size_t row, int capability) {
+    return std::string(reason_against(kAttentionForward.at(row), problem, capability));
+  };
+  EXPECT_EQ(against(problem_of(64, kCausal, 1024), 0, 90), "");
+  EXPECT_EQ(against(problem_of(64, kCausal, 1024), 0, 0),
+            "another compute capability, or a build without its kernels");
+  EXPECT_EQ(against(problem_of(80, kCausal, 1024), 0, 90), "head width is not 64 or 128");
+  EXPECT_EQ(against(problem_of(128, kCausal, 1024), 0, 90), "cuDNN is faster with heads of 128");
+  EXPECT_EQ(against(problem_of(64, kCausal, 4096), 0, 90), "cuDNN is faster beyond 2048 tokens");
+  EXPECT_EQ(against(problem_of(64, kAll, 1024), 0, 90), "mask is not causal");
+  EXPECT_EQ(against(problem_of(64, kCausal, 1024), 1, 90),
+            "cuDNN is faster without caps and documents");
+  AttentionProblem capped = problem_of(64, kCausal, 1024);
+  capped.scores.softcap = 50;
+  EXPECT_EQ(against(capped, 2, 90), "scores are capped");
+}
+
+/// The choice as a formula, over every combination of the parts of a problem.
+TEST(AttentionTable, HasARowForEveryProblem) {
+  for (int bits = 0; bits < 64; ++bits) {
+    const auto bit = [&](int i) { return (bits >> i & 1) != 0; };
+    for (const Dim width : {32, 64, 128, 256}) {
+      for (const Dim T : {1, 2048, 2049}) {
+        AttentionProblem problem = problem_of(width, bit(0) ? kAll : kCausal, T);
+        if (!bit(0)) problem.scores.mask.window = bit(1) ? 64 : 0;
+        problem.scores.softcap = bit(2) ? 30 : 0;
+        if (bit(3)) problem.scores.first_keys = documents();
+        problem.deterministic = bit(4);
+        const bool beyond = bit(2) || bit(3);
+        const bool outruns = width == 64 && T <= 2048 && problem.scores.mask.window == 0;
+        const bool warpgroups =
+            !bit(0) && (beyond || bit(4) || outruns) && bit(5) && (width == 64 || width == 128);
+        EXPECT_EQ(chosen(problem, bit(5) ? 90 : 0),
+                  warpgroups ? "warpgroups" : (beyond ? "tiles" : "cudnn"))
+            << bits << ' ' << width << ' ' << T;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace hyperslab::ops::cuda
