@@ -73,6 +73,9 @@ decltype(ops::attention_reference_backward) attention_reference_backward;
 decltype(ops::attention_cached_forward) attention_cached_forward;
 decltype(ops::rope_attention_paged_forward) rope_attention_paged_forward;
 decltype(ops::attention_sinks_backward) attention_sinks_backward;
+decltype(ops::attention_operands_forward) attention_operands_forward;
+decltype(ops::attention_operands_backward) attention_operands_backward;
+decltype(ops::merge_attention) merge_attention;
 decltype(ops::argmax) argmax;
 decltype(ops::sample) sample;
 decltype(ops::dropout) dropout;
@@ -189,6 +192,17 @@ inline constexpr bool kMultipliesBf16<linear_backward_weight> = true;
 
 // Bytes of scratch memory, for the plan on `meta` and for the op itself. The GPU's functions are in
 // cuda/workspace.hpp and cuda/library_workspace.hpp.
+/// Widths of a key and of a value.
+struct HeadWidths {
+  Dim key;
+  Dim value;
+};
+[[nodiscard]] std::size_t attention_operands_forward_workspace(int threads,
+                                                               const HeadWidths& widths, Dim keys,
+                                                               DType dtype);
+[[nodiscard]] std::size_t attention_operands_backward_workspace(int threads,
+                                                                const HeadWidths& widths, Dim keys,
+                                                                DType dtype);
 [[nodiscard]] std::size_t attention_forward_workspace(int threads, const HeadLayout& layout,
                                                       Dim keys, DType dtype);
 [[nodiscard]] std::size_t attention_backward_workspace(int threads, const HeadLayout& layout,
@@ -222,6 +236,7 @@ decltype(ops::attention_reference_backward) attention_reference_backward;
 decltype(ops::attention_cached_forward) attention_cached_forward;
 decltype(ops::rope_attention_paged_forward) rope_attention_paged_forward;
 decltype(ops::attention_sinks_backward) attention_sinks_backward;
+decltype(ops::merge_attention) merge_attention;
 decltype(ops::argmax) argmax;
 decltype(ops::sample) sample;
 decltype(ops::dropout) dropout;
