@@ -49,6 +49,9 @@
   X(attention_cached_forward, widened)       \
   X(rope_attention_paged_forward, widened)   \
   X(attention_sinks_backward, widened)       \
+  X(attention_operands_forward, widened)     \
+  X(attention_operands_backward, widened)    \
+  X(merge_attention, widened)                \
   X(argmax, widened)                         \
   X(sample, widened)                         \
   X(dropout, widened)                        \
@@ -163,8 +166,19 @@ LinearForward linear_forward;
 template <>
 inline constexpr bool kMultipliesBf16<linear_forward> = true;
 
+/// Widths of a key and of a value.
+struct HeadWidths {
+  Dim key;
+  Dim value;
+};
 // Bytes of scratch memory, for the plan on `meta` and for the op itself. The GPU's functions are in
 // cuda/workspace.hpp and cuda/library_workspace.hpp.
+[[nodiscard]] std::size_t attention_operands_forward_workspace(int threads,
+                                                               const HeadWidths& widths, Dim keys,
+                                                               DType dtype);
+[[nodiscard]] std::size_t attention_operands_backward_workspace(int threads,
+                                                                const HeadWidths& widths, Dim keys,
+                                                                DType dtype);
 [[nodiscard]] std::size_t attention_forward_workspace(int threads, const HeadLayout& layout,
                                                       Dim keys, DType dtype);
 [[nodiscard]] std::size_t attention_backward_workspace(int threads, const HeadLayout& layout,

@@ -28,6 +28,7 @@ constexpr std::array kPatterns = {
     Pattern{"attend_split_kernel", KernelClass::attention},
     Pattern{"attend_decode_kernel", KernelClass::attention},
     Pattern{"merge_splits_kernel", KernelClass::attention},
+    Pattern{"merge_attention_kernel", KernelClass::attention},
     Pattern{"attend_pages_kernel", KernelClass::attention},
     Pattern{"attend_any_pages_kernel", KernelClass::attention},
     Pattern{"merge_pages_kernel", KernelClass::attention},

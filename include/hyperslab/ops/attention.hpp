@@ -107,6 +107,53 @@ void attention_backward(Context& ctx, const HeadLayout& layout, const AttentionS
                         CView dout, const AttentionSaved& saved,
                         const AttentionGradients& gradients);
 
+/// Heads of queries, keys or values inside a buffer (B, T, row): head h of a token begins at column
+/// first + h * width of its row.
+template <class V>
+struct HeadsOf {
+  V base;
+  Dim first = 0;
+  Dim heads = 1;
+  Dim width = 1;
+};
+/// Queries, keys and values that lie anywhere. Keys and values may be fewer or more than queries,
+/// and values of another width than keys.
+struct AttentionOperands {
+  HeadsOf<CView> q;
+  HeadsOf<CView> k;
+  HeadsOf<CView> v;
+  /// Query i has the position first_query + i among the keys, for masks, windows and first_keys. A
+  /// negative position lies before all keys; one behind them sees the keys that its window leaves.
+  Dim first_query = 0;
+  /// The heads, with the width of keys, of which AttentionScores::scale_of() takes the scale.
+  [[nodiscard]] HeadLayout layout() const { return {q.heads, k.heads, k.width}; }
+};
+[[nodiscard]] AttentionOperands packed_operands(const HeadLayout& layout, CView qkv);
+/// Attention to some keys: out (B, Tq, H * Dv), log_sum_exp (B, H, Tq). A query that saw none has
+/// the output 0 and the logarithm -infinity.
+struct AttentionPart {
+  CView out;
+  CView log_sum_exp;
+};
+/// Gradients, overwritten, in the places of the operands; the rest of their buffers stays.
+struct AttentionOperandGradients {
+  HeadsOf<View> dq;
+  HeadsOf<View> dk;
+  HeadsOf<View> dv;
+};
+/// attention_forward() of operands that lie anywhere. Packed ones go the way of
+/// attention_forward(); a GPU takes no others yet.
+void attention_operands_forward(Context& ctx, const AttentionOperands& operands,
+                                const AttentionScores& scores, View out, View log_sum_exp);
+/// Its backward. With `saved` of merge_attention() it gives the gradient's part from these keys.
+void attention_operands_backward(Context& ctx, const AttentionOperands& operands,
+                                 const AttentionScores& scores, CView dout,
+                                 const AttentionPart& saved,
+                                 const AttentionOperandGradients& gradients);
+/// Attention to the keys of both parts, which have none in common. The result may overwrite one.
+void merge_attention(Context& ctx, const AttentionPart& a, const AttentionPart& b, View out,
+                     View log_sum_exp);
+
 /// The gradient of sink logits; with it the gradients of queries, keys and values come from the ops
 /// for them, which need no more than the values that forward kept:
 ///   dlogits[h] = -sum over samples and queries of weights x (dout . out)

@@ -15,7 +15,7 @@ namespace {
 /// against all keys, and the block's output.
 template <class T>
 struct ForwardScratch {
-  Dim width;      // head width, rounded up to vectors
+  Dim width;      // a value's, rounded up to vectors
   Dim score_row;  // not a power of two, so that columns do not share cache sets
   T* keys;
   T* values;
@@ -23,11 +23,11 @@ struct ForwardScratch {
   T* out;
   Dim count;
 
-  ForwardScratch(T* base, const HeadLayout& layout, Dim max_keys)
-      : width(round_up(layout.head_width, kLanes<T>)),
+  ForwardScratch(T* base, const HeadWidths& widths, Dim max_keys)
+      : width(round_up(widths.value, kLanes<T>)),
         score_row(round_up(max_keys, kPanel<T>) + kLanes<T>) {
     Carver<T> carver(base);
-    keys = carver.take(round_up(max_keys, kPanel<T>) * layout.head_width);
+    keys = carver.take(round_up(max_keys, kPanel<T>) * widths.key);
     values = carver.take(max_keys * width);
     scores = carver.take(kQueryBlock * score_row);
     out = carver.take(kQueryBlock * width);
@@ -102,8 +102,9 @@ T weigh(const QueryHead<T>& head, Dim query, Dim first_key, Dim last_key, T* sco
     head.map.cap(scores + begin, end - begin);
     scale = T(1);
   }
-  T log_sum = 0;
-  const T sum = exponentiate(scores + begin, end - begin, scale, log_sum);
+  T log_sum = -std::numeric_limits<T>::infinity();
+  const bool sees = begin < end;
+  const T sum = sees ? exponentiate(scores + begin, end - begin, scale, log_sum) : T(1);
   std::fill(scores + end, scores + std::max(end, last_key - first_key), T(0));
   const T share = head.sink.logit != nullptr ? head.sink.join(query, log_sum) : T(1);
   if (head.log_sum_exp != nullptr) head.log_sum_exp[query] = log_sum;
@@ -112,7 +113,7 @@ T weigh(const QueryHead<T>& head, Dim query, Dim first_key, Dim last_key, T* sco
 
 /// Attention of `queries` rows at positions past, past + 1, ... on packed keys and values.
 template <class T>
-void attend(const QueryHead<T>& head, Dim head_width, const ForwardScratch<T>& scratch,
+void attend(const QueryHead<T>& head, const HeadWidths& widths, const ForwardScratch<T>& scratch,
             Right<T> keys, Right<T> values) {
   for (Dim first = 0; first < head.seen.queries; first += kQueryBlock) {
     const Dim rows = std::min(kQueryBlock, head.seen.queries - first);
@@ -120,9 +121,9 @@ void attend(const QueryHead<T>& head, Dim head_width, const ForwardScratch<T>& s
     const Dim from = head.seen.begin(first) / kPanel<T> * kPanel<T>;
     const Dim visible = head.seen.end(first + rows - 1) - from;
     const Dim padded = round_up(visible, kPanel<T>);
-    const Right<T> keys_here = {keys.data + from * head_width, keys.inner, keys.panel};
+    const Right<T> keys_here = {keys.data + from * widths.key, keys.inner, keys.panel};
     const Right<T> values_here = {values.data + from * values.inner, values.inner, values.panel};
-    small_gemm<T>(rows, padded, head_width, {head.q.row(first), head.q.stride, 1}, keys_here,
+    small_gemm<T>(rows, padded, widths.key, {head.q.row(first), head.q.stride, 1}, keys_here,
                   {scratch.scores, scratch.score_row, false});
     T inverse[kQueryBlock];
     for (Dim i = 0; i < rows; ++i) {
@@ -135,7 +136,7 @@ void attend(const QueryHead<T>& head, Dim head_width, const ForwardScratch<T>& s
       const T* source = scratch.out + i * scratch.width;
       T* target = head.out.row(first + i);
 #pragma omp simd
-      for (Dim d = 0; d < head_width; ++d) target[d] = source[d] * inverse[i];
+      for (Dim d = 0; d < widths.value; ++d) target[d] = source[d] * inverse[i];
     }
   }
 }
@@ -143,24 +144,27 @@ void attend(const QueryHead<T>& head, Dim head_width, const ForwardScratch<T>& s
 /// The operands of one call of attention, over all samples and heads.
 template <class T>
 struct ForwardCall {
-  HeadLayout layout;
+  HeadLayout layout;  // with the width of keys
   const AttentionScores& scores;
   Dim queries;
   TokenPosition past;
-  const T* qkv;
-  const T* keys;  // (B, rows, ...) with the key heads of a row side by side
-  const T* values;
-  Dim key_sample;  // elements from one sample's keys to the next
-  Dim key_row;
+  StridedHeads<const T> q;
+  StridedHeads<const T> keys;
+  StridedHeads<const T> values;
   T* out;
   T* log_sum_exp;
   CView pages{};  // (B, most): rows are in pages, and samples no distance apart
   Dim page_rows = 1;
+  Dim given_keys = -1;  // a sample's; -1: up to the last query's own
 
-  [[nodiscard]] HeadRows<const T> rows(const T* of, Dim b, Dim kv) const {
-    const T* first = of + b * key_sample + kv * layout.head_width;
-    if (!pages) return {first, key_row};
-    return {first, key_row, pages.data<std::int32_t>() + b * pages.shape()[1], page_rows};
+  [[nodiscard]] HeadWidths widths() const { return {keys.width, values.width}; }
+  [[nodiscard]] Dim key_count(Dim past_keys) const {
+    return given_keys < 0 ? past_keys + queries : given_keys;
+  }
+  [[nodiscard]] HeadRows<const T> rows(const StridedHeads<const T>& of, Dim b, Dim kv) const {
+    HeadRows<const T> rows = of.rows(b, kv);
+    if (!pages) return rows;
+    return {rows.data, rows.stride, pages.data<std::int32_t>() + b * pages.shape()[1], page_rows};
   }
 };
 
@@ -168,42 +172,43 @@ struct ForwardCall {
 template <class T>
 void attend_group(const ForwardCall<T>& call, Dim b, Dim kv, const ForwardScratch<T>& scratch) {
   const HeadLayout& layout = call.layout;
-  const Dim D = layout.head_width;
+  const auto [Dk, Dv] = call.widths();
   const Dim group = layout.heads / layout.kv_heads;
   const Dim past = call.past.of(b);
-  const Dim visible = past + call.queries;
-  const Right<T> keys = {scratch.keys, kPanel<T>, kPanel<T> * D};
+  const Dim visible = call.key_count(past);
+  const Right<T> keys = {scratch.keys, kPanel<T>, kPanel<T> * Dk};
   const Right<T> values = {scratch.values, scratch.width, kPanel<T>};
   for_each_run<T>(call.rows(call.keys, b, kv), visible, [&](auto rows, Dim first, Dim count) {
-    pack_transposed<T>(rows, count, D, scratch.keys + first * D);
+    pack_transposed<T>(rows, count, call.keys.width, scratch.keys + first * call.keys.width);
   });
   for_each_run<T>(call.rows(call.values, b, kv), visible, [&](auto rows, Dim first, Dim count) {
-    pack_rows<T>(rows, count, D, scratch.width, scratch.values + first * scratch.width);
+    pack_rows<T>(rows, count, call.values.width, scratch.width,
+                 scratch.values + first * scratch.width);
   });
-  const Dim packed = layout.packed_width();
-  const Dim out_row = layout.heads * D;
+  const Dim out_row = layout.heads * Dv;
   for (Dim h = kv * group; h < (kv + 1) * group; ++h) {
     const QueryHead<T> head = {
-        seen_keys(call.scores, b, call.queries, past),
+        seen_keys(call.scores, b, call.queries, past, visible),
         {call.scores, layout},
-        {call.qkv + b * call.queries * packed + h * D, packed},
-        {call.out + b * call.queries * out_row + h * D, out_row},
+        call.q.rows(b, h),
+        {call.out + b * call.queries * out_row + h * Dv, out_row},
         call.log_sum_exp ? call.log_sum_exp + (b * layout.heads + h) * call.queries : nullptr,
         {call.scores.sinks, layout, b, h, call.queries}};
-    attend(head, D, scratch, keys, values);
+    attend(head, {Dk, Dv}, scratch, keys, values);
   }
 }
 
 template <class T>
 void attend_all(Context& ctx, const char* op, const ForwardCall<T>& call, Dim B, Dim max_keys) {
   const HeadLayout& layout = call.layout;
+  const HeadWidths widths = call.widths();
+  const Dim stride = ForwardScratch<T>(nullptr, widths, max_keys).count;
   auto* base = static_cast<T*>(
-      ctx.workspace(op, attention_forward_workspace(ctx.threads(), layout, max_keys, dtype_of<T>)));
-  const Dim keys = (call.past.value + call.queries) * layout.head_width;
+      ctx.workspace(op, static_cast<std::size_t>(ctx.threads() * stride) * sizeof(T)));
+  const Dim keys = call.key_count(call.past.value) * layout.head_width;
   const Dim work = 2 * keys + work_of_products(2 * keys * call.queries);
   parallel_chunks(ctx.threads(), B * layout.kv_heads, work, [&](int chunk, Dim begin, Dim end) {
-    const Dim stride = ForwardScratch<T>(nullptr, layout, max_keys).count;
-    const ForwardScratch<T> scratch(base + chunk * stride, layout, max_keys);
+    const ForwardScratch<T> scratch(base + chunk * stride, widths, max_keys);
     for (Dim i = begin; i < end; ++i) {
       attend_group(call, i / layout.kv_heads, i % layout.kv_heads, scratch);
     }
@@ -224,30 +229,49 @@ void append(const HeadLayout& layout, CView qkv, Dim first_column, Dim past, Vie
 
 }  // namespace
 
+std::size_t attention_operands_forward_workspace(int threads, const HeadWidths& widths, Dim keys,
+                                                 DType dtype) {
+  const Dim count = dtype == DType::f64 ? ForwardScratch<double>(nullptr, widths, keys).count
+                                        : ForwardScratch<float>(nullptr, widths, keys).count;
+  return static_cast<std::size_t>(threads * count) * size_of(statistic_dtype(dtype));
+}
+
 std::size_t attention_forward_workspace(int threads, const HeadLayout& layout, Dim keys,
                                         DType dtype) {
-  const Dim count = dtype == DType::f64 ? ForwardScratch<double>(nullptr, layout, keys).count
-                                        : ForwardScratch<float>(nullptr, layout, keys).count;
-  return static_cast<std::size_t>(threads * count) * size_of(statistic_dtype(dtype));
+  return attention_operands_forward_workspace(threads, {layout.head_width, layout.head_width}, keys,
+                                              dtype);
+}
+
+void attention_operands_forward(Context& ctx, const AttentionOperands& operands,
+                                const AttentionScores& scores, View out, View log_sum_exp) {
+  const auto& [q, k, v, first_query] = operands;
+  with_real(q.base.dtype(), "attention_operands_forward", [&]<class T>(T) {
+    const Dim keys = k.base.shape()[1];
+    ForwardCall<T> call = {operands.layout(),    scores,
+                           q.base.shape()[1],    first_query,
+                           strided<const T>(q),  strided<const T>(k),
+                           strided<const T>(v),  out.data<T>(),
+                           log_sum_exp.data<T>()};
+    call.given_keys = keys;
+    attend_all(ctx, "attention_operands_forward", call, q.base.shape()[0], keys);
+  });
 }
 
 void attention_forward(Context& ctx, const HeadLayout& layout, const AttentionScores& scores,
                        CView qkv, View out, View log_sum_exp) {
+  const auto [q, k, v, first_query] = packed_operands(layout, qkv);
   with_real(qkv.dtype(), "attention_forward", [&]<class T>(T) {
-    const auto [B, tokens, packed] = qkv.dims<3>("attention_forward qkv");
-    const T* keys = qkv.data<T>() + layout.heads * layout.head_width;
+    const Dim tokens = qkv.shape()[1];
     const ForwardCall<T> call = {layout,
                                  scores,
                                  tokens,
                                  0,
-                                 qkv.data<T>(),
-                                 keys,
-                                 keys + layout.kv_heads * layout.head_width,
-                                 tokens * packed,
-                                 packed,
+                                 strided<const T>(q),
+                                 strided<const T>(k),
+                                 strided<const T>(v),
                                  out.data<T>(),
                                  log_sum_exp.data<T>()};
-    attend_all(ctx, "attention_forward", call, B, tokens);
+    attend_all(ctx, "attention_forward", call, qkv.shape()[0], tokens);
   });
 }
 
@@ -262,11 +286,9 @@ void attention_cached_forward(Context& ctx, const HeadLayout& layout, const Atte
                                  scores,
                                  qkv.shape()[1],
                                  cache.past,
-                                 qkv.data<T>(),
-                                 cache.keys.data<T>(),
-                                 cache.values.data<T>(),
-                                 T_max * width,
-                                 width,
+                                 strided<const T>(packed_operands(layout, qkv).q),
+                                 {cache.keys.data<T>(), T_max * width, width, layout.head_width},
+                                 {cache.values.data<T>(), T_max * width, width, layout.head_width},
                                  out.data<T>(),
                                  nullptr};
     attend_all(ctx, "attention_cached_forward", call, B, T_max);
@@ -284,11 +306,9 @@ void rope_attention_paged_forward(Context& ctx, const HeadLayout& layout,
                                  scores,
                                  T_new,
                                  cache.past,
-                                 qkv.data<T>(),
-                                 cache.keys.data<T>(),
-                                 cache.values.data<T>(),
-                                 0,
-                                 width,
+                                 strided<const T>(packed_operands(layout, qkv).q),
+                                 {cache.keys.data<T>(), 0, width, layout.head_width},
+                                 {cache.values.data<T>(), 0, width, layout.head_width},
                                  out.data<T>(),
                                  nullptr,
                                  cache.pages,

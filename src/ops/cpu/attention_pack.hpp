@@ -5,7 +5,9 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 
+#include "../backend.hpp"
 #include "hyperslab/ops/attention.hpp"
 #include "math.hpp"
 #include "parallel.hpp"
@@ -17,27 +19,36 @@ inline constexpr Dim kQueryBlock =
     32;  // rows of scores at once: half of them are masked on average
 
 /// Which keys the queries of one sample see: query i's keys are [begin(i), end(i)), and neither
-/// end falls with i.
+/// end falls with i. A query before all keys, or whose window lies behind them, sees none.
 struct SeenKeys {
   bool causal = true;
   Dim window = 0;
   const std::int32_t* first = nullptr;  ///< (queries) first key that each may see; null: 0
   Dim queries = 0;
   Dim past = 0;  ///< keys before the first query's own
+  Dim keys = 0;
 
   [[nodiscard]] Dim begin(Dim query) const {
     const Dim from_window = window > 0 ? std::max<Dim>(0, past + query + 1 - window) : 0;
-    return first == nullptr ? from_window
-                            : std::clamp<Dim>(first[query], from_window, past + query);
+    const Dim from = first == nullptr ? from_window
+                                      : std::clamp<Dim>(first[query], from_window,
+                                                        std::max(from_window, past + query));
+    return std::min(from, end(query));
   }
-  [[nodiscard]] Dim end(Dim query) const { return past + (causal ? query + 1 : queries); }
+  [[nodiscard]] Dim end(Dim query) const {
+    return causal ? std::clamp<Dim>(past + query + 1, 0, keys) : keys;
+  }
 };
 
-/// The keys that queries of sample b see.
-inline SeenKeys seen_keys(const AttentionScores& scores, Dim b, Dim queries, Dim past) {
+/// The keys that queries of sample b see, of so many.
+inline SeenKeys seen_keys(const AttentionScores& scores, Dim b, Dim queries, Dim past, Dim keys) {
   const bool confined = static_cast<bool>(scores.first_keys);
-  return {scores.mask.kind == AttentionMask::Kind::causal, scores.mask.window,
-          confined ? scores.first_keys.data<std::int32_t>() + b * queries : nullptr, queries, past};
+  return {scores.mask.kind == AttentionMask::Kind::causal,
+          scores.mask.window,
+          confined ? scores.first_keys.data<std::int32_t>() + b * queries : nullptr,
+          queries,
+          past,
+          keys};
 }
 
 /// Maps products of queries and keys to scores, which softmax takes.
@@ -97,6 +108,24 @@ struct HeadRows {
     return data + (page * page_rows + (i & (page_rows - 1))) * stride;
   }
 };
+
+/// The heads of all samples in one buffer.
+template <class T>
+struct StridedHeads {
+  T* data;
+  Dim sample;  ///< elements from one sample to the next
+  Dim row;     ///< elements from one token to the next
+  Dim width;
+  [[nodiscard]] HeadRows<T> rows(Dim b, Dim h) const {
+    return {data + b * sample + h * width, row};
+  }
+};
+template <class T, class V>
+[[nodiscard]] StridedHeads<T> strided(const HeadsOf<V>& heads) {
+  const Dim row = heads.base.shape()[2];
+  return {heads.base.template data<std::remove_const_t<T>>() + heads.first,
+          heads.base.shape()[1] * row, row, heads.width};
+}
 
 /// Hands out parts of one thread's scratch memory; on a null base it only counts.
 template <class T>

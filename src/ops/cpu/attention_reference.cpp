@@ -71,7 +71,7 @@ Head<T> head_of(const HeadLayout& layout, const AttentionScores& scores, CView q
           static_cast<std::uint64_t>(first),
           &dropout,
           {scores, layout},
-          seen_keys(scores, b, tokens, 0),
+          seen_keys(scores, b, tokens, 0, tokens),
           {scores.sinks, layout, b, h, tokens}};
 }
 

@@ -128,6 +128,19 @@ AttentionGradients WideOperands::operator()(const AttentionGradients& gradients)
   return {(*this)(gradients.dqkv), (*this)(gradients.dbias), gradients.accumulate_bias};
 }
 
+AttentionOperands WideOperands::operator()(const AttentionOperands& operands) {
+  const auto& [q, k, v, first_query] = operands;
+  return {(*this)(q), (*this)(k), (*this)(v), first_query};
+}
+
+AttentionPart WideOperands::operator()(const AttentionPart& part) {
+  return {(*this)(part.out), part.log_sum_exp};
+}
+
+AttentionOperandGradients WideOperands::operator()(const AttentionOperandGradients& gradients) {
+  return {(*this)(gradients.dq), (*this)(gradients.dk), (*this)(gradients.dv)};
+}
+
 ActivationGradients WideOperands::operator()(const ActivationGradients& gradients) {
   return {(*this)(gradients.dpre), (*this)(gradients.dbias), gradients.accumulate_bias};
 }

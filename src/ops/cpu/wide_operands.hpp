@@ -40,6 +40,13 @@ class WideOperands {
   [[nodiscard]] AttentionScores operator()(const AttentionScores& scores);
   [[nodiscard]] AttentionSaved operator()(const AttentionSaved& saved);
   [[nodiscard]] AttentionGradients operator()(const AttentionGradients& gradients);
+  template <class V>
+  [[nodiscard]] HeadsOf<V> operator()(const HeadsOf<V>& heads) {
+    return {(*this)(heads.base), heads.first, heads.heads, heads.width};
+  }
+  [[nodiscard]] AttentionOperands operator()(const AttentionOperands& operands);
+  [[nodiscard]] AttentionPart operator()(const AttentionPart& part);
+  [[nodiscard]] AttentionOperandGradients operator()(const AttentionOperandGradients& gradients);
   [[nodiscard]] ActivationGradients operator()(const ActivationGradients& gradients);
   [[nodiscard]] AttentionReferenceSaved operator()(const AttentionReferenceSaved& saved);
   [[nodiscard]] KeyValueCache operator()(const KeyValueCache& cache);
