@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hyperslab/core/ledger.hpp"
 
+#include <utility>
+
 namespace hyperslab {
 namespace {
 
@@ -17,6 +19,11 @@ void Ledger::add(const WorkLabel& label, double flops, double bytes) {
   Work& row = rows_[{std::string(label.component), std::string(label.op)}];
   accumulate(row, {flops, bytes, 1});
   if (!label.path.empty()) row.paths.emplace(label.path);
+}
+
+void Ledger::add_kernel(std::string_view op, const std::string& problem, KernelChoice choice) {
+  choice.calls = 0;
+  ++kernels_.try_emplace({std::string(op), problem}, std::move(choice)).first->second.calls;
 }
 
 const Work* Ledger::find(std::string_view component, std::string_view op) const {

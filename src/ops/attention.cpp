@@ -10,10 +10,12 @@
 #include "attention_checks.hpp"
 #include "backend.hpp"
 #include "checks.hpp"
+#include "cuda/attention_table.hpp"
 #include "dropout_checks.hpp"
 #include "hyperslab/core/arena.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/transfer.hpp"
+#include "kernel_choice.hpp"
 
 namespace hyperslab::ops {
 double AttentionScores::scale_of(const HeadLayout& layout) const {
@@ -57,6 +59,20 @@ void require_tables(const Context& ctx, CView cosines, CView sines, Dim T_max, D
   require_here(ctx, cosines, "rope cosines");
   require_operand(ctx, cosines, {T_max, half}, statistic_dtype(cosines.dtype()), "rope cosines");
   require_operand(ctx, sines, {T_max, half}, cosines.dtype(), "rope sines");
+}
+
+/// "64 samples of 1024 tokens, 12 heads of 64, causal"
+std::string text_of(const cuda::AttentionProblem& problem, Dim B) {
+  const auto& [layout, scores, T, deterministic] = problem;
+  std::string text = std::to_string(B) + " samples of " + std::to_string(T) + " tokens, " +
+                     std::to_string(layout.heads) + " heads of " +
+                     std::to_string(layout.head_width) + ", " +
+                     (scores.mask.kind == AttentionMask::Kind::causal ? "causal" : "all keys");
+  if (scores.mask.window > 0) text += ", window " + std::to_string(scores.mask.window);
+  if (scores.first_keys) text += ", documents";
+  if (scores.softcap > 0) text += ", capped scores";
+  if (deterministic) text += ", deterministic";
+  return text;
 }
 
 /// magnitude f(t frequency) in memory of the host.
@@ -169,6 +185,9 @@ void attention_forward(Context& ctx, const HeadLayout& layout, const AttentionSc
   require_operand(ctx, log_sum_exp, {B, layout.heads, T}, statistic_dtype(qkv.dtype()),
                   "attention_forward log_sum_exp");
   require_sinks(ctx, scores.sinks, {B, layout.heads, T}, qkv.dtype(), "attention_forward sinks");
+  const cuda::AttentionProblem problem = {layout, scores, T, false};
+  note_kernel(ctx, "attention_forward", cuda::kAttentionForward, problem,
+              [&] { return text_of(problem, B); });
   if (on_meta(ctx, "attention_forward", 2 * seen_share(scores.mask, T) * square_flops(layout, B, T),
               {qkv, out, log_sum_exp},
               workspace_for(ctx,
@@ -197,6 +216,9 @@ void attention_backward(Context& ctx, const HeadLayout& layout, const AttentionS
   const Dim width = layout.packed_width();
   if (dbias) require_gradient(ctx, dbias, {width}, qkv.dtype(), "attention_backward dbias");
   const double bias_flops = dbias ? static_cast<double>(dqkv.numel()) : 0;
+  const cuda::AttentionProblem problem = {layout, scores, T, ctx.deterministic()};
+  note_kernel(ctx, "attention_backward", cuda::kAttentionBackward, problem,
+              [&] { return text_of(problem, B); });
   if (dbias) {
     plan_partials(ctx, "attention_backward",
                   std::max(cuda::column_sums_partials(B * T, width),

@@ -6,9 +6,10 @@
 
 #include "backend.hpp"
 #include "checks.hpp"
-#include "cuda/fusion.hpp"
+#include "cuda/activation_table.hpp"
 #include "cuda/matrix_vector.hpp"
 #include "hyperslab/core/error.hpp"
+#include "kernel_choice.hpp"
 
 namespace hyperslab::ops {
 namespace {
@@ -41,6 +42,12 @@ void require_columns(const Context& ctx, const BasicColumns<AnyView>& columns,
         "columns " + std::to_string(columns.first) + "+" + std::to_string(columns.count),
         std::source_location::current());
   }
+}
+
+std::string text_of(const cuda::ActivationProblem& problem) {
+  return std::to_string(problem.rows) + " x " + std::to_string(problem.depth) + " by " +
+         std::to_string(problem.depth) + " x " + std::to_string(problem.columns) + ", " +
+         std::string(name_of(problem.activation)) + ", " + std::string(name_of(problem.dtype));
 }
 
 }  // namespace
@@ -130,8 +137,11 @@ void linear_activation_forward(Context& ctx, CView x, CView weight, CView bias,
   require_rows(ctx, pre, rows, M, x.dtype(), "linear_activation_forward pre");
   require_rows(ctx, y, rows, M, x.dtype(), "linear_activation_forward y");
   const double flops = gemm_flops(rows, M, K) + 10.0 * static_cast<double>(rows * M);
-  const bool fuses =
-      ctx.planned() == Device::cuda && cuda::fuses_activation_forward(ctx, activation, pre, M);
+  const cuda::ActivationProblem problem =
+      cuda::activation_forward_problem(ctx, x, weight, bias, activation, pre, y);
+  note_kernel(ctx, "linear_activation_forward", cuda::kActivationForward, problem,
+              [&] { return text_of(problem); });
+  const bool fuses = ctx.planned() == Device::cuda && cuda::suits_epilogue_forward(problem).empty();
   if (on_meta(ctx, "linear_activation_forward", flops, {x, weight, bias, pre, y}, 0,
               fuses ? cuda::kFused : cuda::kSeparate)) {
     return;
@@ -196,8 +206,11 @@ void linear_activation_backward_input(Context& ctx, CView dy, CView weight, CVie
         ctx, kName,
         std::max(cuda::column_sums_partials(rows, K), cuda::activation_product_partials(rows, K)));
   }
+  const cuda::ActivationProblem problem =
+      cuda::activation_backward_problem(dy, weight, pre, activation, dpre);
+  note_kernel(ctx, kName, cuda::kActivationBackward, problem, [&] { return text_of(problem); });
   const bool fuses =
-      ctx.planned() == Device::cuda && cuda::fuses_activation_backward(activation, pre, dpre, K);
+      ctx.planned() == Device::cuda && cuda::suits_epilogue_backward(problem).empty();
   if (on_meta(
           ctx, kName, flops, {dy, weight, pre, dpre, dbias},
           workspace_for(ctx, cpu::linear_activation_backward_input_workspace(rows, K, dy.dtype()),

@@ -6,6 +6,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace hyperslab {
 
@@ -16,6 +17,17 @@ struct Work {
   double bytes = 0;
   std::int64_t calls = 0;
   std::set<std::string, std::less<>> paths{};  ///< taken by the calls, if the op has several
+};
+
+/// The kernel that a problem of an op takes on the planned GPU, of those in the op's table.
+struct KernelChoice {
+  struct Refused {
+    std::string kernel;
+    std::string reason;  ///< in words
+  };
+  std::string kernel;
+  std::vector<Refused> before;  ///< rows before it, and why they do not suit
+  std::int64_t calls = 0;
 };
 
 /// The label under which work is counted.
@@ -29,16 +41,24 @@ struct WorkLabel {
 class Ledger {
  public:
   void add(const WorkLabel& label, double flops, double bytes);
-  void clear() { rows_.clear(); }
+  /// Counts a call of an op with a problem, "64 x 1024 tokens, ...", that takes the kernel.
+  void add_kernel(std::string_view op, const std::string& problem, KernelChoice choice);
+  void clear() {
+    rows_.clear();
+    kernels_.clear();
+  }
   [[nodiscard]] Work total() const;
   [[nodiscard]] Work component(std::string_view name) const;
   /// Null if the component has no such op.
   [[nodiscard]] const Work* find(std::string_view component, std::string_view op) const;
   using Key = std::pair<std::string, std::string>;
   [[nodiscard]] const std::map<Key, Work>& rows() const { return rows_; }
+  /// Choices by (op, problem); of ops that have a table of kernels.
+  [[nodiscard]] const std::map<Key, KernelChoice>& kernels() const { return kernels_; }
 
  private:
   std::map<Key, Work> rows_;
+  std::map<Key, KernelChoice> kernels_;
 };
 
 }  // namespace hyperslab

@@ -22,7 +22,7 @@ inline constexpr int kMultipliers =
     2;  // warpgroups that multiply; then comes the one that finishes
 inline constexpr int kThreads = (kMultipliers + 2) * warpgroup::kThreads;
 inline constexpr int kTileRows = kActivationProductRows;
-inline constexpr int kTileColumns = 192;
+inline constexpr int kTileColumns = kActivationProductColumns;
 inline constexpr int kDepth = warpgroup::kSwizzled;  // columns of the left operand of a product
 inline constexpr int kSlots = 4;  // tiles of both operands that are there or on their way
 inline constexpr int kPanelBytes = kTileRows * kDepth * 2;  // kDepth columns of products

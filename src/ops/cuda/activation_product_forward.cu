@@ -64,18 +64,6 @@ class ForwardFinisher {
 
 }  // namespace
 
-bool suits_activation_product(CView left, CView right, Dim columns,
-                              std::initializer_list<CView> others) {
-  const Dim depth = left.shape().back();
-  const Dim tiles =
-      ceil_divide(leading(left.shape()), kTileRows) * ceil_divide(columns, kTileColumns);
-  bool in_rows = depth % 8 == 0 && columns % 8 == 0 && aligned(left.raw(), right.raw());
-  for (const CView& other : others) in_rows = in_rows && (!other || aligned(other.raw()));
-  // Fewer tiles leave multiprocessors idle that smaller ones use.
-  constexpr Dim kFewestTiles = 64;
-  return size_of(left.dtype()) == 2 && in_rows && tiles >= kFewestTiles && has_warpgroups();
-}
-
 void warpgroup_activation_forward(Context& ctx, CView x, CView weight, CView bias,
                                   Activation activation, View pre, View y) {
   with_element(x.dtype(), kName, [&]<class T>(T) {

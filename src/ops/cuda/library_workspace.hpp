@@ -29,6 +29,7 @@ inline constexpr std::size_t kCudnnSlack = std::size_t{16} << 20;
 /// Rows of a tile of the kernels of activation_product.cuh. The backward one leaves the column sums
 /// of each tile as partial sums, in f32.
 inline constexpr Dim kActivationProductRows = 128;
+inline constexpr Dim kActivationProductColumns = 192;
 [[nodiscard]] constexpr std::size_t activation_product_partials(Dim rows, Dim K) {
   const Dim tiles = (rows + kActivationProductRows - 1) / kActivationProductRows;
   return static_cast<std::size_t>(tiles * K) * sizeof(float);

@@ -3,13 +3,13 @@
 
 #include "../backend.hpp"
 #include "../checks.hpp"
-#include "activation_product.hpp"
+#include "activation_table.hpp"
 #include "check.hpp"
-#include "fusion.hpp"
 #include "gemm.hpp"
 #include "library_workspace.hpp"
 #include "matrix_vector.hpp"
 #include "reduce.hpp"
+#include "warpgroup.hpp"
 #include "workspace.hpp"
 
 namespace hyperslab::ops::cuda {
@@ -90,22 +90,14 @@ void activation_backward_in_place(Context& ctx, CView dy, CView weight, CView pr
   }
 }
 
-/// linear_activation_backward_input without the gradient of a bias, by cuBLASLt.
-void through_activation(Context& ctx, CView dy, CView weight, CView pre, Activation activation,
-                        View dpre) {
-  if (pre.raw() == dpre.raw()) {
-    return activation_backward_in_place(ctx, dy, weight, pre, activation, dpre);
-  }
-  if (fuses_activation_backward(activation, pre, dpre, weight.shape()[1])) {
-    Gemm p = input_gradient(dy, weight, dpre);
-    p.op = "linear_activation_backward_input";
-    p.epilogue = Epilogue::dgelu;
-    p.aux = address(pre);
-    if (multiply(ctx, p)) return;
-  }
-  cuda::linear_backward_input(ctx, dy, weight, Accumulate::no, dpre);
-  cuda::activation_backward(ctx, activation, pre, dpre, dpre);
+/// dbias (+)= column sums of dpre, if it is asked for.
+void sum_bias(Context& ctx, const ActivationGradients& gradients) {
+  const auto& [dpre, dbias, accumulate_bias] = gradients;
+  if (dbias) column_sums(ctx, dpre, accumulate_bias, dbias);
 }
+
+/// The compute capability of the GPU in use, 0 if this was not built for its warpgroups.
+int capability_of_kernels() { return has_warpgroups() ? 90 : 0; }
 
 }  // namespace
 
@@ -200,24 +192,28 @@ void linear_forward(Context& ctx, CView x, CView weight, CView bias, Accumulate 
   }
 }
 
-void linear_activation_forward(Context& ctx, CView x, CView weight, CView bias,
-                               Activation activation, View pre, View y) {
+void epilogue_activation_forward(Context& ctx, CView x, CView weight, CView bias,
+                                 Activation activation, View pre, View y) {
   const auto [M, K] = weight.dims<2>("linear_activation_forward weight");
-  // With run.deterministic a row has the same bits in products of few rows, which are cuBLASLt's.
-  if (!ctx.deterministic() && K <= kDeepestActivationProduct &&
-      suits_activation_product(x, weight, M, {bias, pre, y})) {
-    return warpgroup_activation_forward(ctx, x, weight, bias, activation, pre, y);
-  }
-  if (fuses_activation_forward(ctx, activation, pre, M)) {
-    Gemm p = gemm_of("linear_activation_forward", {leading(x.shape()), M, K}, {x, Trans::no},
-                     {weight, Trans::yes}, y);
-    p.epilogue = bias ? Epilogue::gelu_bias : Epilogue::gelu;
-    p.bias = bias ? address(bias) : nullptr;
-    p.aux = pre.raw();
-    if (multiply(ctx, p)) return;
-  }
+  Gemm p = gemm_of("linear_activation_forward", {leading(x.shape()), M, K}, {x, Trans::no},
+                   {weight, Trans::yes}, y);
+  p.epilogue = bias ? Epilogue::gelu_bias : Epilogue::gelu;
+  p.bias = bias ? address(bias) : nullptr;
+  p.aux = pre.raw();
+  if (!multiply(ctx, p)) separate_activation_forward(ctx, x, weight, bias, activation, pre, y);
+}
+
+void separate_activation_forward(Context& ctx, CView x, CView weight, CView bias,
+                                 Activation activation, View pre, View y) {
   cuda::linear_forward(ctx, x, weight, bias, Accumulate::no, pre);
   cuda::activation_forward(ctx, activation, pre, y);
+}
+
+void linear_activation_forward(Context& ctx, CView x, CView weight, CView bias,
+                               Activation activation, View pre, View y) {
+  choose(kActivationForward, activation_forward_problem(ctx, x, weight, bias, activation, pre, y),
+         capability_of_kernels())
+      .launch(ctx, x, weight, bias, activation, pre, y);
 }
 
 void linear_backward_input(Context& ctx, CView dy, CView weight, Accumulate accumulate, View dx) {
@@ -226,15 +222,37 @@ void linear_backward_input(Context& ctx, CView dy, CView weight, Accumulate accu
   multiply_or_clear(ctx, p, dx);
 }
 
+void epilogue_activation_backward(Context& ctx, CView dy, CView weight, CView pre,
+                                  Activation activation, const ActivationGradients& gradients) {
+  Gemm p = input_gradient(dy, weight, gradients.dpre);
+  p.op = "linear_activation_backward_input";
+  p.epilogue = Epilogue::dgelu;
+  p.aux = address(pre);
+  if (!multiply(ctx, p)) {
+    return separate_activation_backward(ctx, dy, weight, pre, activation, gradients);
+  }
+  sum_bias(ctx, gradients);
+}
+
+void blocked_activation_backward(Context& ctx, CView dy, CView weight, CView pre,
+                                 Activation activation, const ActivationGradients& gradients) {
+  activation_backward_in_place(ctx, dy, weight, pre, activation, gradients.dpre);
+  sum_bias(ctx, gradients);
+}
+
+void separate_activation_backward(Context& ctx, CView dy, CView weight, CView pre,
+                                  Activation activation, const ActivationGradients& gradients) {
+  cuda::linear_backward_input(ctx, dy, weight, Accumulate::no, gradients.dpre);
+  cuda::activation_backward(ctx, activation, pre, gradients.dpre, gradients.dpre);
+  sum_bias(ctx, gradients);
+}
+
 void linear_activation_backward_input(Context& ctx, CView dy, CView weight, CView pre,
                                       Activation activation, const ActivationGradients& gradients) {
-  if (suits_activation_product(dy, weight, weight.shape()[1], {pre, gradients.dpre})) {
-    return warpgroup_activation_backward(ctx, dy, weight, pre, activation, gradients);
-  }
-  through_activation(ctx, dy, weight, pre, activation, gradients.dpre);
-  if (gradients.dbias) {
-    column_sums(ctx, gradients.dpre, gradients.accumulate_bias, gradients.dbias);
-  }
+  choose(kActivationBackward,
+         activation_backward_problem(dy, weight, pre, activation, gradients.dpre),
+         capability_of_kernels())
+      .launch(ctx, dy, weight, pre, activation, gradients);
 }
 
 void linear_backward_weight(Context& ctx, CView dy, CView x, Accumulate accumulate, View dweight,

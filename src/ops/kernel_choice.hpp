@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <string>
+#include <string_view>
+
+#include "cuda/kernel_table.hpp"
+#include "hyperslab/core/context.hpp"
+
+namespace hyperslab::ops {
+
+/// The GPUs that plans are for: Hopper.
+inline constexpr int kPlannedCapability = 90;
+
+/// On `meta`, if a GPU is planned: counts in the ledger which row of a table a problem takes, and
+/// why the rows before it do not suit. text(): the problem in words.
+template <class Problem, class Launch, std::size_t kRows, class Text>
+void note_kernel(Context& ctx, std::string_view op,
+                 const std::array<cuda::Kernel<Problem, Launch>, kRows>& table,
+                 const Problem& problem, Text&& text) {
+  if (ctx.device() != Device::meta || ctx.planned() != Device::cuda) return;
+  KernelChoice choice;
+  for (const auto& kernel : table) {
+    const cuda::Reason reason = cuda::reason_against(kernel, problem, kPlannedCapability);
+    if (reason.empty()) {
+      choice.kernel = kernel.name;
+      return ctx.ledger().add_kernel(op, text(), choice);
+    }
+    choice.before.push_back({std::string(kernel.name), std::string(reason)});
+  }
+}
+
+}  // namespace hyperslab::ops
