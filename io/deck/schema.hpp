@@ -134,16 +134,6 @@ inline constexpr std::array<Name<model::NormPlace>, 4> kNormPlaces = {{
     {"sandwich", model::NormPlace::sandwich},
     {"post_sublayer", model::NormPlace::post_sublayer},
 }};
-inline constexpr std::array<Name<ops::Activation>, 8> kActivations = {{
-    {"gelu", ops::Activation::gelu},
-    {"gelu_tanh", ops::Activation::gelu_tanh},
-    {"relu", ops::Activation::relu},
-    {"silu", ops::Activation::silu},
-    {"relu_squared", ops::Activation::relu_squared},
-    {"swiglu", ops::Activation::swiglu},
-    {"geglu", ops::Activation::geglu},
-    {"geglu_tanh", ops::Activation::geglu_tanh},
-}};
 inline constexpr std::array<Name<model::AttentionPath>, 4> kAttentionPaths = {{
     {"auto", model::AttentionPath::automatic},
     {"cudnn", model::AttentionPath::cudnn},
@@ -167,6 +157,7 @@ inline constexpr auto kGradientPrecisions =
 inline constexpr auto kGemmPrecisions =
     names_by_module(std::array{train::GemmPrecision::compute, train::GemmPrecision::fp8_tensor,
                                train::GemmPrecision::fp8_row, train::GemmPrecision::fp8_block});
+inline constexpr auto kActivations = names_by_module(ops::kActivations);
 inline constexpr auto kRecomputes = names_by_module(nn::kRecomputes);
 inline constexpr auto kPipelineSchedules = names_by_module(mesh::kTrainingSchedules);
 inline constexpr auto kSamplings =

@@ -7,7 +7,7 @@ namespace hyperslab::cli {
 
 /// bench --kernel-table: prints the kernels that a step of the deck takes on a GPU of compute
 /// capability 9.0, where an op has several, and why the rows before them do not suit. Throws
-/// Error(usage) if the deck is for CPU ranks, or another mode than step is asked for.
+/// Error(usage) if another mode than step is asked for.
 [[nodiscard]] ExitCode run_kernel_table(comm::World& world, const Arguments& args);
 
 }  // namespace hyperslab::cli

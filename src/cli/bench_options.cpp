@@ -25,11 +25,8 @@ void add_bench_options(Arguments& args) {
       "hides, by CUPTI")(
       "count",
       "instead of times: allocations, synchronizations and launches of steps 5 to 15, by CUPTI; "
-      "ends with 1 if a step needs the host")(
-      "kernel-table",
-      "instead of times: the kernels that a step takes on a GPU where an op has several, and why "
-      "those before them in its table do not suit; needs no GPU")(
-      "dtypes", "what tensors are stored in and computed in")(
+      "ends with 1 if a step needs the host")("dtypes",
+                                              "what tensors are stored in and computed in")(
       "memory", po::value<std::string>(), "write every planned allocation to this .csv or .json")(
       "memory-timeline", po::value<std::string>(),
       "write to this .json when every allocation is in use in one more step, for "
@@ -55,6 +52,10 @@ Arguments bench_arguments() {
                  "Times steps of DECK on generated tokens, the loader of its training files, or "
                  "the generation of tokens.");
   add_bench_options(args);
+  args.add()(
+      "kernel-table",
+      "instead of times: the kernels that a step takes on a GPU where an op has several, and "
+      "why those before them in its table do not suit; needs no GPU");
   args.positional("DECK");
   return args;
 }

@@ -117,14 +117,19 @@ struct Numbered {
   std::vector<std::string_view> names;
 };
 
+std::vector<std::string_view> names_of_activations() {
+  std::vector<std::string_view> names;
+  for (const ops::Activation activation : ops::kActivations) names.push_back(name_of(activation));
+  return names;
+}
+
 /// "activation=5" as "activation=swiglu".
 std::string readable_choice(const std::string& choice) {
   static const std::vector<Numbered> kNumbered = {
       {"position", {"learned", "sinusoidal", "rope", "none", "sincos2d"}},
       {"norm", {"layernorm", "rmsnorm", "none"}},
       {"norm_place", {"pre", "post", "sandwich", "post_sublayer"}},
-      {"activation",
-       {"gelu", "gelu_tanh", "relu", "silu", "relu_squared", "swiglu", "geglu", "geglu_tanh"}}};
+      {"activation", names_of_activations()}};
   const std::size_t equals = std::min(choice.find('='), choice.size());
   const std::string key = choice.substr(0, equals);
   const auto numbered = std::ranges::find(kNumbered, key, &Numbered::key);

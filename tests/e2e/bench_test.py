@@ -3,6 +3,7 @@
 """bench: times of steps and of parts, which add up."""
 
 import json
+import pathlib
 import re
 import statistics
 
@@ -33,6 +34,35 @@ class Bench(support.Case):
         if result.code != 0:
             raise AssertionError(result.err)
         return result.out, json.loads((cls.folder / "out.json").read_text(encoding="utf-8"))
+
+    def test_the_table_of_kernels(self):
+        """What a GPU takes, said without one."""
+        deck = pathlib.Path(__file__).resolve().parents[2] / "inputs" / "gpt2-124m.yaml"
+
+        def rows(*settings):
+            result = self.run_program("bench", deck, "--kernel-table", "--json", "table.json", *support.overrides(*settings))
+            self.assertEqual((result.code, result.err), (0, ""))
+            found = json.loads((self.folder / "table.json").read_text(encoding="utf-8"))
+            for row in found["kernels"]:
+                self.assertIn(f"{row['op']:<34} {row['calls']:>5}  {row['kernel']:<28}  {row['problem']}\n", result.out)
+            return {row["op"]: row for row in found["kernels"]}
+
+        whole = rows()
+        self.assertEqual({op: (row["kernel"], row["calls"], row["before"]) for op, row in whole.items()},
+                         {op: ("warpgroups", 96, []) for op in (
+                             "attention_forward", "attention_backward", "linear_activation_forward",
+                             "linear_activation_backward_input")})
+        self.assertEqual(whole["attention_backward"]["problem"], "64 samples of 1024 tokens, 12 heads of 64, causal")
+        long = rows("model.context=4096", "train.microbatch=1", "train.global_batch=1", "model.activation=gelu")
+        self.assertEqual(long["attention_backward"]["before"], [
+            {"kernel": "warpgroups", "reason": "cuDNN is faster beyond 2048 tokens"},
+            {"kernel": "tiles", "reason": "cuDNN is faster without caps and documents"}])
+        small = rows("model.context=128", "train.microbatch=1", "train.global_batch=1", "model.activation=gelu")
+        self.assertEqual(small["linear_activation_forward"]["kernel"], "cuBLASLt, then the activation")
+        self.assertEqual([row["reason"] for row in small["linear_activation_forward"]["before"]],
+                         ["fewer than 64 tiles leave multiprocessors idle", "cuBLASLt has gelu_tanh alone"])
+        result = self.run_program("bench", deck, "--kernel-table", "--mode", "decode")
+        self.assert_refused(result, 2, "--kernel-table is of a training step: leave --mode out")
 
     def test_every_mode(self):
         modes = {"forward": self.forward, "forward-backward": self.backward, "step": self.step}

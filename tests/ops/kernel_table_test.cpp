@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "cuda/activation_table.hpp"
 #include "cuda/attention_table.hpp"
 
 namespace hyperslab::ops::cuda {
@@ -96,6 +97,56 @@ TEST(AttentionTable, HasARowForEveryProblem) {
       }
     }
   }
+}
+
+ActivationProblem product_of(Dim rows, Dim depth, Dim columns) {
+  return {.rows = rows,
+          .depth = depth,
+          .columns = columns,
+          .dtype = DType::bf16,
+          .activation = Activation::gelu_tanh,
+          .is_aligned = true,
+          .is_pre_aligned = true,
+          .deterministic = false,
+          .is_in_place = false};
+}
+
+/// The rules that stood in linear_activation_forward and linear_activation_backward_input.
+TEST(ActivationTable, ChoosesAsTheFormerRules) {
+  for (const Dim rows : {1, 4, 8, 9, 64, 512, 4096}) {
+    for (const Dim depth : {768, 1024, 1032, 772}) {
+      for (const Activation activation : {Activation::gelu, Activation::gelu_tanh}) {
+        for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+          for (const int bits : {0, 1, 2, 3, 4, 8, 15}) {
+            ActivationProblem problem = product_of(rows, depth, 3072);
+            problem.activation = activation;
+            problem.dtype = dtype;
+            problem.deterministic = (bits & 1) != 0;
+            problem.is_pre_aligned = (bits & 2) == 0;
+            problem.is_aligned = problem.is_pre_aligned && (bits & 4) == 0;
+            problem.is_in_place = (bits & 8) != 0;
+            const bool tiled = size_of(dtype) == 2 && depth % 8 == 0 && problem.is_aligned &&
+                               (rows + 127) / 128 * 16 >= 64;
+            const bool fusable = activation == Activation::gelu_tanh && dtype != DType::f32 &&
+                                 problem.is_pre_aligned;
+            const std::string_view forward =
+                tiled && !problem.deterministic && depth <= 1024 ? "warpgroups"
+                : fusable && !problem.deterministic && rows > kMatrixVectorRows
+                    ? "cuBLASLt with epilogue"
+                    : "cuBLASLt, then the activation";
+            EXPECT_EQ(choose(kActivationForward, problem, 90).name, forward);
+            const std::string_view backward = tiled                 ? "warpgroups"
+                                              : problem.is_in_place ? "cuBLASLt in blocks"
+                                              : fusable             ? "cuBLASLt with epilogue"
+                                                        : "cuBLASLt, then the activation";
+            EXPECT_EQ(choose(kActivationBackward, problem, 90).name, backward);
+          }
+        }
+      }
+    }
+  }
+  EXPECT_EQ(choose(kActivationForward, product_of(4096, 768, 3072), 0).name,
+            "cuBLASLt with epilogue");
 }
 
 }  // namespace

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
+#include <string_view>
+
 #include "hyperslab/core/context.hpp"
 
 namespace hyperslab::ops {
@@ -15,6 +18,24 @@ enum class Activation : std::uint8_t {
   geglu,         ///< gelu(gate) * up, exact gelu (Shazeer 2020)
   geglu_tanh,    ///< gelu_tanh(gate) * up, as in Gemma
 };
+
+/// In the order of their numbers.
+inline constexpr std::array kActivations = {
+    Activation::gelu,         Activation::gelu_tanh, Activation::relu,  Activation::silu,
+    Activation::relu_squared, Activation::swiglu,    Activation::geglu, Activation::geglu_tanh};
+[[nodiscard]] constexpr std::string_view name_of(Activation activation) {
+  switch (activation) {
+    case Activation::gelu: return "gelu";
+    case Activation::gelu_tanh: return "gelu_tanh";
+    case Activation::relu: return "relu";
+    case Activation::silu: return "silu";
+    case Activation::relu_squared: return "relu_squared";
+    case Activation::swiglu: return "swiglu";
+    case Activation::geglu: return "geglu";
+    case Activation::geglu_tanh: return "geglu_tanh";
+  }
+  return "?";
+}
 
 [[nodiscard]] constexpr bool is_gated(Activation activation) {
   return activation == Activation::swiglu || activation == Activation::geglu ||
