@@ -183,7 +183,7 @@ bool Attention::describe(int branch, const ForwardPass& pass, const SublayerSlot
                          ops::DecodeBlock& block, ops::DecodeStream& stream) const {
   const std::optional<ops::BlockWeights> qkv = qkv_.product();
   const std::optional<ops::BlockWeights> output = output_.product();
-  if (branch != 0 || !qkv || !output || config_.qk_norm != QkNorm::none ||
+  if (branch != 0 || !pass.texts || !qkv || !output || config_.qk_norm != QkNorm::none ||
       !config_.group.is_alone()) {
     return false;
   }
