@@ -34,87 +34,87 @@
 
 // Every op has a twin per device with the signature of the public function, which has checked
 // shapes and dtypes before. X(op, what the CPU's twin does with operands in bf16): it takes them as
-// they are (known), or if the processor multiplies them (multiplied), else it gets copies in f32
-// (widened).
-#define HYPERSLAB_OPS(X)                     \
-  X(activation_forward, widened)             \
-  X(activation_backward, widened)            \
-  X(gated_forward, known)                    \
-  X(gated_backward, known)                   \
-  X(rope, widened)                           \
-  X(attention_forward, widened)              \
-  X(attention_backward, widened)             \
-  X(attention_reference_forward, widened)    \
-  X(attention_reference_backward, widened)   \
-  X(attention_cached_forward, widened)       \
-  X(rope_attention_paged_forward, widened)   \
-  X(attention_sinks_backward, widened)       \
-  X(attention_operands_forward, widened)     \
-  X(attention_operands_backward, widened)    \
-  X(merge_attention, widened)                \
-  X(argmax, widened)                         \
-  X(sample, widened)                         \
-  X(dropout, widened)                        \
-  X(add, widened)                            \
-  X(softcap, widened)                        \
-  X(take_columns, widened)                   \
-  X(put_columns, widened)                    \
-  X(softcap_backward, widened)               \
-  X(fill, known)                             \
-  X(fill_normal, widened)                    \
-  X(cast, known)                             \
-  X(root_mean_square, widened)               \
-  X(embedding_forward, widened)              \
-  X(quantized_embedding_forward, widened)    \
-  X(embedding_backward, widened)             \
-  X(position_backward, widened)              \
-  X(sinusoidal_table, widened)               \
-  X(augment_images, widened)                 \
-  X(patch_tokens_forward, widened)           \
-  X(patch_tokens_backward, widened)          \
-  X(sincos2d_table, widened)                 \
-  X(pool_rows_forward, widened)              \
-  X(pool_rows_backward, widened)             \
-  X(class_cross_entropy, widened)            \
-  X(drop_path, widened)                      \
-  X(softmax_cross_entropy, widened)          \
-  X(softmax_statistics, widened)             \
-  X(vocabulary_cross_entropy, widened)       \
-  X(matmul, multiplied)                      \
-  X(matmul_columns, multiplied)              \
-  X(linear_activation_forward, known)        \
-  X(linear_backward_input, multiplied)       \
-  X(linear_activation_backward_input, known) \
-  X(linear_backward_weight, multiplied)      \
-  X(add_norm_forward, widened)               \
-  X(norm_backward, widened)                  \
-  X(head_norm_forward, widened)              \
-  X(head_norm_backward, widened)             \
-  X(adamw, widened)                          \
-  X(sgd, widened)                            \
-  X(average_weights, known)                  \
-  X(exchange, known)                         \
-  X(muon_direction, widened)                 \
-  X(muon_update, widened)                    \
-  X(scale, widened)                          \
-  X(normalize_matrices, widened)             \
-  X(matmul_gram, widened)                    \
-  X(matmul_add, widened)                     \
-  X(add_norm_squared, known)                 \
-  X(begin_step, widened)                     \
-  X(finalize_step, widened)                  \
-  X(fp8_quantize, known)                     \
-  X(fp8_amax, known)                         \
-  X(fp8_scales, widened)                     \
-  X(fp8_transpose, widened)                  \
-  X(fp8_matmul, known)                       \
-  X(quantize, known)                         \
-  X(dequantize, known)                       \
-  X(fake_quantize, known)                    \
-  X(int8_row_scales, known)                  \
-  X(quantize_scaled, known)                  \
-  X(fake_quantize_scaled, known)             \
-  X(quantized_linear_forward, widened)
+// they are (KNOWN), or if the processor multiplies them (MULTIPLIED), else it gets copies in f32
+// (WIDENED).
+#define HS_OPS(X)                            \
+  X(activation_forward, WIDENED)             \
+  X(activation_backward, WIDENED)            \
+  X(gated_forward, KNOWN)                    \
+  X(gated_backward, KNOWN)                   \
+  X(rope, WIDENED)                           \
+  X(attention_forward, WIDENED)              \
+  X(attention_backward, WIDENED)             \
+  X(attention_reference_forward, WIDENED)    \
+  X(attention_reference_backward, WIDENED)   \
+  X(attention_cached_forward, WIDENED)       \
+  X(rope_attention_paged_forward, WIDENED)   \
+  X(attention_sinks_backward, WIDENED)       \
+  X(attention_operands_forward, WIDENED)     \
+  X(attention_operands_backward, WIDENED)    \
+  X(merge_attention, WIDENED)                \
+  X(argmax, WIDENED)                         \
+  X(sample, WIDENED)                         \
+  X(dropout, WIDENED)                        \
+  X(add, WIDENED)                            \
+  X(softcap, WIDENED)                        \
+  X(take_columns, WIDENED)                   \
+  X(put_columns, WIDENED)                    \
+  X(softcap_backward, WIDENED)               \
+  X(fill, KNOWN)                             \
+  X(fill_normal, WIDENED)                    \
+  X(cast, KNOWN)                             \
+  X(root_mean_square, WIDENED)               \
+  X(embedding_forward, WIDENED)              \
+  X(quantized_embedding_forward, WIDENED)    \
+  X(embedding_backward, WIDENED)             \
+  X(position_backward, WIDENED)              \
+  X(sinusoidal_table, WIDENED)               \
+  X(augment_images, WIDENED)                 \
+  X(patch_tokens_forward, WIDENED)           \
+  X(patch_tokens_backward, WIDENED)          \
+  X(sincos2d_table, WIDENED)                 \
+  X(pool_rows_forward, WIDENED)              \
+  X(pool_rows_backward, WIDENED)             \
+  X(class_cross_entropy, WIDENED)            \
+  X(drop_path, WIDENED)                      \
+  X(softmax_cross_entropy, WIDENED)          \
+  X(softmax_statistics, WIDENED)             \
+  X(vocabulary_cross_entropy, WIDENED)       \
+  X(matmul, MULTIPLIED)                      \
+  X(matmul_columns, MULTIPLIED)              \
+  X(linear_activation_forward, KNOWN)        \
+  X(linear_backward_input, MULTIPLIED)       \
+  X(linear_activation_backward_input, KNOWN) \
+  X(linear_backward_weight, MULTIPLIED)      \
+  X(add_norm_forward, WIDENED)               \
+  X(norm_backward, WIDENED)                  \
+  X(head_norm_forward, WIDENED)              \
+  X(head_norm_backward, WIDENED)             \
+  X(adamw, WIDENED)                          \
+  X(sgd, WIDENED)                            \
+  X(average_weights, KNOWN)                  \
+  X(exchange, KNOWN)                         \
+  X(muon_direction, WIDENED)                 \
+  X(muon_update, WIDENED)                    \
+  X(scale, WIDENED)                          \
+  X(normalize_matrices, WIDENED)             \
+  X(matmul_gram, WIDENED)                    \
+  X(matmul_add, WIDENED)                     \
+  X(add_norm_squared, KNOWN)                 \
+  X(begin_step, WIDENED)                     \
+  X(finalize_step, WIDENED)                  \
+  X(fp8_quantize, KNOWN)                     \
+  X(fp8_amax, KNOWN)                         \
+  X(fp8_scales, WIDENED)                     \
+  X(fp8_transpose, WIDENED)                  \
+  X(fp8_matmul, KNOWN)                       \
+  X(quantize, KNOWN)                         \
+  X(dequantize, KNOWN)                       \
+  X(fake_quantize, KNOWN)                    \
+  X(int8_row_scales, KNOWN)                  \
+  X(quantize_scaled, KNOWN)                  \
+  X(fake_quantize_scaled, KNOWN)             \
+  X(quantized_linear_forward, WIDENED)
 
 namespace hyperslab::ops {
 
@@ -146,21 +146,23 @@ void dispatch(Context& ctx, const Operands&... operands) {
 
 namespace hyperslab::ops::cpu {
 
-#define HYPERSLAB_BF16_widened(op)
-#define HYPERSLAB_BF16_known(op) \
-  template <>                    \
+// NOLINTBEGIN(bugprone-macro-parentheses): names that are declared
+#define HS_BF16_WIDENED(op)
+#define HS_BF16_KNOWN(op) \
+  template <>             \
   inline constexpr bool kTakesBf16<op> = true;
-#define HYPERSLAB_BF16_multiplied(op) \
-  template <>                         \
+#define HS_BF16_MULTIPLIED(op) \
+  template <>                  \
   inline constexpr bool kMultipliesBf16<op> = true;
-#define HYPERSLAB_CPU_OP(op, bf16) \
-  decltype(ops::op) op;            \
-  HYPERSLAB_BF16_##bf16(op)
-HYPERSLAB_OPS(HYPERSLAB_CPU_OP)
-#undef HYPERSLAB_CPU_OP
-#undef HYPERSLAB_BF16_multiplied
-#undef HYPERSLAB_BF16_known
-#undef HYPERSLAB_BF16_widened
+#define HS_CPU_OP(op, bf16) \
+  decltype(ops::op) op;     \
+  HS_BF16_##bf16(op)
+HS_OPS(HS_CPU_OP)
+// NOLINTEND(bugprone-macro-parentheses)
+#undef HS_CPU_OP
+#undef HS_BF16_MULTIPLIED
+#undef HS_BF16_KNOWN
+#undef HS_BF16_WIDENED
 
 LinearForward linear_forward;
 template <>
@@ -198,10 +200,11 @@ struct HeadWidths {
 
 namespace hyperslab::ops::cuda {
 
-#define HYPERSLAB_CUDA_OP(op, bf16) decltype(ops::op) op;
-HYPERSLAB_OPS(HYPERSLAB_CUDA_OP)
+// NOLINTNEXTLINE(bugprone-macro-parentheses): a name that is declared
+#define HS_CUDA_OP(op, bf16) decltype(ops::op) op;
+HS_OPS(HS_CUDA_OP)
 LinearForward linear_forward;
-#undef HYPERSLAB_CUDA_OP
+#undef HS_CUDA_OP
 
 // Functions of GPUs alone.
 decltype(ops::mark_clock) mark_clock;
@@ -215,4 +218,4 @@ decltype(ops::finish_sums) finish_sums;
 
 }  // namespace hyperslab::ops::cuda
 
-#undef HYPERSLAB_OPS
+#undef HS_OPS

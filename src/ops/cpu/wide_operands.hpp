@@ -82,6 +82,7 @@ template <class Op>
 inline constexpr bool kIsUpdate = false;
 template <class... Operands>
 inline constexpr bool kIsUpdate<void (*)(Operands...)> =
+    // NOLINTNEXTLINE(misc-redundant-expression): of two operands of one type
     (std::is_same_v<Operands, const UpdateOperands&> || ...);
 
 /// Ops that know bf16 themselves, or have no operand that may be in it.
