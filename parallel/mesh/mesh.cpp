@@ -177,11 +177,13 @@ std::string placement_table(comm::World& world, const ParallelConfig& config,
 
 std::string groups_over_hosts(const ParallelConfig& config, AxisSet axes,
                               std::span<const std::string> hosts) {
-  std::map<std::vector<int>, std::vector<int>> groups;  // by the place on the other axes
+  std::map<std::array<int, kAxes.size()>, std::vector<int>> groups;
   for (int rank = 0; rank < std::ssize(hosts); ++rank) {
     const Position position(config, rank);
-    std::vector<int> place;
-    for (const Axis axis : kAxes) place.push_back(axes.contains(axis) ? 0 : position.at(axis));
+    std::array<int, kAxes.size()> place{};  // on the other axes
+    for (std::size_t i = 0; i < place.size(); ++i) {
+      if (!axes.contains(kAxes.at(i))) place.at(i) = position.at(kAxes.at(i));
+    }
     groups[place].push_back(rank);
   }
   std::string text;
