@@ -187,7 +187,7 @@ void attention_forward(Context& ctx, const HeadLayout& layout, const AttentionSc
   require_sinks(ctx, scores.sinks, {B, layout.heads, T}, qkv.dtype(), "attention_forward sinks");
   const cuda::AttentionProblem problem = {layout, scores, T, false};
   note_kernel(ctx, "attention_forward", cuda::kAttentionForward, problem,
-              [&] { return text_of(problem, B); });
+              [&, samples = B] { return text_of(problem, samples); });
   if (on_meta(ctx, "attention_forward", 2 * seen_share(scores.mask, T) * square_flops(layout, B, T),
               {qkv, out, log_sum_exp},
               workspace_for(ctx,
@@ -218,7 +218,7 @@ void attention_backward(Context& ctx, const HeadLayout& layout, const AttentionS
   const double bias_flops = dbias ? static_cast<double>(dqkv.numel()) : 0;
   const cuda::AttentionProblem problem = {layout, scores, T, ctx.deterministic()};
   note_kernel(ctx, "attention_backward", cuda::kAttentionBackward, problem,
-              [&] { return text_of(problem, B); });
+              [&, samples = B] { return text_of(problem, samples); });
   if (dbias) {
     plan_partials(ctx, "attention_backward",
                   std::max(cuda::column_sums_partials(B * T, width),
