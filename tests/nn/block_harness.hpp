@@ -39,6 +39,16 @@ inline BlockConfig small_config() {
   return config;
 }
 
+/// The small block with dropout, stochastic depth, activations and recomputation in turn.
+inline BlockConfig drawn_config(int i) {
+  BlockConfig config = small_config();
+  config.dropout = i % 3 == 1 ? 0.3F : 0;
+  config.drop_path = i % 3 == 2 ? 0.3F : 0;
+  config.activation = i % 2 == 0 ? ops::Activation::gelu_tanh : ops::Activation::swiglu;
+  config.recompute = i % 4 == 3 ? Recompute::selective : Recompute::none;
+  return config;
+}
+
 /// The elements of a tensor that a rank holds.
 inline std::vector<double> part_of(const std::vector<double>& whole, const Shape& shape,
                                    const Hyperslab& part) {

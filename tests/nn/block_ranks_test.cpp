@@ -58,11 +58,7 @@ class BlockRanks : public OpsTest {
 TEST_F(BlockRanks, DrawnListsComputeOnAllRanksWhatOneRankDoes) {
   std::mt19937 draw(9);
   for (int i = 0; i < 30; ++i) {
-    BlockConfig config = small_config();
-    config.dropout = i % 3 == 1 ? 0.3F : 0;
-    config.drop_path = i % 3 == 2 ? 0.3F : 0;
-    config.activation = i % 2 == 0 ? ops::Activation::gelu_tanh : ops::Activation::swiglu;
-    config.recompute = i % 4 == 3 ? Recompute::selective : Recompute::none;
+    const BlockConfig config = drawn_config(i);
     sequence_ = i % 2 == 1;
     const BlockList list = drawn_list(draw);
     SCOPED_TRACE(std::to_string(i) + ": " + text_of(list));

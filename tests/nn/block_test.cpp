@@ -31,11 +31,7 @@ using BlockTest = OpsTest;
 TEST_F(BlockTest, GradientsOfDrawnListsAreThoseOfDifferences) {
   std::mt19937 draw(5);
   for (int i = 0; i < 24; ++i) {
-    BlockConfig config = small_config();
-    config.dropout = i % 3 == 1 ? 0.3F : 0;
-    config.drop_path = i % 3 == 2 ? 0.3F : 0;
-    config.activation = i % 2 == 0 ? ops::Activation::gelu_tanh : ops::Activation::swiglu;
-    config.recompute = i % 4 == 3 ? Recompute::selective : Recompute::none;
+    const BlockConfig config = drawn_config(i);
     const BlockList list = drawn_list(draw);
     const std::string text = std::to_string(i) + ": " + text_of(list);
     BlockHarness block(config, list);

@@ -37,9 +37,6 @@ void require_aligned(CView view, const char* what) {
                                       ", and cuDNN wants addresses that are such multiples");
 }
 
-/// The compute capability of the GPU in use, 0 if this was not built for its warpgroups.
-int capability_of_kernels() { return has_warpgroups() ? 90 : 0; }
-
 /// dbias (+)= column sums of dqkv, if it is asked for.
 void sum_bias(Context& ctx, const AttentionGradients& gradients) {
   const auto& [dqkv, dbias, accumulate_bias] = gradients;

@@ -96,9 +96,6 @@ void sum_bias(Context& ctx, const ActivationGradients& gradients) {
   if (dbias) column_sums(ctx, dpre, accumulate_bias, dbias);
 }
 
-/// The compute capability of the GPU in use, 0 if this was not built for its warpgroups.
-int capability_of_kernels() { return has_warpgroups() ? 90 : 0; }
-
 }  // namespace
 
 void matmul(Context& ctx, CView a, Trans trans_a, CView b, Trans trans_b, Accumulate accumulate,
