@@ -99,10 +99,10 @@ double seen_pairs(const AttentionOperands& operands, const AttentionMask& mask) 
   const Dim queries = operands.q.base.shape()[1];
   const Dim keys = operands.k.base.shape()[1];
   const Dim first = operands.first_query;
-  const auto upto = [&](Dim from) { return sum_to(from + queries, keys) - sum_to(from, keys); };
+  const auto seen = [&](Dim from) { return sum_to(from + queries, keys) - sum_to(from, keys); };
   double pairs = static_cast<double>(queries) * static_cast<double>(keys);
-  if (mask.kind == AttentionMask::Kind::causal) pairs = upto(first);
-  if (mask.window > 0) pairs -= upto(first - mask.window);
+  if (mask.kind == AttentionMask::Kind::causal) pairs = seen(first);
+  if (mask.window > 0) pairs -= seen(first - mask.window);
   return pairs * static_cast<double>(operands.q.base.shape()[0] * operands.q.heads);
 }
 

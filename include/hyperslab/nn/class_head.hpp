@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "hyperslab/nn/sublayer.hpp"
+#include "hyperslab/nn/block.hpp"
 #include "hyperslab/nn/head.hpp"
 #include "hyperslab/ops/classes.hpp"
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "hyperslab/nn/sublayer.hpp"
 #include "hyperslab/nn/embedding.hpp"
+#include "hyperslab/nn/sublayer.hpp"
 #include "hyperslab/ops/classes.hpp"
 
 namespace hyperslab::nn {
