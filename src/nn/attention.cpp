@@ -147,11 +147,9 @@ void Attention::core_forward(Context& ctx, const ForwardPass& pass, const Slot& 
   if (pass.texts) {
     require(config_.scores.mask.kind == ops::AttentionMask::Kind::causal,
             "attention on a cache: only a causal mask lets tokens be computed one after another");
-    const ops::KeyValueCache keys = cache(*pass.texts, slot.qkv.shape()[0]);
-    const auto attend =
-        keys.pages ? ops::rope_attention_paged_forward : ops::rope_attention_cached_forward;
-    attend(ctx, heads_, scores({}, {}), config_.rope ? pass.rope : RopeTables(), slot.qkv, keys,
-           slot.out);
+    ops::attention_cached_forward(ctx, heads_, scores({}, {}),
+                                  config_.rope ? pass.rope : RopeTables(), slot.qkv,
+                                  cache(*pass.texts, slot.qkv.shape()[0]), slot.out);
   } else if (config_.keep_probabilities) {
     ops::attention_reference_forward(ctx, heads_, scores(pass.batch, slot.sink_weights), slot.qkv,
                                      probability_dropout(pass.batch), slot.out, slot.probabilities);

@@ -47,7 +47,6 @@
   X(attention_reference_forward, WIDENED)    \
   X(attention_reference_backward, WIDENED)   \
   X(attention_cached_forward, WIDENED)       \
-  X(rope_attention_paged_forward, WIDENED)   \
   X(attention_sinks_backward, WIDENED)       \
   X(attention_operands_forward, WIDENED)     \
   X(attention_operands_backward, WIDENED)    \

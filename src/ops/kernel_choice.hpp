@@ -10,11 +10,8 @@
 
 namespace hyperslab::ops {
 
-/// The GPUs that plans are for: Hopper.
-inline constexpr int kPlannedCapability = 90;
-
-/// On `meta`, if a GPU is planned: counts in the ledger which row of a table a problem takes, and
-/// why the rows before it do not suit. text(): the problem in words.
+/// On `meta`, if a GPU, Hopper, is planned: counts in the ledger which row of a table a problem
+/// takes, and why the rows before it do not suit. text(): the problem in words.
 template <class Problem, class Launch, std::size_t kRows, class Text>
 void note_kernel(Context& ctx, std::string_view op,
                  const std::array<cuda::Kernel<Problem, Launch>, kRows>& table,
@@ -22,7 +19,7 @@ void note_kernel(Context& ctx, std::string_view op,
   if (ctx.device() != Device::meta || ctx.planned() != Device::cuda) return;
   KernelChoice choice;
   for (const auto& kernel : table) {
-    const cuda::Reason reason = cuda::reason_against(kernel, problem, kPlannedCapability);
+    const cuda::Reason reason = cuda::reason_against(kernel, problem, cuda::kHopper);
     if (reason.empty()) {
       choice.kernel = kernel.name;
       return ctx.ledger().add_kernel(op, text(), choice);

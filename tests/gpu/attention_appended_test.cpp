@@ -2,8 +2,10 @@
 // Many new tokens of each sample behind a cache on a GPU, against the CPU's. What of the cache no
 // token has written yet holds NaNs.
 #include <algorithm>
+#include <functional>
 #include <limits>
 
+#include "cuda/attention_cached_table.hpp"
 #include "gpu/gpu_test.hpp"
 #include "hyperslab/ops/attention.hpp"
 #include "support/rope_frequencies.hpp"
@@ -22,7 +24,7 @@ struct Case {
   Dim window = 0;
   double softcap = 0;
   bool sinks = false;
-  Dim page = 64;     ///< 0: a cache without pages, of samples with equal pasts
+  Dim page = 64;     ///< 0: a cache without pages
   Dim fillers = 0;   ///< newest tokens that have a page only if one holds tokens before them
   Dim spare = 1;     ///< pages or tokens that no sample uses
   bool rope = true;  ///< of half of each head
@@ -74,9 +76,12 @@ struct Case {
   }
 };
 
-/// The outputs of tokens that are no fillers. What the op says of the past on the host is wrong on
+using Attend = std::function<decltype(attention_cached_forward)>;
+
+/// The outputs of tokens that are no fillers. The past that the call passes on the host is wrong on
 /// the GPU, as in a graph that is replayed.
-void expect_as_on_cpu(DType dtype, const Case& of) {
+void expect_as_on_cpu(DType dtype, const Case& of,
+                      const Attend& attend = attention_cached_forward) {
   const HeadLayout& layout = of.layout;
   const Dim B = of.samples();
   const Dim kept = of.tokens - of.fillers;
@@ -84,6 +89,8 @@ void expect_as_on_cpu(DType dtype, const Case& of) {
   const Dim width = layout.heads * layout.head_width;
   const Dim positions = of.longest() + of.spare;
   const bool paged = of.page > 0;
+  std::vector<std::int32_t> lengths(of.past.begin(), of.past.end());
+  if (std::ranges::count(of.past, of.past.front()) == B) lengths.resize(1);
   Problem problem(dtype);
   problem.input(random_tensor(dtype, {B, of.tokens, layout.packed_width()}, 1))
       .input(of.filled_cache(dtype, 2))
@@ -93,10 +100,7 @@ void expect_as_on_cpu(DType dtype, const Case& of) {
       .input(random_tensor(dtype, {layout.heads}, 4))
       .input(Tensor(Device::cpu, DType::f32, {positions, std::max<Dim>(1, half)}))
       .input(Tensor(Device::cpu, DType::f32, {positions, std::max<Dim>(1, half)}))
-      .fixed(int_tensor(
-          {paged ? B : 1},
-          paged ? std::vector<std::int32_t>(of.past.begin(), of.past.end())
-                : std::vector<std::int32_t>{static_cast<std::int32_t>(of.past.front())}));
+      .fixed(int_tensor({std::ssize(lengths)}, lengths));
   if (paged) problem.fixed(int_tensor({B, of.most()}, of.pages()));
   problem.expect_match(
       [&](Context& ctx, const Problem::Views& v) {
@@ -109,15 +113,8 @@ void expect_as_on_cpu(DType dtype, const Case& of) {
         scores.softcap = of.softcap;
         if (of.sinks) scores.sinks.logits = v[5];
         const Dim past = ctx.device() == Device::cuda ? 0 : std::ranges::max(of.past);
-        if (paged) {
-          rope_attention_paged_forward(ctx, layout, scores, tables, v[0],
-                                       {v[1], v[2], {past, v[8]}, v[9]}, v[4]);
-        } else {
-          const bool on_host = ctx.device() == Device::cpu;
-          rope_attention_cached_forward(
-              ctx, layout, scores, tables, v[0],
-              {v[1], v[2], on_host ? TokenPosition(past) : TokenPosition(past, v[8])}, v[4]);
-        }
+        attend(ctx, layout, scores, tables, v[0], {v[1], v[2], {past, v[8]}, paged ? v[9] : View()},
+               v[4]);
         for (Dim b = 0; b < B; ++b) {
           copy(ctx, v[4].slice(b, 1).reshaped({of.tokens, width}).slice(0, kept),
                v[3].slice(b, 1).reshaped({kept, width}));
@@ -149,8 +146,45 @@ TEST_F(GpuAttentionAppended, WithoutPages) {
         }
         expect_as_on_cpu(
             dtype, {.past = {70, 70}, .layout = layout, .tokens = tokens, .page = 0, .spare = 100});
+        expect_as_on_cpu(dtype,
+                         {.past = {0, 40, 129}, .layout = layout, .tokens = tokens, .page = 0});
       }
     }
+  }
+}
+
+/// Every row of the table that suits computes the problem; `launched` counts them.
+TEST_F(GpuAttentionAppended, EveryKernelThatSuitsMatchesTheOracle) {
+  std::vector<int> launched(cuda::kAttentionCached.size());
+  for (const DType dtype : kGpuTypes) {
+    for (const HeadLayout& layout : kLayouts) {
+      for (const Dim tokens : {1, 5, 70}) {
+        for (const Dim page : {0, 64}) {
+          for (std::size_t row = 0; row < cuda::kAttentionCached.size(); ++row) {
+            const auto& kernel = cuda::kAttentionCached.at(row);
+            const auto attend = [&](Context& ctx, const HeadLayout& heads,
+                                    const AttentionScores& scores, const RotaryTables& tables,
+                                    View qkv, const KeyValueCache& cache, View out) {
+              const cuda::CacheProblem problem = {heads, scores, tables, qkv, cache, out};
+              const bool suits =
+                  cuda::reason_against(kernel, problem, cuda::features_of_kernels()).empty();
+              if (ctx.device() != Device::cuda || !suits) {
+                return attention_cached_forward(ctx, heads, scores, tables, qkv, cache, out);
+              }
+              ++launched[row];
+              kernel.launch(ctx, heads, scores, tables, qkv, cache, out);
+            };
+            expect_as_on_cpu(dtype,
+                             {.past = {90, 90}, .layout = layout, .tokens = tokens, .page = page},
+                             attend);
+          }
+        }
+      }
+    }
+  }
+  for (std::size_t row = 0; row < launched.size(); ++row) {
+    if (!cuda::features_of_kernels().has(cuda::kAttentionCached.at(row).needs)) continue;
+    EXPECT_GT(launched[row], 0) << cuda::kAttentionCached.at(row).name;
   }
 }
 

@@ -63,10 +63,10 @@ void expect_as_on_cpu(DType dtype, const Case& of) {
         AttentionScores scores(AttentionMask{AttentionMask::Kind::causal, of.window});
         scores.softcap = of.softcap;
         if (of.sinks) scores.sinks.logits = v[6];
-        rope_attention_paged_forward(ctx, layout, scores, tables, v[0],
-                                     {v[1], v[2], {longest, v[4]}, v[5]}, v[3]);
+        attention_cached_forward(ctx, layout, scores, tables, v[0],
+                                 {v[1], v[2], {longest, v[4]}, v[5]}, v[3]);
       },
-      "rope_attention_paged_forward of " + std::to_string(B) + " samples up to " +
+      "attention_cached_forward of " + std::to_string(B) + " samples up to " +
           std::to_string(longest) + ", heads " + std::to_string(layout.heads) + " to " +
           std::to_string(layout.kv_heads) + " of " + std::to_string(layout.head_width));
 }
@@ -152,8 +152,8 @@ TEST_F(GpuAttentionPaged, TokensWithoutAPageAreNotKept) {
         .fixed(int_tensor({1, 3}, {1, -1, -1}));
     problem.expect_match(
         [=](Context& ctx, const Problem::Views& v) {
-          rope_attention_paged_forward(ctx, layout, AttentionMask(), {}, v[0],
-                                       {v[1], v[2], 30, v[5]}, v[4]);
+          attention_cached_forward(ctx, layout, AttentionMask(), {}, v[0], {v[1], v[2], 30, v[5]},
+                                   v[4]);
           const View front(v[4].raw(), v[4].dtype(), v[4].device(), {1, 3, 512});
           copy(ctx, front, v[3]);
         },

@@ -174,7 +174,7 @@ TEST_F(GpuAttentionSinks, CachedMatchesTheOracle) {
           [=, layout = layout, past = past, window = window](Context& ctx, const Views& v) {
             AttentionScores scores(AttentionMask{AttentionMask::Kind::causal, window});
             scores.sinks.logits = v[3];
-            attention_cached_forward(ctx, layout, scores, v[0], {v[1], v[2], past}, v[4]);
+            attention_cached_forward(ctx, layout, scores, {}, v[0], {v[1], v[2], past}, v[4]);
           },
           "attention_cached_forward with sinks");
     }

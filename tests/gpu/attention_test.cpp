@@ -114,7 +114,7 @@ TEST_P(GpuFusedAttention, EveryKernelThatSuitsMatchesTheOracle) {
   for (std::size_t row = 0; row < cuda::kAttentionForward.size(); ++row) {
     const auto& kernel = cuda::kAttentionForward.at(row);
     ASSERT_EQ(kernel.name, cuda::kAttentionBackward.at(row).name);
-    if (!cuda::reason_against(kernel, asked, cuda::capability_of_kernels()).empty()) continue;
+    if (!cuda::reason_against(kernel, asked, cuda::features_of_kernels()).empty()) continue;
     ++suitable;
 
     const auto found = problem.on_gpu(row_call(size, row));

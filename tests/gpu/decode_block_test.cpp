@@ -146,8 +146,8 @@ void one_by_one(Context& ctx, const DecodeBlock& block, const DecodeStream& stre
                 const Problem::Views& v) {
   normalize(ctx, block.attention_norm, stream.residual, stream.delta, stream.attention_sum, v);
   multiply(ctx, v[normed], block.qkv, stream.qkv);
-  rope_attention_cached_forward(ctx, block.heads, block.scores, block.tables, stream.qkv,
-                                block.cache, v[attended]);
+  attention_cached_forward(ctx, block.heads, block.scores, block.tables, stream.qkv, block.cache,
+                           v[attended]);
   multiply(ctx, v[attended], block.output, stream.out);
   const CView sum = stream.delta ? CView(stream.attention_sum) : stream.residual;
   normalize(ctx, block.mlp_norm, sum, stream.out, stream.mlp_sum, v);

@@ -34,7 +34,6 @@ TEST_F(GpuAttentionKernels, CachedForward) {
                            {2, 1, 3000, {8, 2, 64}},
                            {1, 3, 700, {2, 1, 256}},
                            {1, 1, 63, {2, 2, 32}},
-                           {2, 5, 40, {6, 2, 17}, kNoMask},
                            {2, 1, 3000, {8, 2, 64}, {AttentionMask::Kind::causal, 700}},
                            {2, 5, 40, {6, 2, 17}, {AttentionMask::Kind::causal, 3}, 0.8},
                            {1, 3, 700, {2, 1, 256}, {}, 2.0}}) {
@@ -50,7 +49,7 @@ TEST_F(GpuAttentionKernels, CachedForward) {
               Context& ctx, const Problem::Views& v) {
             AttentionScores scores(mask);
             scores.softcap = softcap;
-            attention_cached_forward(ctx, layout, scores, v[0], {v[1], v[2], past}, v[3]);
+            attention_cached_forward(ctx, layout, scores, {}, v[0], {v[1], v[2], past}, v[3]);
           },
           "attention_cached_forward");
     }
@@ -79,7 +78,7 @@ TEST_F(GpuAttentionKernels, PositionsAreReadOnTheGpu) {
           ctx.device() == Device::cuda ? TokenPosition(9, v[4]) : TokenPosition(past);
       rope_table(ctx, rope_frequencies(1e4, 32), 1, v[5], v[6]);
       rope(ctx, layout, v[5], v[6], here, Rotation::forward, v[0]);
-      attention_cached_forward(ctx, layout, {}, v[0], {v[1], v[2], here}, v[3]);
+      attention_cached_forward(ctx, layout, {}, {}, v[0], {v[1], v[2], here}, v[3]);
       embedding_forward(ctx, v[7], {v[8], {0, 8, 8}, v[9], here}, 1.0F, v[10]);
     };
     problem.expect_match(call, "one token after those of a position on the GPU");

@@ -168,10 +168,9 @@ TEST_F(GpuGeneration, RopeAndAttentionOnACache) {
             }
             AttentionScores scores(AttentionMask{AttentionMask::Kind::causal, window});
             scores.softcap = softcap;
-            rope_attention_cached_forward(ctx, layout, scores, tables, v[0], {v[1], v[2], here},
-                                          v[3]);
+            attention_cached_forward(ctx, layout, scores, tables, v[0], {v[1], v[2], here}, v[3]);
           },
-          "rope_attention_cached_forward after " + std::to_string(past));
+          "attention_cached_forward after " + std::to_string(past));
     }
   }
 }

@@ -33,10 +33,10 @@ TEST_F(AttentionCached, EqualsTheFullPathHoweverTheTokensArrive) {
       Tensor values = poisoned(dtype, {2, 70, 34});
       Dim past = 0;
       for (const Dim part : parts) {
-        const Tensor qkv = token_rows(full.qkv.view(), past, part);
+        Tensor qkv = token_rows(full.qkv.view(), past, part);
         Tensor out = poisoned(dtype, {2, part, 102});
 
-        attention_cached_forward(ctx, full.size.layout, full.scores(), qkv.view(),
+        attention_cached_forward(ctx, full.size.layout, full.scores(), {}, qkv.view(),
                                  {keys.view(), values.view(), past}, out.view());
 
         expect_close(out.view(), token_rows(full.out.view(), past, part).view(), "out", 0.1);
@@ -46,37 +46,14 @@ TEST_F(AttentionCached, EqualsTheFullPathHoweverTheTokensArrive) {
   }
 }
 
-TEST_F(AttentionCached, WithoutAMaskNewTokensSeeTheWholeCache) {
-  for (const DType dtype : {DType::f64, DType::f32}) {
-    for (const Dim past : {0, 1, 40}) {
-      AttentionCase full({2, 54, {6, 2, 17}, kNoMask}, dtype);
-      full.forward(ctx);
-      Tensor keys = poisoned(dtype, {2, 70, 34});
-      Tensor values = poisoned(dtype, {2, 70, 34});
-      const auto attend = [&](Dim first, Dim count) {
-        const Tensor qkv = token_rows(full.qkv.view(), first, count);
-        Tensor out = poisoned(dtype, {2, count, 102});
-        attention_cached_forward(ctx, full.size.layout, kNoMask, qkv.view(),
-                                 {keys.view(), values.view(), first}, out.view());
-        return out;
-      };
-
-      if (past > 0) attend(0, past);
-      const Tensor out = attend(past, 54 - past);
-
-      expect_close(out.view(), token_rows(full.out.view(), past, 54 - past).view(), "out", 0.1);
-    }
-  }
-}
-
 TEST_F(AttentionCached, TheCacheHoldsKeysAndValues) {
   const HeadLayout layout = {2, 1, 2};
-  const Tensor qkv = tensor_of(DType::f32, {1, 1, 8}, {0, 0, 0, 0, 1, 2, 3, 4});
+  Tensor qkv = tensor_of(DType::f32, {1, 1, 8}, {0, 0, 0, 0, 1, 2, 3, 4});
   Tensor keys = filled_tensor(DType::f32, {1, 3, 2}, 9);
   Tensor values = filled_tensor(DType::f32, {1, 3, 2}, 9);
   Tensor out = poisoned(DType::f32, {1, 1, 4});
 
-  attention_cached_forward(ctx, layout, kCausal, qkv.view(), {keys.view(), values.view(), 1},
+  attention_cached_forward(ctx, layout, kCausal, {}, qkv.view(), {keys.view(), values.view(), 1},
                            out.view());
 
   expect_values(keys.view(), {9, 9, 1, 2, 9, 9});
@@ -89,11 +66,11 @@ TEST_F(AttentionCached, WrongOperandsAreNamed) {
   Tensor keys = filled_tensor(DType::f32, {1, 4, 4}, 0);
   Tensor wide = filled_tensor(DType::f32, {1, 4, 8}, 0);
   expect_error_naming("attention_cached_forward past", [&] {
-    attention_cached_forward(ctx, c.size.layout, kCausal, c.qkv.view(),
+    attention_cached_forward(ctx, c.size.layout, kCausal, {}, c.qkv.view(),
                              {keys.view(), keys.view(), 3}, c.out.view());
   });
   expect_error_naming("attention_cached_forward values", [&] {
-    attention_cached_forward(ctx, c.size.layout, kCausal, c.qkv.view(),
+    attention_cached_forward(ctx, c.size.layout, kCausal, {}, c.qkv.view(),
                              {keys.view(), wide.view(), 0}, c.out.view());
   });
 }

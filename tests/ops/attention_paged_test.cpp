@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A cache in pages, whose samples differ in length, against full attention of each sample alone.
+// A cache whose samples differ in length, in pages or without, against full attention of each
+// sample alone.
 #include <algorithm>
 #include <numeric>
 
@@ -16,20 +17,29 @@ class AttentionPaged : public OpsTest {};
 constexpr Dim kPage = 16;
 constexpr Dim kMost = 9;  // pages of a sample
 
-/// Pages of several samples, dealt out in an order that is none.
+/// Pages of several samples, dealt out in an order that is none, or one of each sample.
 struct Pages {
-  Pages(DType dtype, Dim samples, Dim width)
-      : keys(poisoned(dtype, {samples * kMost, kPage, width})),
-        values(poisoned(dtype, {samples * kMost, kPage, width})) {
+  Pages(DType dtype, Dim samples, Dim width, bool in_order)
+      : keys(poisoned(dtype, in_order ? Shape{samples, kMost * kPage, width}
+                                      : Shape{samples * kMost, kPage, width})),
+        values(poisoned(dtype, keys.view().shape())) {
+    if (in_order) return;
     std::vector<double> order(static_cast<std::size_t>(samples * kMost));
     for (std::size_t i = 0; i < order.size(); ++i) {
       order[i] = static_cast<double>((i * 11 + 3) % order.size());
     }
     table = tensor_of(DType::i32, {samples, kMost}, order);
   }
+  /// The cache of samples [first, first + count).
+  [[nodiscard]] KeyValueCache of(Dim first, Dim count, const TokenPosition& past) {
+    if (!table.view()) {
+      return {keys.view().slice(first, count), values.view().slice(first, count), past};
+    }
+    return {keys.view(), values.view(), past, table.view().slice(first, count)};
+  }
   Tensor keys;
   Tensor values;
-  Tensor table;
+  Tensor table;  ///< absent if the pages are in order
 };
 
 /// Rows [first, first + count) of the one sample of a tensor.
@@ -68,10 +78,8 @@ void fill_cache(Context& ctx, const Samples& samples, Dim b, Pages& pages) {
     Tensor part = rows_of(qkv, first, count);
     Tensor out =
         poisoned(qkv.view().dtype(), {1, count, samples.layout.heads * samples.layout.head_width});
-    rope_attention_paged_forward(
-        ctx, samples.layout, samples.scores, {}, part.view(),
-        {pages.keys.view(), pages.values.view(), first, pages.table.view().slice(b, 1)},
-        out.view());
+    attention_cached_forward(ctx, samples.layout, samples.scores, {}, part.view(),
+                             pages.of(b, 1, first), out.view());
     expect_close(out.view(), rows_of(samples.out[static_cast<std::size_t>(b)], first, count).view(),
                  "prompt", 0.1);
   }
@@ -99,12 +107,9 @@ void expect_last_tokens(Context& ctx, const Samples& samples, Pages& pages) {
   Tensor out = poisoned(dtype, {B, 1, width});
   const Tensor lengths = tensor_of(DType::i32, {B}, past);
 
-  rope_attention_paged_forward(ctx, samples.layout, samples.scores, {}, qkv.view(),
-                               {pages.keys.view(),
-                                pages.values.view(),
-                                {static_cast<Dim>(std::ranges::max(past)), lengths.view()},
-                                pages.table.view()},
-                               out.view());
+  const TokenPosition after = {static_cast<Dim>(std::ranges::max(past)), lengths.view()};
+  attention_cached_forward(ctx, samples.layout, samples.scores, {}, qkv.view(),
+                           pages.of(0, B, after), out.view());
 
   expect_close(out.view(), tensor_of(dtype, {B, 1, width}, expected).view(), "last token", 0.1);
 }
@@ -125,9 +130,11 @@ TEST_F(AttentionPaged, EverySampleAttendsToItsOwnTokens) {
         scores.softcap = softcap;
         if (sinks) scores.sinks.logits = logits.view();
         const Samples samples(ctx, dtype, lengths, layout, scores);
-        Pages pages(dtype, std::ssize(lengths), layout.kv_heads * layout.head_width);
-        for (Dim b = 0; b < std::ssize(lengths); ++b) fill_cache(ctx, samples, b, pages);
-        expect_last_tokens(ctx, samples, pages);
+        for (const bool in_order : {false, true}) {
+          Pages pages(dtype, std::ssize(lengths), layout.kv_heads * layout.head_width, in_order);
+          for (Dim b = 0; b < std::ssize(lengths); ++b) fill_cache(ctx, samples, b, pages);
+          expect_last_tokens(ctx, samples, pages);
+        }
       }
     }
   }
@@ -156,14 +163,14 @@ TEST_F(AttentionPaged, IsThePathWithoutPagesForSamplesOfOneLength) {
   Tensor page_keys = random_tensor(DType::f64, {2, rows, 16}, 2);
   Tensor page_values = random_tensor(DType::f64, {2, rows, 16}, 3);
 
-  rope_attention_cached_forward(ctx, layout, AttentionMask(), tables, qkv.view(),
-                                {keys.view(), values.view(), past}, out.view());
-  rope_attention_paged_forward(ctx, layout, AttentionMask(), tables, same.view(),
-                               {page_keys.view().reshaped(in_pages),
-                                page_values.view().reshaped(in_pages),
-                                {past, lengths.view()},
-                                table.view()},
-                               paged.view());
+  attention_cached_forward(ctx, layout, AttentionMask(), tables, qkv.view(),
+                           {keys.view(), values.view(), past}, out.view());
+  attention_cached_forward(ctx, layout, AttentionMask(), tables, same.view(),
+                           {page_keys.view().reshaped(in_pages),
+                            page_values.view().reshaped(in_pages),
+                            {past, lengths.view()},
+                            table.view()},
+                           paged.view());
 
   EXPECT_EQ(to_doubles(paged.view()), to_doubles(out.view()));
   EXPECT_EQ(to_doubles(page_keys.view()), to_doubles(keys.view()));
@@ -199,15 +206,16 @@ TEST_F(AttentionPaged, WrongOperandsAreNamed) {
   Tensor odd = filled_tensor(DType::f32, {4, 15, 4}, 0);
   const Tensor table = tensor_of(DType::i32, {1, 2}, {0, 1});
   const auto call = [&](const AttentionScores& scores, View keys, Dim past) {
-    rope_attention_paged_forward(ctx, layout, scores, {}, qkv.view(),
-                                 {keys, keys, past, table.view()}, out.view());
+    attention_cached_forward(ctx, layout, scores, {}, qkv.view(), {keys, keys, past, table.view()},
+                             out.view());
   };
   expect_error_naming("past", [&] { call(kCausal, pages.view(), 31); });
   expect_error_naming("keys", [&] { call(kCausal, odd.view(), 0); });
   expect_error_naming("mask", [&] { call(kNoMask, pages.view(), 0); });
+  const Tensor two = tensor_of(DType::i32, {2, 2}, {0, 1, 2, 3});
   expect_error_naming("attention_cached_forward pages", [&] {
-    attention_cached_forward(ctx, layout, kCausal, qkv.view(),
-                             {pages.view(), pages.view(), 0, table.view()}, out.view());
+    attention_cached_forward(ctx, layout, kCausal, {}, qkv.view(),
+                             {pages.view(), pages.view(), 0, two.view()}, out.view());
   });
 }
 

@@ -185,13 +185,13 @@ TEST_F(AttentionSinksTest, ACacheGivesTheSame) {
       return tensor_of(dtype, {2, count, width}, part);
     };
 
-    const Tensor prompt = rows(qkv, packed, 0, 22);
-    attention_cached_forward(ctx, size.layout, scores, prompt.view(),
+    Tensor prompt = rows(qkv, packed, 0, 22);
+    attention_cached_forward(ctx, size.layout, scores, {}, prompt.view(),
                              {keys.view(), values.view(), 0}, out.view());
     expect_close(out.view(), rows(expected, 32, 0, 22).view(), "prompt", 0.1);
-    const Tensor token = rows(qkv, packed, 22, 1);
+    Tensor token = rows(qkv, packed, 22, 1);
     Tensor last = poisoned(dtype, {2, 1, 32});
-    attention_cached_forward(ctx, size.layout, scores, token.view(),
+    attention_cached_forward(ctx, size.layout, scores, {}, token.view(),
                              {keys.view(), values.view(), 22}, last.view());
     expect_close(last.view(), rows(expected, 32, 22, 1).view(), "token", 0.1);
   }

@@ -88,11 +88,11 @@ TEST_F(Generation, RopeAndCachedAttentionAreTheirTwoOps) {
     Tensor out = poisoned(DType::f64, {1, 2, 8});
     const KeyValueCache cache = {keys.view(), values.view(), 3};
     if (together) {
-      rope_attention_cached_forward(ctx, layout, AttentionMask(), {cosines.view(), sines.view()},
-                                    qkv.view(), cache, out.view());
+      attention_cached_forward(ctx, layout, AttentionMask(), {cosines.view(), sines.view()},
+                               qkv.view(), cache, out.view());
     } else {
       rope(ctx, layout, cosines.view(), sines.view(), 3, Rotation::forward, qkv.view());
-      attention_cached_forward(ctx, layout, AttentionMask(), qkv.view(), cache, out.view());
+      attention_cached_forward(ctx, layout, AttentionMask(), {}, qkv.view(), cache, out.view());
     }
     auto all = to_doubles(out.view());
     const auto cached = to_doubles(keys.view());

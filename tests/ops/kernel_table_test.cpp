@@ -18,62 +18,66 @@ AttentionProblem problem_of(Dim width, const AttentionMask& mask, Dim T) {
   return {{12, 12, width}, mask, T, false};
 }
 
+constexpr Features kOther = {};
+
 /// A view that is there; nothing reads it.
 CView documents() {
   static std::array<int, 1> first_keys = {};
   return {first_keys.data(), DType::i32, Device::cpu, {1, 1}};
 }
 
-std::string_view chosen(const AttentionProblem& problem, int capability) {
-  const std::string_view forward = choose(kAttentionForward, problem, capability).name;
-  EXPECT_EQ(choose(kAttentionBackward, problem, capability).name, forward);
+std::string_view chosen(const AttentionProblem& problem, Features features) {
+  const std::string_view forward = choose(kAttentionForward, problem, features).name;
+  EXPECT_EQ(choose(kAttentionBackward, problem, features).name, forward);
   return forward;
 }
 
 TEST(AttentionTable, ChoosesByProblem) {
-  EXPECT_EQ(chosen(problem_of(64, kCausal, 1024), 90), "warpgroups");
-  EXPECT_EQ(chosen(problem_of(64, kCausal, 1024), 0), "cudnn");
-  EXPECT_EQ(chosen(problem_of(64, kCausal, 2048), 90), "warpgroups");
-  EXPECT_EQ(chosen(problem_of(64, kCausal, 2049), 90), "cudnn");
-  EXPECT_EQ(chosen(problem_of(64, {AttentionMask::Kind::causal, 256}, 1024), 90), "cudnn");
-  EXPECT_EQ(chosen(problem_of(128, kCausal, 1024), 90), "cudnn");
-  EXPECT_EQ(chosen(problem_of(96, kCausal, 1024), 90), "cudnn");
-  EXPECT_EQ(chosen(problem_of(64, kAll, 1024), 90), "cudnn");
+  EXPECT_EQ(chosen(problem_of(64, kCausal, 1024), kHopper), "warpgroups");
+  EXPECT_EQ(chosen(problem_of(64, kCausal, 1024), kOther), "cudnn");
+  EXPECT_EQ(chosen(problem_of(64, kCausal, 2048), kHopper), "warpgroups");
+  EXPECT_EQ(chosen(problem_of(64, kCausal, 2049), kHopper), "cudnn");
+  EXPECT_EQ(chosen(problem_of(64, {AttentionMask::Kind::causal, 256}, 1024), kHopper), "cudnn");
+  EXPECT_EQ(chosen(problem_of(128, kCausal, 1024), kHopper), "cudnn");
+  EXPECT_EQ(chosen(problem_of(96, kCausal, 1024), kHopper), "cudnn");
+  EXPECT_EQ(chosen(problem_of(64, kAll, 1024), kHopper), "cudnn");
 }
 
 TEST(AttentionTable, TakesOurKernelsForCapsDocumentsAndOneOrder) {
   AttentionProblem capped = problem_of(128, kCausal, 4096);
   capped.scores.softcap = 50;
-  EXPECT_EQ(chosen(capped, 90), "warpgroups");
-  EXPECT_EQ(chosen(capped, 0), "tiles");
+  EXPECT_EQ(chosen(capped, kHopper), "warpgroups");
+  EXPECT_EQ(chosen(capped, kOther), "tiles");
   capped.layout.head_width = 256;
-  EXPECT_EQ(chosen(capped, 90), "tiles");
+  EXPECT_EQ(chosen(capped, kHopper), "tiles");
   AttentionProblem apart = problem_of(64, {AttentionMask::Kind::causal, 256}, 8192);
   apart.scores.first_keys = documents();
-  EXPECT_EQ(chosen(apart, 90), "warpgroups");
-  EXPECT_EQ(chosen(apart, 0), "tiles");
+  EXPECT_EQ(chosen(apart, kHopper), "warpgroups");
+  EXPECT_EQ(chosen(apart, kOther), "tiles");
   AttentionProblem ordered = problem_of(128, kCausal, 8192);
   ordered.deterministic = true;
-  EXPECT_EQ(chosen(ordered, 90), "warpgroups");
-  EXPECT_EQ(chosen(ordered, 0), "cudnn");
+  EXPECT_EQ(chosen(ordered, kHopper), "warpgroups");
+  EXPECT_EQ(chosen(ordered, kOther), "cudnn");
 }
 
 TEST(AttentionTable, SaysWhyEarlierRowsDoNotSuit) {
-  const auto against = [](const AttentionProblem& problem, std::size_t row, int capability) {
-    return std::string(reason_against(kAttentionForward.at(row), problem, capability));
+  const auto against = [](const AttentionProblem& problem, std::size_t row, Features features) {
+    return std::string(reason_against(kAttentionForward.at(row), problem, features));
   };
-  EXPECT_EQ(against(problem_of(64, kCausal, 1024), 0, 90), "");
-  EXPECT_EQ(against(problem_of(64, kCausal, 1024), 0, 0),
+  EXPECT_EQ(against(problem_of(64, kCausal, 1024), 0, kHopper), "");
+  EXPECT_EQ(against(problem_of(64, kCausal, 1024), 0, kOther),
             "another compute capability, or a build without its kernels");
-  EXPECT_EQ(against(problem_of(80, kCausal, 1024), 0, 90), "head width is not 64 or 128");
-  EXPECT_EQ(against(problem_of(128, kCausal, 1024), 0, 90), "cuDNN is faster with heads of 128");
-  EXPECT_EQ(against(problem_of(64, kCausal, 4096), 0, 90), "cuDNN is faster beyond 2048 tokens");
-  EXPECT_EQ(against(problem_of(64, kAll, 1024), 0, 90), "mask is not causal");
-  EXPECT_EQ(against(problem_of(64, kCausal, 1024), 1, 90),
+  EXPECT_EQ(against(problem_of(80, kCausal, 1024), 0, kHopper), "head width is not 64 or 128");
+  EXPECT_EQ(against(problem_of(128, kCausal, 1024), 0, kHopper),
+            "cuDNN is faster with heads of 128");
+  EXPECT_EQ(against(problem_of(64, kCausal, 4096), 0, kHopper),
+            "cuDNN is faster beyond 2048 tokens");
+  EXPECT_EQ(against(problem_of(64, kAll, 1024), 0, kHopper), "mask is not causal");
+  EXPECT_EQ(against(problem_of(64, kCausal, 1024), 1, kHopper),
             "cuDNN is faster without caps and documents");
   AttentionProblem capped = problem_of(64, kCausal, 1024);
   capped.scores.softcap = 50;
-  EXPECT_EQ(against(capped, 2, 90), "scores are capped");
+  EXPECT_EQ(against(capped, 2, kHopper), "scores are capped");
 }
 
 /// The choice as a formula, over every combination of the parts of a problem.
@@ -91,7 +95,7 @@ TEST(AttentionTable, HasARowForEveryProblem) {
         const bool outruns = width == 64 && T <= 2048 && problem.scores.mask.window == 0;
         const bool warpgroups =
             !bit(0) && (beyond || bit(4) || outruns) && bit(5) && (width == 64 || width == 128);
-        EXPECT_EQ(chosen(problem, bit(5) ? 90 : 0),
+        EXPECT_EQ(chosen(problem, bit(5) ? kHopper : kOther),
                   warpgroups ? "warpgroups" : (beyond ? "tiles" : "cudnn"))
             << bits << ' ' << width << ' ' << T;
       }
@@ -134,18 +138,18 @@ TEST(ActivationTable, ChoosesAsTheFormerRules) {
                 : fusable && !problem.deterministic && rows > kMatrixVectorRows
                     ? "cuBLASLt with epilogue"
                     : "cuBLASLt, then the activation";
-            EXPECT_EQ(choose(kActivationForward, problem, 90).name, forward);
+            EXPECT_EQ(choose(kActivationForward, problem, kHopper).name, forward);
             const std::string_view backward = tiled                 ? "warpgroups"
                                               : problem.is_in_place ? "cuBLASLt in blocks"
                                               : fusable             ? "cuBLASLt with epilogue"
                                                         : "cuBLASLt, then the activation";
-            EXPECT_EQ(choose(kActivationBackward, problem, 90).name, backward);
+            EXPECT_EQ(choose(kActivationBackward, problem, kHopper).name, backward);
           }
         }
       }
     }
   }
-  EXPECT_EQ(choose(kActivationForward, product_of(4096, 768, 3072), 0).name,
+  EXPECT_EQ(choose(kActivationForward, product_of(4096, 768, 3072), kOther).name,
             "cuBLASLt with epilogue");
 }
 

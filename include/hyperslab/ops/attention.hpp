@@ -181,40 +181,34 @@ void attention_reference_backward(Context& ctx, const HeadLayout& layout,
                                   const AttentionReferenceSaved& saved, View dprobabilities,
                                   View dqkv);
 
-/// Keys and values of earlier tokens: (B, T_max, H_kv * Dh), of which `past` rows are in use.
+/// Keys and values of earlier tokens, of which `past` rows of each sample are in use.
 struct KeyValueCache {
+  /// With pages (pages, tokens of a page, H_kv * Dh), a power of two of tokens; without, the pages
+  /// are in order, one a sample: (B, T_max, H_kv * Dh).
   View keys;
   View values;
-  TokenPosition past;
-  /// (B, most pages of a sample) i32 on the device: then keys and values are (pages, tokens of a
-  /// page, H_kv * Dh), and pages[b][i] holds tokens of sample b from i * (tokens of a page) on, a
-  /// power of two (Kwon et al. 2023, section 4.1). Absent: the cache has no pages.
+  TokenPosition past;  ///< of all samples, or of each
+  /// (B, most pages of a sample) i32 on the device: pages[b][i] holds tokens of sample b from
+  /// i * (tokens of a page) on (Kwon et al. 2023, section 4.1); or absent.
   CView pages{};
+  [[nodiscard]] Dim page_tokens() const { return keys.shape()[1]; }
+  /// Tokens that the cache of a sample has room for.
+  [[nodiscard]] Dim room() const { return (pages ? pages.shape()[1] : 1) * page_tokens(); }
 };
-/// Attention of new tokens on a cache, for generation: writes the keys and values of qkv to rows
-/// [past, past + T_new) of the cache, then attends to all rows up to there; a causal mask hides
-/// later new tokens from earlier ones. It takes no first_keys. qkv: (B, T_new, packed), rotated
-/// already; out: (B, T_new, H * Dh).
-void attention_cached_forward(Context& ctx, const HeadLayout& layout, const AttentionScores& scores,
-                              CView qkv, const KeyValueCache& cache, View out);
-
 /// The tables of rope(); absent without rotary positions.
 struct RotaryTables {
   CView cosines;
   CView sines;
 };
-/// rope() of new tokens from cache.past on, then attention_cached_forward(). On a GPU one token a
-/// sample takes one kernel, if its heads suit; qkv then stays as it was.
-void rope_attention_cached_forward(Context& ctx, const HeadLayout& layout,
-                                   const AttentionScores& scores, const RotaryTables& tables,
-                                   View qkv, const KeyValueCache& cache, View out);
-
-/// rope_attention_cached_forward() on a cache in pages, whose samples may differ in `past`; with a
-/// causal mask. New tokens that only fill up a sample may lie where `pages` is -1: they are not
-/// kept, and their outputs count for nothing. Samples that write to one page must write the same.
-/// qkv is left as rope() makes it, or as it was.
-void rope_attention_paged_forward(Context& ctx, const HeadLayout& layout,
-                                  const AttentionScores& scores, const RotaryTables& tables,
-                                  View qkv, const KeyValueCache& cache, View out);
+/// Attention of new tokens on a cache, for generation: rope() of the new tokens from cache.past on,
+/// then their keys and values are written to rows [past, past + T_new) of the cache, then they
+/// attend to all rows up to their own. The mask is causal, without first_keys. qkv: (B, T_new,
+/// packed), left as rope() makes it, or as it was; out: (B, T_new, H * Dh).
+///
+/// New tokens that only fill up a sample may lie where `pages` is -1: they are not kept, and their
+/// outputs count for nothing. Samples that write to one page must write the same.
+void attention_cached_forward(Context& ctx, const HeadLayout& layout, const AttentionScores& scores,
+                              const RotaryTables& tables, View qkv, const KeyValueCache& cache,
+                              View out);
 
 }  // namespace hyperslab::ops

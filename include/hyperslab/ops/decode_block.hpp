@@ -59,7 +59,7 @@ struct DecodeStream {
 ///   mlp_sum = attention_sum + a
 ///   out = down(activation(up(norm(mlp_sum))))
 /// each rounded as by add_norm_forward, linear_forward (with codes quantized_linear_forward, whose
-/// x is rounded to 16 bits of the largest among its neighbors), rope_attention_cached_forward and
+/// x is rounded to 16 bits of the largest among its neighbors), attention_cached_forward and
 /// the ops of activations; qkv is not rotated. Returns false, and enqueues nothing, if a GPU or the
 /// operands do not suit: bf16 or f16 on a GPU of compute capability 9.0, heads 64 or 128 wide, a
 /// cache without pages, the four matrices in the same format (of elements, int8 or int4), and

@@ -215,15 +215,26 @@ void attend_all(Context& ctx, const char* op, const ForwardCall<T>& call, Dim B,
   });
 }
 
-/// Appends the key or value heads of the new tokens, `first_column` on in qkv, to a cache.
+/// Row of the cache at which a token of a sample lies; -1: its page is not there.
+Dim cache_row(const KeyValueCache& cache, Dim sample, Dim token) {
+  const Dim tokens = cache.page_tokens();
+  if (!cache.pages) return sample * tokens + token;
+  const auto pages = cache.pages.span<std::int32_t>();
+  const Dim page = pages[sample * cache.pages.shape()[1] + token / tokens];
+  return page < 0 ? -1 : page * tokens + token % tokens;
+}
+
+/// Writes keys and values of the new tokens to the cache.
 template <class T>
-void append(const HeadLayout& layout, CView qkv, Dim first_column, Dim past, View cache) {
+void append(const HeadLayout& layout, CView qkv, const KeyValueCache& cache) {
   const auto [B, T_new, packed] = qkv.dims<3>("attention_cached_forward qkv");
-  const auto [B_cache, T_max, width] = cache.dims<3>("attention_cached_forward cache");
+  const Dim width = layout.kv_heads * layout.head_width;
   for (Dim row = 0; row < B * T_new; ++row) {
-    const Dim b = row / T_new;
-    std::copy_n(qkv.data<T>() + row * layout.packed_width() + first_column, width,
-                cache.data<T>() + (b * T_max + past + row % T_new) * width);
+    const Dim to = cache_row(cache, row / T_new, cache.past.of(row / T_new) + row % T_new);
+    if (to < 0) continue;
+    const T* from = qkv.data<T>() + row * packed + layout.heads * layout.head_width;
+    std::copy_n(from, width, cache.keys.data<T>() + to * width);
+    std::copy_n(from + width, width, cache.values.data<T>() + to * width);
   }
 }
 
@@ -275,55 +286,26 @@ void attention_forward(Context& ctx, const HeadLayout& layout, const AttentionSc
   });
 }
 
+/// The op has rotated qkv.
 void attention_cached_forward(Context& ctx, const HeadLayout& layout, const AttentionScores& scores,
-                              CView qkv, const KeyValueCache& cache, View out) {
+                              const RotaryTables& /*tables*/, View qkv, const KeyValueCache& cache,
+                              View out) {
   with_real(qkv.dtype(), "attention_cached_forward", [&]<class T>(T) {
-    const auto [B, T_max, width] = cache.keys.dims<3>("attention_cached_forward keys");
-    const Dim key_column = layout.heads * layout.head_width;
-    append<T>(layout, qkv, key_column, cache.past.value, cache.keys);
-    append<T>(layout, qkv, key_column + width, cache.past.value, cache.values);
+    append<T>(layout, qkv, cache);
+    const Dim width = layout.kv_heads * layout.head_width;
+    const Dim sample = cache.pages ? 0 : cache.page_tokens() * width;
     const ForwardCall<T> call = {layout,
                                  scores,
                                  qkv.shape()[1],
                                  cache.past,
                                  strided<const T>(packed_operands(layout, qkv).q),
-                                 {cache.keys.data<T>(), T_max * width, width, layout.head_width},
-                                 {cache.values.data<T>(), T_max * width, width, layout.head_width},
-                                 out.data<T>(),
-                                 nullptr};
-    attend_all(ctx, "attention_cached_forward", call, B, T_max);
-  });
-}
-
-/// The op has rotated qkv.
-void rope_attention_paged_forward(Context& ctx, const HeadLayout& layout,
-                                  const AttentionScores& scores, const RotaryTables& /*tables*/,
-                                  View qkv, const KeyValueCache& cache, View out) {
-  with_real(qkv.dtype(), "rope_attention_paged_forward", [&]<class T>(T) {
-    const auto [B, T_new, packed] = qkv.dims<3>("rope_attention_paged_forward qkv");
-    const auto [pages, page_rows, width] = cache.keys.dims<3>("rope_attention_paged_forward keys");
-    const ForwardCall<T> call = {layout,
-                                 scores,
-                                 T_new,
-                                 cache.past,
-                                 strided<const T>(packed_operands(layout, qkv).q),
-                                 {cache.keys.data<T>(), 0, width, layout.head_width},
-                                 {cache.values.data<T>(), 0, width, layout.head_width},
+                                 {cache.keys.data<T>(), sample, width, layout.head_width},
+                                 {cache.values.data<T>(), sample, width, layout.head_width},
                                  out.data<T>(),
                                  nullptr,
                                  cache.pages,
-                                 page_rows};
-    for (Dim row = 0; row < B * T_new; ++row) {
-      const Dim b = row / T_new;
-      const auto table = cache.pages.span<std::int32_t>().subspan(b * cache.pages.shape()[1]);
-      const Dim token = cache.past.of(b) + row % T_new;
-      if (table[token / page_rows] < 0) continue;
-      const Dim to = (table[token / page_rows] * page_rows + token % page_rows) * width;
-      const T* from = qkv.data<T>() + row * packed + layout.heads * layout.head_width;
-      std::copy_n(from, width, cache.keys.data<T>() + to);
-      std::copy_n(from + width, width, cache.values.data<T>() + to);
-    }
-    attend_all(ctx, "rope_attention_paged_forward", call, B, cache.pages.shape()[1] * page_rows);
+                                 cache.page_tokens()};
+    attend_all(ctx, "attention_cached_forward", call, qkv.shape()[0], cache.room());
   });
 }
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <array>
-#include <cstdint>
 
 #include "activation_product.hpp"
 #include "hyperslab/ops/matmul.hpp"
@@ -33,12 +32,6 @@ struct ActivationProblem {
   bool deterministic;   ///< forward alone asks
   bool is_in_place;     ///< backward: the gradient has the memory of the activation's input
 };
-
-/// True if views begin at multiples of 16 bytes; absent ones do.
-template <class... Views>
-[[nodiscard]] bool begin_at_16_bytes(const Views&... views) {
-  return ((reinterpret_cast<std::uintptr_t>(views.raw()) % 16 == 0) && ...);
-}
 
 [[nodiscard]] inline ActivationProblem activation_forward_problem(const Context& ctx, CView x,
                                                                   CView weight, CView bias,
@@ -126,23 +119,23 @@ decltype(ops::linear_activation_backward_input) epilogue_activation_backward,
 
 using ActivationForwardKernel = Kernel<ActivationProblem, decltype(ops::linear_activation_forward)>;
 inline constexpr std::array kActivationForward = {
-    ActivationForwardKernel{"warpgroups", 90, suits_warpgroups_forward,
+    ActivationForwardKernel{"warpgroups", Needs::warpgroups, suits_warpgroups_forward,
                             launch_of<warpgroup_activation_forward>()},
-    ActivationForwardKernel{"cuBLASLt with epilogue", 0, suits_epilogue_forward,
+    ActivationForwardKernel{"cuBLASLt with epilogue", Needs::any_gpu, suits_epilogue_forward,
                             launch_of<epilogue_activation_forward>()},
-    ActivationForwardKernel{"cuBLASLt, then the activation", 0, suits_any,
+    ActivationForwardKernel{"cuBLASLt, then the activation", Needs::any_gpu, suits_any,
                             launch_of<separate_activation_forward>()}};
 
 using ActivationBackwardKernel =
     Kernel<ActivationProblem, decltype(ops::linear_activation_backward_input)>;
 inline constexpr std::array kActivationBackward = {
-    ActivationBackwardKernel{"warpgroups", 90, suits_warpgroup_product,
+    ActivationBackwardKernel{"warpgroups", Needs::warpgroups, suits_warpgroup_product,
                              launch_of<warpgroup_activation_backward>()},
-    ActivationBackwardKernel{"cuBLASLt with epilogue", 0, suits_epilogue_backward,
+    ActivationBackwardKernel{"cuBLASLt with epilogue", Needs::any_gpu, suits_epilogue_backward,
                              launch_of<epilogue_activation_backward>()},
-    ActivationBackwardKernel{"cuBLASLt in blocks", 0, suits_blocks,
+    ActivationBackwardKernel{"cuBLASLt in blocks", Needs::any_gpu, suits_blocks,
                              launch_of<blocked_activation_backward>()},
-    ActivationBackwardKernel{"cuBLASLt, then the activation", 0, suits_any,
+    ActivationBackwardKernel{"cuBLASLt, then the activation", Needs::any_gpu, suits_any,
                              launch_of<separate_activation_backward>()}};
 
 }  // namespace hyperslab::ops::cuda

@@ -4,7 +4,7 @@
 
 #include <bit>
 
-#include "attention_appended.hpp"
+#include "attention_cached.cuh"
 #include "attention_tiled_launch.cuh"
 
 namespace hyperslab::ops::cuda {

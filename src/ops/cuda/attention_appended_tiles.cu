@@ -1,15 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "attention_appended.cuh"
 #include "attention_tiles_forward.cuh"
-#include "attention_warpgroup.hpp"
 
 namespace hyperslab::ops::cuda {
 namespace {
-
-/// For fewer new tokens, kernels that cut keys among blocks are faster.
-constexpr Dim kFewestTokens = 32;
-/// With smaller pages a tile would take too many copies; a box begins at a multiple of 8 rows.
-constexpr Dim kFewestPageTokens = 16;
 
 /// Starts to copy 64 tokens of a head in the cache, from `first` on; those from `end` on and those
 /// without a page become zero.
@@ -71,24 +65,14 @@ __global__ void __launch_bounds__(kTileThreads) attend_tiles_appended_kernel(App
 
 }  // namespace
 
-bool suits_attention_appended(const HeadLayout& layout, const AttentionScores& scores, CView qkv,
-                              const KeyValueCache& cache, CView out) {
-  return scores.mask.kind == AttentionMask::Kind::causal && qkv.shape()[1] >= kFewestTokens &&
-         has_fused_attention_on_gpu(qkv.dtype(), layout.head_width) &&
-         aligned(qkv.raw(), cache.keys.raw(), cache.values.raw(), out.raw());
-}
-
-void attention_appended(Context& ctx, const char* op, const HeadLayout& layout,
-                        const AttentionScores& scores, CView qkv, const KeyValueCache& cache,
-                        View out) {
-  const bool suits_boxes = !cache.pages || cache.keys.shape()[1] >= kFewestPageTokens;
-  if (suits_boxes && suits_warpgroups(layout)) {
-    return warpgroup_attention_appended(ctx, op, layout, scores, qkv, cache, out);
-  }
-  with_tiles(qkv.dtype(), layout, op, [&]<int kWidth, class T>(Width<kWidth>, T) {
+void attention_cached_by_tiles(Context& ctx, const HeadLayout& layout,
+                               const AttentionScores& scores, const RotaryTables& tables, View qkv,
+                               const KeyValueCache& cache, View out) {
+  place_new_tokens(ctx, layout, scores, tables, qkv, cache, out);
+  with_tiles(qkv.dtype(), layout, kCachedName, [&]<int kWidth, class T>(Width<kWidth>, T) {
     const auto call = appended_call<T>(layout, scores, qkv, cache, out);
     launch_tiles<5 * SharedTile<kWidth>::kBytes, attend_tiles_appended_kernel<kWidth, T>>(
-        ctx, op, appended_grid(call, qkv), call);
+        ctx, kCachedName, appended_grid(call, qkv), call);
   });
 }
 

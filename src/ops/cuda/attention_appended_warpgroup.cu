@@ -97,21 +97,22 @@ __global__ void __launch_bounds__(kTileThreads, SharedLayout<kWidth>::kBlocks)
 
 }  // namespace
 
-void warpgroup_attention_appended(Context& ctx, const char* op, const HeadLayout& layout,
-                                  const AttentionScores& scores, CView qkv,
-                                  const KeyValueCache& cache, View out) {
+void attention_cached_by_warpgroups(Context& ctx, const HeadLayout& layout,
+                                    const AttentionScores& scores, const RotaryTables& tables,
+                                    View qkv, const KeyValueCache& cache, View out) {
+  place_new_tokens(ctx, layout, scores, tables, qkv, cache, out);
   with_warpgroups(
-      qkv.dtype(), layout, scores.softcap, op,
+      qkv.dtype(), layout, scores.softcap, kCachedName,
       [&]<int kWidth, bool kCapped, class T>(Width<kWidth>, std::bool_constant<kCapped>, T) {
         AppendedBoxes<T> call = {appended_call<T>(layout, scores, qkv, cache, out), {}, {}, {}, 0};
         const Dim box_tokens = cache.pages ? std::min<Dim>(kTileRows, call.room) : kTileRows;
         call.box_tokens = static_cast<int>(box_tokens);
-        call.query_boxes = boxes_of<T>(op, qkv, kWidth);
-        call.key_boxes = boxes_of<T>(op, cache.keys, kWidth, box_tokens);
-        call.value_boxes = boxes_of<T>(op, cache.values, kWidth, box_tokens);
+        call.query_boxes = boxes_of<T>(kCachedName, qkv, kWidth);
+        call.key_boxes = boxes_of<T>(kCachedName, cache.keys, kWidth, box_tokens);
+        call.value_boxes = boxes_of<T>(kCachedName, cache.values, kWidth, box_tokens);
         launch_tiles<SharedLayout<kWidth>::kBytes,
                      attend_warpgroup_appended_kernel<kWidth, kCapped, T>>(
-            ctx, op, appended_grid(call, qkv), call);
+            ctx, kCachedName, appended_grid(call, qkv), call);
       });
 }
 

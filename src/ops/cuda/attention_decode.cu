@@ -2,7 +2,6 @@
 #include <cooperative_groups.h>
 
 #include "attention_decode.cuh"
-#include "attention_decode.hpp"
 
 // The blocks that share the keys of a head are a cluster, and read each other's sums from shared
 // memory.
@@ -10,16 +9,13 @@
 namespace hyperslab::ops::cuda {
 namespace {
 
-constexpr const char* kName = "attention_cached_forward";
-constexpr int kThreads = 32 * kCachedWarps;
-
 /// The sums of a cluster's blocks, of which this one has `mine`, and its share of the output's
 /// columns. All loads from other blocks are in progress at once.
 template <int D, class T>
 __device__ void merge_cluster(const CachedCall<T>& call, const DecodePlace& place, Partial<D>& mine,
                               T* out) {
   constexpr int kMost = static_cast<int>(kMostSplits);
-  static_assert(D <= kThreads);  // a column a thread, even of one block
+  static_assert(D <= kCachedThreads);  // a column a thread, even of one block
   const auto cluster = cooperative_groups::this_cluster();
   cluster.sync();
   const auto splits = static_cast<int>(call.splits);
@@ -44,7 +40,7 @@ __device__ void merge_cluster(const CachedCall<T>& call, const DecodePlace& plac
 
 /// Block (split, head, sample), the splits of a head a cluster; heads of kLanes * 16 bytes.
 template <int kLanes, class T>
-__global__ void __launch_bounds__(kThreads) attend_decode_kernel(DecodeCall<T> call) {
+__global__ void __launch_bounds__(kCachedThreads) attend_decode_kernel(DecodeCall<T> call) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   constexpr int D = kLanes * kVector<T>;
   __shared__ Partial<D> mine;
@@ -56,7 +52,7 @@ __global__ void __launch_bounds__(kThreads) attend_decode_kernel(DecodeCall<T> c
                              static_cast<int>(blockIdx.x), static_cast<int>(cached.past.get()),
                              threadIdx.y * 32 + threadIdx.x};
   const KeySplits splits = splits_of(cached, place.past, static_cast<int>(kLeastKeys));
-  attend_split<kLanes, kThreads>(
+  attend_split<kLanes, kCachedThreads>(
       call, place, keys_of(splits, place), warps, [] { __syncthreads(); }, mine);
   merge_cluster<D>(cached, place, mine,
                    cached.out + (place.sample * cached.heads + place.head) * D);
@@ -69,30 +65,15 @@ void launch(Context& ctx, const DecodeCall<T>& call, Dim B) {
   Grid grid = {{splits, static_cast<unsigned>(call.cached.heads), static_cast<unsigned>(B)},
                dim3(32, kCachedWarps)};
   grid.cluster = splits;
-  launch_overlapping(ctx, kName, attend_decode_kernel<kLanes, T>, grid, call);
+  launch_overlapping(ctx, kCachedName, attend_decode_kernel<kLanes, T>, grid, call);
 }
 
 }  // namespace
 
-bool suits_attention_decode(const HeadLayout& layout, const AttentionScores& scores,
-                            const RotaryTables& tables, CView qkv, const KeyValueCache& cache) {
-  const bool causal = scores.mask.kind == AttentionMask::Kind::causal;
-  if (!kOverlaps || qkv.shape()[1] != 1 || qkv.numel() == 0 || !causal) return false;
-  if (qkv.dtype() != DType::f32 && qkv.dtype() != DType::bf16 && qkv.dtype() != DType::f16) {
-    return false;
-  }
-  const auto N = static_cast<Dim>(16 / size_of(qkv.dtype()));
-  const Dim lanes = layout.head_width % N == 0 ? layout.head_width / N : 0;
-  if (lanes != 4 && lanes != 8 && lanes != 16 && lanes != 32) return false;
-  return (!tables.cosines || tables.cosines.shape()[1] % N == 0) &&
-         aligned(qkv.raw(), cache.keys.raw(), cache.values.raw(), tables.cosines.raw(),
-                 tables.sines.raw());
-}
-
 void attention_decode(Context& ctx, const HeadLayout& layout, const AttentionScores& scores,
-                      const RotaryTables& tables, CView qkv, const KeyValueCache& cache, View out) {
-  with_element(qkv.dtype(), kName, [&]<class T>(T) {
-    const auto call = decode_call<T>(ctx, kName, layout, scores, tables, qkv, cache, out);
+                      const RotaryTables& tables, View qkv, const KeyValueCache& cache, View out) {
+  with_element(qkv.dtype(), kCachedName, [&]<class T>(T) {
+    const auto call = decode_call<T>(ctx, kCachedName, layout, scores, tables, qkv, cache, out);
     const Dim B = qkv.shape()[0];
     switch (layout.head_width / kVector<T>) {
       case 4: return launch<4>(ctx, call, B);

@@ -9,7 +9,107 @@
 
 namespace hyperslab::ops::cuda {
 
+constexpr int kKeysAtOnce = 4;  // keys whose dot products are in flight in a warp
+constexpr Dim kLeastKeys = 64;  // keys of a split that is not the last
 constexpr Dim kMostSplits = 8;  // blocks that share the keys of a head: of a cluster on any GPU
+
+/// Keys and values of one head in the cache: rows `row` elements apart, of which those before `end`
+/// are seen.
+template <class T>
+struct CachedHead {
+  const T* keys;
+  const T* values;
+  Dim row;
+  Dim width;
+  Dim end;
+  float softcap;
+  [[nodiscard]] __device__ float capped(float score) const {
+    return softcap > 0 ? softcap * tanhf(score / softcap) : score;
+  }
+};
+
+/// The partial result of a team of lanes for one query: each lane holds kWidth columns of the sum
+/// of values.
+template <int kWidth>
+struct TeamSum {
+  float top = -INFINITY;
+  float sum = 0;
+  float values[kWidth] = {};
+
+  /// Adds keys by their scores, -infinity for those that are not there.
+  template <int kKeys, class T>
+  __device__ void add(const float (&score)[kKeys], const Vec<T, kWidth> (&value)[kKeys]) {
+    constexpr bool kFast = sizeof(T) == 2;
+    float larger = top;
+#pragma unroll
+    for (int k = 0; k < kKeys; ++k) larger = fmaxf(larger, score[k]);
+    if (larger == -INFINITY) return;
+    const float shrink = exponential<kFast>(top - larger);
+    top = larger;
+    sum *= shrink;
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) values[i] *= shrink;
+#pragma unroll
+    for (int k = 0; k < kKeys; ++k) {
+      const float weight = exponential<kFast>(score[k] - top);
+      sum += weight;
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) values[i] += weight * to_real(value[k].at[i]);
+    }
+  }
+
+  /// Adds the sums of the team `lanes` lanes away. Every lane of the warp.
+  template <bool kFast>
+  __device__ void join(int lanes) {
+    const float other_top = __shfl_xor_sync(0xFFFFFFFFU, top, lanes);
+    const float larger = fmaxf(top, other_top);
+    const float mine = top == -INFINITY ? 0.0F : exponential<kFast>(top - larger);
+    const float others = other_top == -INFINITY ? 0.0F : exponential<kFast>(other_top - larger);
+    top = larger;
+    sum = sum * mine + __shfl_xor_sync(0xFFFFFFFFU, sum, lanes) * others;
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) {
+      values[i] = values[i] * mine + __shfl_xor_sync(0xFFFFFFFFU, values[i], lanes) * others;
+    }
+  }
+};
+
+/// Keys [begin, end) of one head of the cache, of which `thread` of kThreads has a part; teams of
+/// kLanes lanes take keys in turn, each lane 16 bytes of a row.
+template <int kLanes, int kThreads, class T>
+__device__ TeamSum<kVector<T>> attend_team(const float (&q)[kVector<T>], const CachedHead<T>& head,
+                                           Dim begin, unsigned thread) {
+  constexpr int N = kVector<T>;
+  constexpr int kTeams = kThreads / kLanes;
+  const Dim column = thread % kLanes * N;
+  TeamSum<N> part;
+  // The bound is the whole block's, so that all lanes take part in the sums.
+  for (Dim first = begin; first < head.end; first += kTeams * kKeysAtOnce) {
+    Vec<T, N> keys[kKeysAtOnce] = {};
+    Vec<T, N> values[kKeysAtOnce] = {};
+#pragma unroll
+    for (int k = 0; k < kKeysAtOnce; ++k) {
+      const Dim j = first + k * kTeams + thread / kLanes;
+      if (j >= head.end) continue;
+      keys[k] = load_raw<N>(head.keys + j * head.row + column);
+      values[k] = load_raw<N>(head.values + j * head.row + column);
+    }
+    float score[kKeysAtOnce];
+#pragma unroll
+    for (int k = 0; k < kKeysAtOnce; ++k) {
+      float dot = 0;
+#pragma unroll
+      for (int i = 0; i < N; ++i) dot += q[i] * to_real(keys[k].at[i]);
+#pragma unroll
+      for (int offset = kLanes / 2; offset > 0; offset >>= 1) {
+        dot += __shfl_xor_sync(0xFFFFFFFFU, dot, offset);
+      }
+      score[k] = first + k * kTeams + thread / kLanes < head.end ? head.capped(dot) : -INFINITY;
+    }
+    part.add(score, values);
+  }
+  return part;
+}
 
 template <class T>
 struct DecodeCall {
@@ -62,7 +162,7 @@ __device__ int kv_head_of(const CachedCall<T>& call, const DecodePlace& place) {
 template <class T>
 __device__ Dim head_in_cache(const CachedCall<T>& call, const DecodePlace& place) {
   const Dim D = call.head_width;
-  return place.sample * call.max_tokens * call.kv_heads * D + kv_head_of(call, place) * D;
+  return place.sample * call.room * call.kv_heads * D + kv_head_of(call, place) * D;
 }
 
 /// A block's attention to its keys: the sum of the values, not yet divided, with their weight.
@@ -111,7 +211,7 @@ __device__ void add_newest(const DecodeCall<T>& call, const DecodePlace& place,
   const CachedCall<T>& cached = call.cached;
   const Dim D = cached.head_width;
   const int kv_head = kv_head_of(cached, place);
-  const T* keys = cached.qkv + place.sample * cached.packed + cached.heads * D;
+  const T* keys = cached.qkv + place.sample * cached.packed() + cached.heads * D;
   const Dim column = place.thread % kLanes * N;
   float key[N];
   load_turned<N>(call, keys + kv_head * D, column, place.past, key);
@@ -128,8 +228,8 @@ __device__ void add_newest(const DecodeCall<T>& call, const DecodePlace& place,
   const bool is_first = place.head * cached.kv_heads == kv_head * cached.heads;
   if (place.thread >= kLanes || !is_first) return;
   const Dim at = head_in_cache(cached, place) + place.past * head.row + column;
-  store<N>(cached.key_cache + at, key);
-  *reinterpret_cast<Vec<T, N>*>(cached.value_cache + at) = value[0];
+  store<N>(cached.keys + at, key);
+  *reinterpret_cast<Vec<T, N>*>(cached.values + at) = value[0];
 }
 
 /// The weights of several sums in their total: e^(top - largest top), and the total of their sums.
@@ -215,13 +315,12 @@ __device__ void attend_split(const DecodeCall<T>& call, const DecodePlace& place
   const CachedCall<T>& cached = call.cached;
   const auto [begin, end] = own;
   float q[N];
-  load_turned<N>(call, cached.qkv + place.sample * cached.packed + place.head * D,
+  load_turned<N>(call, cached.qkv + place.sample * cached.packed() + place.head * D,
                  place.thread % kLanes * N, place.past, q);
 #pragma unroll
   for (int i = 0; i < N; ++i) q[i] *= cached.scale;
   const Dim at = head_in_cache(cached, place);
-  const CachedHead<T> keys = {cached.key_cache + at,     cached.value_cache + at,
-                              cached.kv_heads * D,       D,
+  const CachedHead<T> keys = {cached.keys + at,          cached.values + at, cached.kv_heads * D, D,
                               Dim{min(place.past, end)}, cached.softcap};
   TeamSum<N> part = attend_team<kLanes, kThreads>(q, keys, begin, place.thread);
   if (begin <= place.past && place.past < end) add_newest<kLanes>(call, place, q, keys, part);
@@ -231,11 +330,12 @@ __device__ void attend_split(const DecodeCall<T>& call, const DecodePlace& place
 template <class T>
 [[nodiscard]] DecodeCall<T> decode_call(Context& ctx, const char* op, const HeadLayout& layout,
                                         const AttentionScores& scores, const RotaryTables& tables,
-                                        CView qkv, const KeyValueCache& cache, View out) {
+                                        View qkv, const KeyValueCache& cache, View out) {
   DecodeCall<T> call = {cached_call<T>(ctx, op, layout, scores, qkv, cache, out),
                         optional_data<float>(tables.cosines), optional_data<float>(tables.sines),
                         tables.cosines ? tables.cosines.shape()[1] : 0};
-  call.cached.splits = std::min(call.cached.splits, kMostSplits);
+  call.cached.splits =
+      std::min(attention_decode_splits(layout, qkv.shape()[0], cache.room()), kMostSplits);
   return call;
 }
 

@@ -67,7 +67,7 @@ void attention_forward(Context& ctx, const HeadLayout& layout, const AttentionSc
   require_aligned(qkv, "attention_forward qkv");
   require_aligned(out, "attention_forward out");
   require_aligned(log_sum_exp, "attention_forward log_sum_exp");
-  choose(kAttentionForward, AttentionProblem{layout, scores, T, false}, capability_of_kernels())
+  choose(kAttentionForward, AttentionProblem{layout, scores, T, false}, features_of_kernels())
       .launch(ctx, layout, scores, qkv, out, log_sum_exp);
   if (scores.sinks.logits) add_sinks(ctx, layout, scores.sinks, out, log_sum_exp);
 }
@@ -85,7 +85,7 @@ void attention_backward(Context& ctx, const HeadLayout& layout, const AttentionS
   require_aligned(log_sum_exp, "attention_backward log_sum_exp");
   require_aligned(gradients.dqkv, "attention_backward dqkv");
   choose(kAttentionBackward, AttentionProblem{layout, scores, T, ctx.deterministic()},
-         capability_of_kernels())
+         features_of_kernels())
       .launch(ctx, layout, scores, dout, saved, gradients);
 }
 

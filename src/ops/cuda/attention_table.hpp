@@ -60,19 +60,20 @@ void cudnn_and_bias_backward(Context& ctx, const HeadLayout& layout, const Atten
 
 using AttentionForwardKernel = Kernel<AttentionProblem, decltype(ops::attention_forward)>;
 inline constexpr std::array kAttentionForward = {
-    AttentionForwardKernel{"warpgroups", 90, suits_attention_warpgroups,
+    AttentionForwardKernel{"warpgroups", Needs::warpgroups, suits_attention_warpgroups,
                            launch_of<warpgroup_attention_forward>()},
-    AttentionForwardKernel{"tiles", 0, suits_attention_tiles, launch_of<tiled_attention_forward>()},
-    AttentionForwardKernel{"cudnn", 0, suits_attention_cudnn,
+    AttentionForwardKernel{"tiles", Needs::any_gpu, suits_attention_tiles,
+                           launch_of<tiled_attention_forward>()},
+    AttentionForwardKernel{"cudnn", Needs::any_gpu, suits_attention_cudnn,
                            launch_of<cudnn_attention_forward>()}};
 
 using AttentionBackwardKernel = Kernel<AttentionProblem, decltype(ops::attention_backward)>;
 inline constexpr std::array kAttentionBackward = {
-    AttentionBackwardKernel{"warpgroups", 90, suits_attention_warpgroups,
+    AttentionBackwardKernel{"warpgroups", Needs::warpgroups, suits_attention_warpgroups,
                             launch_of<warpgroup_attention_backward>()},
-    AttentionBackwardKernel{"tiles", 0, suits_attention_tiles,
+    AttentionBackwardKernel{"tiles", Needs::any_gpu, suits_attention_tiles,
                             launch_of<tiles_and_bias_backward>()},
-    AttentionBackwardKernel{"cudnn", 0, suits_attention_cudnn,
+    AttentionBackwardKernel{"cudnn", Needs::any_gpu, suits_attention_cudnn,
                             launch_of<cudnn_and_bias_backward>()}};
 
 }  // namespace hyperslab::ops::cuda

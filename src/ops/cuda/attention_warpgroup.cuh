@@ -147,7 +147,8 @@ struct QueryRows {
   }
 };
 
-/// Calls body(Width<W>(), true_type if scores are capped, T()) for heads that suits_warpgroups().
+/// Calls body(Width<W>(), true_type if scores are capped, T()) for heads of a width that
+/// has_warpgroup_width().
 template <class Body>
 void with_warpgroups(DType dtype, const HeadLayout& layout, double softcap, const char* op,
                      Body&& body) {

@@ -18,7 +18,5 @@ void warpgroup_attention_backward(Context& ctx, const HeadLayout& layout,
 [[nodiscard]] constexpr bool has_warpgroup_width(const HeadLayout& layout) {
   return layout.head_width == 64 || layout.head_width == 128;
 }
-/// True if they take heads of this layout on the GPU in use, as this was built.
-[[nodiscard]] bool suits_warpgroups(const HeadLayout& layout);
 
 }  // namespace hyperslab::ops::cuda

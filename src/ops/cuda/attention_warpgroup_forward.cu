@@ -48,10 +48,6 @@ __global__ void __launch_bounds__(kTileThreads, SharedLayout<kWidth>::kBlocks)
 
 }  // namespace
 
-bool suits_warpgroups(const HeadLayout& layout) {
-  return has_warpgroup_width(layout) && has_warpgroups();
-}
-
 void warpgroup_attention_forward(Context& ctx, const HeadLayout& layout,
                                  const AttentionScores& scores, CView qkv, View out,
                                  View log_sum_exp) {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "../checks.hpp"
-#include "attention_decode.hpp"
 #include "decode_block.cuh"
 #include "decode_block.hpp"
 
@@ -132,9 +131,10 @@ bool suits_decode_block(const DecodeBlock& block, const DecodeStream& stream) {
   const DType dtype = stream.residual.dtype();
   const Dim D = block.heads.head_width;
   if ((dtype != DType::bf16 && dtype != DType::f16) || (D != 64 && D != 128)) return false;
-  if (block.cache.pages || block.attention_norm.kind == NormKind::none ||
-      block.mlp_norm.kind == NormKind::none ||
-      !suits_attention_decode(block.heads, block.scores, block.tables, stream.qkv, block.cache)) {
+  const CacheProblem attention = {block.heads, block.scores, block.tables,
+                                  stream.qkv,  block.cache,  {}};
+  if (!kOverlaps || block.attention_norm.kind == NormKind::none ||
+      block.mlp_norm.kind == NormKind::none || !suits_attention_decode(attention).empty()) {
     return false;
   }
   const bool gates = is_gated(block.activation);

@@ -264,8 +264,8 @@ __device__ void fetch_cache(const CachedCall<T>& call, int past) {
     for (int i = begin * kLines + static_cast<int>(threadIdx.x) % 32; i < min(past, end) * kLines;
          i += 32) {
       const Dim offset = at + i / kLines * row + i % kLines * kLine;
-      asm volatile("prefetch.global.L2 [%0];" ::"l"(call.key_cache + offset));
-      asm volatile("prefetch.global.L2 [%0];" ::"l"(call.value_cache + offset));
+      asm volatile("prefetch.global.L2 [%0];" ::"l"(call.keys + offset));
+      asm volatile("prefetch.global.L2 [%0];" ::"l"(call.values + offset));
     }
   }
 }

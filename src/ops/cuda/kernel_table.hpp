@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -16,13 +17,28 @@ namespace hyperslab::ops::cuda {
 /// Says in words why a kernel does not compute a problem; empty: it does.
 using Reason = std::string_view;
 
+/// The GPUs that run a kernel, as this was built.
+enum class Needs : std::uint8_t {
+  any_gpu,
+  overlap,     ///< compute capability 9.0 and newer: kernels that overlap, clusters
+  warpgroups,  ///< 9.0 alone
+};
+struct Features {
+  bool overlap = false;
+  bool warpgroups = false;
+  [[nodiscard]] constexpr bool has(Needs needs) const {
+    return needs == Needs::any_gpu || (needs == Needs::overlap ? overlap : warpgroups);
+  }
+};
+inline constexpr Features kHopper = {true, true};
+/// The features of the GPU in use, as this was built.
+[[nodiscard]] Features features_of_kernels();
+
 /// One row of a table. `Launch` is the signature of the function that enqueues the kernel.
 template <class Problem, class Launch>
 struct Kernel {
   std::string_view name;
-  /// The compute capability of the only GPUs that run it, 10 times the major number and the minor
-  /// one; 0: all GPUs run it.
-  int capability;
+  Needs needs;
   Reason (*suits)(const Problem& problem);
   Launch* launch;  ///< nullptr in builds without CUDA
 };
@@ -37,25 +53,31 @@ constexpr auto launch_of() {
   }
 }
 
-/// Says why a row does not compute a problem on GPUs of a capability.
+/// Says why a row does not compute a problem on GPUs with these features.
 template <class Problem, class Launch>
 [[nodiscard]] Reason reason_against(const Kernel<Problem, Launch>& kernel, const Problem& problem,
-                                    int capability) {
+                                    Features features) {
   const Reason reason = kernel.suits(problem);
-  if (!reason.empty() || kernel.capability == 0 || kernel.capability == capability) return reason;
+  if (!reason.empty() || features.has(kernel.needs)) return reason;
   return "another compute capability, or a build without its kernels";
 }
 
-/// The first row that computes a problem. `capability`: of the GPU, 0 if this was not built for it.
+/// The first row that computes a problem on GPUs with these features.
 template <class Problem, class Launch, std::size_t kRows>
 [[nodiscard]] const Kernel<Problem, Launch>& choose(
     const std::array<Kernel<Problem, Launch>, kRows>& table, const Problem& problem,
-    int capability) {
+    Features features) {
   for (const Kernel<Problem, Launch>& kernel : table) {
-    if (reason_against(kernel, problem, capability).empty()) return kernel;
+    if (reason_against(kernel, problem, features).empty()) return kernel;
   }
   throw Error(ExitCode::internal, "no kernel from " + std::string(table.front().name) + " to " +
                                       std::string(table.back().name) + " computes this problem");
+}
+
+/// True if views begin at multiples of 16 bytes; absent ones do.
+template <class... Views>
+[[nodiscard]] bool begin_at_16_bytes(const Views&... views) {
+  return ((reinterpret_cast<std::uintptr_t>(views.raw()) % 16 == 0) && ...);
 }
 
 }  // namespace hyperslab::ops::cuda

@@ -68,28 +68,23 @@ inline constexpr int kSinkSplits = 32;
 /// Parts into which the keys of a query are cut, for `queries` of all samples and a cache of so
 /// many rows: enough blocks for a GPU, of 64 keys at least.
 inline constexpr Dim kCachedBlocks = Dim{4} * kReferenceMultiprocessors;
-[[nodiscard]] constexpr Dim attention_cached_splits(const HeadLayout& layout, Dim queries,
+[[nodiscard]] constexpr Dim attention_decode_splits(const HeadLayout& layout, Dim queries,
                                                     Dim rows) {
   const Dim blocks = std::max<Dim>(1, queries * layout.heads);
   return std::max<Dim>(1, std::min((kCachedBlocks + blocks - 1) / blocks, rows / 64));
 }
-/// Bytes of every part's values, largest score and sum, in f32; enough for any number of
-/// queries, because a plan knows only the most of them. Fewer than 2 * kCachedBlocks parts are
-/// made.
-[[nodiscard]] constexpr std::size_t attention_cached_workspace(const HeadLayout& layout) {
-  return static_cast<std::size_t>(2 * kCachedBlocks * (layout.head_width + 2)) * sizeof(float);
-}
-
 /// Query heads that share a key-value head, of one new token or of neighboring ones, that a block
 /// attends for: it reads their keys once.
-inline constexpr Dim kPagedPairs = 8;
+inline constexpr Dim kCachedPairs = 8;
 /// Parts into which the keys of a block are cut, as above; `blocks`: of all samples.
-[[nodiscard]] constexpr Dim attention_paged_splits(Dim blocks, Dim keys) {
+[[nodiscard]] constexpr Dim attention_cached_splits(Dim blocks, Dim keys) {
   constexpr Dim kMost = 16;
   return std::clamp<Dim>(std::min(kCachedBlocks / std::max<Dim>(1, blocks), keys / 64), 1, kMost);
 }
-[[nodiscard]] constexpr std::size_t attention_paged_workspace(const HeadLayout& layout) {
-  return static_cast<std::size_t>(kCachedBlocks * kPagedPairs * (layout.head_width + 2)) *
+/// Bytes of every part's values, largest score and sum, in f32; enough for any number of queries,
+/// because a plan knows only the most of them.
+[[nodiscard]] constexpr std::size_t attention_cached_workspace(const HeadLayout& layout) {
+  return static_cast<std::size_t>(kCachedBlocks * kCachedPairs * (layout.head_width + 2)) *
          sizeof(float);
 }
 

@@ -209,7 +209,7 @@ void separate_activation_forward(Context& ctx, CView x, CView weight, CView bias
 void linear_activation_forward(Context& ctx, CView x, CView weight, CView bias,
                                Activation activation, View pre, View y) {
   choose(kActivationForward, activation_forward_problem(ctx, x, weight, bias, activation, pre, y),
-         capability_of_kernels())
+         features_of_kernels())
       .launch(ctx, x, weight, bias, activation, pre, y);
 }
 
@@ -248,7 +248,7 @@ void linear_activation_backward_input(Context& ctx, CView dy, CView weight, CVie
                                       Activation activation, const ActivationGradients& gradients) {
   choose(kActivationBackward,
          activation_backward_problem(dy, weight, pre, activation, gradients.dpre),
-         capability_of_kernels())
+         features_of_kernels())
       .launch(ctx, dy, weight, pre, activation, gradients);
 }
 

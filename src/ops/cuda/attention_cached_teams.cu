@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "attention_paged.cuh"
+#include "attention_cached.cuh"
 
-// A block reads the keys of one key-value head once for up to kPagedPairs pairs of a new token and
+// A block reads the keys of one key-value head once for up to kCachedPairs pairs of a new token and
 // a query head. Several blocks share the keys of few pairs, and a second kernel adds up their
 // sums.
 
@@ -64,9 +64,9 @@ struct PairSum {
 template <int D, int kPairs>
 struct TileMemory {
   alignas(16) float q[kPairs][D];
-  float values[kPagedWarps][D];
-  float tops[kPagedWarps];
-  float sums[kPagedWarps];
+  float values[kCachedWarps][D];
+  float tops[kCachedWarps];
+  float sums[kCachedWarps];
 };
 
 /// The positions of the pairs of a block's tile.
@@ -79,12 +79,12 @@ struct PairBounds {
 /// Adds keys [begin, end) to all pairs; teams of kLanes lanes take kKeys keys in turn, each lane 16
 /// bytes of a row.
 template <int kLanes, int kPairs, class T>
-__device__ void attend_keys(const PagedCall<T>& call, Dim sample, Dim kv_head, Dim begin, Dim end,
+__device__ void attend_keys(const CachedCall<T>& call, Dim sample, Dim kv_head, Dim begin, Dim end,
                             const float (&q)[kPairs][kLanes * kVector<T>],
                             const PairBounds<kPairs>& seen, PairSum<kVector<T>> (&parts)[kPairs]) {
   constexpr int N = kVector<T>;
   constexpr int kKeys = kPairs > 1 ? 2 : 4;  // at once: no more fit into registers
-  constexpr int kTeams = kPagedThreads / kLanes;
+  constexpr int kTeams = kCachedThreads / kLanes;
   const Dim team = threadIdx.x / kLanes;
   const int column = static_cast<int>(threadIdx.x) % kLanes * N;
   const Dim offset = kv_head * call.head_width + column;
@@ -96,11 +96,11 @@ __device__ void attend_keys(const PagedCall<T>& call, Dim sample, Dim kv_head, D
 #pragma unroll
     for (int k = 0; k < kKeys; ++k) {
       const Dim j = first + k * kTeams + team;
-      has_key[k] = j < end && call.page_of(sample, j) >= 0;
+      const Dim row = j < end ? call.row_of(sample, j) : -1;
+      has_key[k] = row >= 0;
       if (!has_key[k]) continue;
-      const Dim row = call.row_of(sample, j) + offset;
-      raw_keys[k] = load_raw<N>(call.keys + row);
-      raw_values[k] = load_raw<N>(call.values + row);
+      raw_keys[k] = load_raw<N>(call.keys + row + offset);
+      raw_values[k] = load_raw<N>(call.values + row + offset);
     }
     float values[kKeys][N];
 #pragma unroll
@@ -133,16 +133,16 @@ __device__ void attend_keys(const PagedCall<T>& call, Dim sample, Dim kv_head, D
 
 /// The sum of a block's warps of one pair, written to the output or to this split's room.
 template <int D, int kPairs, class T>
-__device__ void write_pair(const PagedCall<T>& call, const TileMemory<D, kPairs>& memory, Dim query,
-                           Dim head, Dim split) {
+__device__ void write_pair(const CachedCall<T>& call, const TileMemory<D, kPairs>& memory,
+                           Dim query, Dim head, Dim split) {
   OnlineSum<false> total;
-  for (int warp = 0; warp < kPagedWarps; ++warp) {
+  for (int warp = 0; warp < kCachedWarps; ++warp) {
     if (memory.sums[warp] > 0) total.merge(memory.tops[warp], memory.sums[warp]);
   }
   if (call.sinks != nullptr && call.splits == 1) total.merge(to_real(call.sinks[head]), 1.0F);
-  for (int c = static_cast<int>(threadIdx.x); c < D; c += kPagedThreads) {
+  for (int c = static_cast<int>(threadIdx.x); c < D; c += kCachedThreads) {
     float value = 0;
-    for (int warp = 0; warp < kPagedWarps; ++warp) {
+    for (int warp = 0; warp < kCachedWarps; ++warp) {
       if (memory.sums[warp] > 0) {
         value += expf(memory.tops[warp] - total.top) * memory.values[warp][c];
       }
@@ -163,8 +163,8 @@ __device__ void write_pair(const PagedCall<T>& call, const TileMemory<D, kPairs>
 
 /// Block (tile and split, key-value head, sample), of heads that are kLanes * 16 bytes wide.
 template <int kLanes, int kPairs, class T>
-__global__ void __launch_bounds__(kPagedThreads, kPairs > 4 ? 1 : 2)
-    attend_pages_kernel(PagedCall<T> call) {
+__global__ void __launch_bounds__(kCachedThreads, kPairs > 4 ? 1 : 2)
+    attend_teams_kernel(CachedCall<T> call) {
   constexpr int N = kVector<T>;
   constexpr int D = kLanes * N;
   __shared__ TileMemory<D, kPairs> memory;
@@ -183,7 +183,7 @@ __global__ void __launch_bounds__(kPagedThreads, kPairs > 4 ? 1 : 2)
     seen.end[p] = p < pairs ? call.end_of(sample, (tile.first + p) / group) : 0;
     seen.begin[p] = call.begin_of(seen.end[p]);
   }
-  for (int i = static_cast<int>(threadIdx.x); i < kPairs * D; i += kPagedThreads) {
+  for (int i = static_cast<int>(threadIdx.x); i < kPairs * D; i += kCachedThreads) {
     const int p = i / D;
     const Dim token = (tile.first + p) / group;
     const Dim head = kv_head * group + (tile.first + p) % group;
@@ -225,7 +225,7 @@ __global__ void __launch_bounds__(kPagedThreads, kPairs > 4 ? 1 : 2)
 
 /// Block (new token, head, sample): the splits, in their order.
 template <class T>
-__global__ void __launch_bounds__(128) merge_pages_kernel(PagedCall<T> call) {
+__global__ void __launch_bounds__(128) merge_teams_kernel(CachedCall<T> call) {
   overlap();
   wait_for_earlier();
   const Dim D = call.head_width;
@@ -248,43 +248,43 @@ __global__ void __launch_bounds__(128) merge_pages_kernel(PagedCall<T> call) {
 }
 
 template <int kLanes, int kPairs, class T>
-void launch(Context& ctx, PagedCall<T> call, Dim B) {
+void launch(Context& ctx, CachedCall<T> call, Dim B) {
   const Dim tiles = ceil_divide(call.new_tokens * (call.heads / call.kv_heads), Dim{kPairs});
-  call.splits = attention_paged_splits(tiles * call.kv_heads * B, call.most << call.page_shift);
-  launch_overlapping(ctx, kPagedName, attend_pages_kernel<kLanes, kPairs, T>,
-                     {blocks_of(tiles * call.splits, call.kv_heads, B), kPagedThreads}, call);
+  call.splits = attention_cached_splits(tiles * call.kv_heads * B, call.room);
+  launch_overlapping(ctx, kCachedName, attend_teams_kernel<kLanes, kPairs, T>,
+                     {blocks_of(tiles * call.splits, call.kv_heads, B), kCachedThreads}, call);
   if (call.splits == 1) return;
-  launch_overlapping(ctx, kPagedName, merge_pages_kernel<T>,
+  launch_overlapping(ctx, kCachedName, merge_teams_kernel<T>,
                      {blocks_of(call.new_tokens, call.heads, B), 128}, call);
 }
 
 /// The fewest pairs a tile that hold a token's, or as many as a tile can have.
 template <int kLanes, class T>
-void launch_pairs(Context& ctx, const PagedCall<T>& call, Dim B) {
+void launch_pairs(Context& ctx, const CachedCall<T>& call, Dim B) {
   const Dim pairs = call.new_tokens * (call.heads / call.kv_heads);
   if (pairs <= 1) return launch<kLanes, 1>(ctx, call, B);
   if (pairs <= 2) return launch<kLanes, 2>(ctx, call, B);
   if (pairs <= 4) return launch<kLanes, 4>(ctx, call, B);
-  static_assert(kPagedPairs == 8);
+  static_assert(kCachedPairs == 8);
   launch<kLanes, 8>(ctx, call, B);
 }
 
 }  // namespace
 
-template <class T>
-bool attend_in_tiles(Context& ctx, const PagedCall<T>& call, Dim B) {
-  if (!aligned(call.qkv, call.keys, call.values)) return false;
-  switch (call.head_width % kVector<T> == 0 ? call.head_width / kVector<T> : 0) {
-    case 4: launch_pairs<4>(ctx, call, B); return true;
-    case 8: launch_pairs<8>(ctx, call, B); return true;
-    case 16: launch_pairs<16>(ctx, call, B); return true;
-    case 32: launch_pairs<32>(ctx, call, B); return true;
-    default: return false;
-  }
+void attention_cached_by_teams(Context& ctx, const HeadLayout& layout,
+                               const AttentionScores& scores, const RotaryTables& tables, View qkv,
+                               const KeyValueCache& cache, View out) {
+  place_new_tokens(ctx, layout, scores, tables, qkv, cache, out);
+  with_element(qkv.dtype(), kCachedName, [&]<class T>(T) {
+    const auto call = cached_call<T>(ctx, kCachedName, layout, scores, qkv, cache, out);
+    const Dim B = qkv.shape()[0];
+    switch (layout.head_width / kVector<T>) {
+      case 4: return launch_pairs<4>(ctx, call, B);
+      case 8: return launch_pairs<8>(ctx, call, B);
+      case 16: return launch_pairs<16>(ctx, call, B);
+      default: return launch_pairs<32>(ctx, call, B);
+    }
+  });
 }
-
-template bool attend_in_tiles(Context& ctx, const PagedCall<float>& call, Dim B);
-template bool attend_in_tiles(Context& ctx, const PagedCall<bf16>& call, Dim B);
-template bool attend_in_tiles(Context& ctx, const PagedCall<f16>& call, Dim B);
 
 }  // namespace hyperslab::ops::cuda
