@@ -21,7 +21,7 @@
 #include "hyperslab/io/text_file.hpp"
 #include "hyperslab/io/tokenizer.hpp"
 #include "hyperslab/train/setup.hpp"
-#include "usage.hpp"
+#include "start/usage.hpp"
 
 namespace hyperslab::cli {
 

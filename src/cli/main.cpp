@@ -14,10 +14,7 @@
 #include <system_error>
 #include <vector>
 
-#include "about.hpp"
-#include "address_space.hpp"
 #include "command.hpp"
-#include "faults.hpp"
 #include "hyperslab/comm/gpus.hpp"
 #include "hyperslab/comm/time_limit.hpp"
 #include "hyperslab/core/fault.hpp"
@@ -27,7 +24,10 @@
 #include "hyperslab/io/hdf5_version.hpp"
 #include "hyperslab/ops/algorithm_cache.hpp"
 #include "hyperslab/ops/gemm_buffers.hpp"
-#include "library_settings.hpp"
+#include "start/about.hpp"
+#include "start/address_space.hpp"
+#include "start/faults.hpp"
+#include "start/library_settings.hpp"
 
 namespace hyperslab::cli {
 namespace {

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "checkpoint/stored.hpp"
 #include "hyperslab/core/log.hpp"
-#include "stored.hpp"
 
 namespace hyperslab::cli {
 

@@ -10,7 +10,7 @@
 #include "attention_checks.hpp"
 #include "backend.hpp"
 #include "checks.hpp"
-#include "cuda/attention_table.hpp"
+#include "cuda/attention/table.hpp"
 #include "dropout_checks.hpp"
 #include "hyperslab/core/arena.hpp"
 #include "hyperslab/core/error.hpp"

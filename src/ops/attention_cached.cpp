@@ -8,7 +8,7 @@
 #include "attention_checks.hpp"
 #include "backend.hpp"
 #include "checks.hpp"
-#include "cuda/attention_cached_table.hpp"
+#include "cuda/attention/cached_table.hpp"
 #include "hyperslab/core/error.hpp"
 #include "kernel_choice.hpp"
 

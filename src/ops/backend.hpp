@@ -4,9 +4,9 @@
 #include <type_traits>
 
 #include "cpu/wide_operands.hpp"
-#include "cuda/library_workspace.hpp"
-#include "cuda/quantized_workspace.hpp"
-#include "cuda/workspace.hpp"
+#include "cuda/products/quantized_workspace.hpp"
+#include "cuda/tools/library_workspace.hpp"
+#include "cuda/tools/workspace.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/ops/activation.hpp"
 #include "hyperslab/ops/algorithm_cache.hpp"

@@ -4,7 +4,7 @@
 #include "attention_checks.hpp"
 #include "backend.hpp"
 #include "checks.hpp"
-#include "cuda/decode_block.hpp"
+#include "cuda/products/decode_block.hpp"
 #include "quantized_checks.hpp"
 
 namespace hyperslab::ops {

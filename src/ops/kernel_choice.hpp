@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "cuda/kernel_table.hpp"
+#include "cuda/tools/kernel_table.hpp"
 #include "hyperslab/core/context.hpp"
 
 namespace hyperslab::ops {

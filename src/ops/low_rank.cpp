@@ -5,7 +5,7 @@
 
 #include "backend.hpp"
 #include "checks.hpp"
-#include "cuda/low_rank.hpp"
+#include "cuda/products/low_rank.hpp"
 #include "hyperslab/core/error.hpp"
 
 namespace hyperslab::ops {

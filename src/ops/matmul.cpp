@@ -6,8 +6,8 @@
 
 #include "backend.hpp"
 #include "checks.hpp"
-#include "cuda/activation_table.hpp"
-#include "cuda/matrix_vector.hpp"
+#include "cuda/products/activation_table.hpp"
+#include "cuda/products/matrix_vector.hpp"
 #include "hyperslab/core/error.hpp"
 #include "kernel_choice.hpp"
 

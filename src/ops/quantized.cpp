@@ -3,7 +3,7 @@
 
 #include "backend.hpp"
 #include "checks.hpp"
-#include "cuda/matrix_vector.hpp"
+#include "cuda/products/matrix_vector.hpp"
 #include "hyperslab/core/error.hpp"
 #include "quantized_checks.hpp"
 

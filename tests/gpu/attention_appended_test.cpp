@@ -5,7 +5,7 @@
 #include <functional>
 #include <limits>
 
-#include "cuda/attention_cached_table.hpp"
+#include "cuda/attention/cached_table.hpp"
 #include "gpu/gpu_test.hpp"
 #include "hyperslab/ops/attention.hpp"
 #include "support/rope_frequencies.hpp"

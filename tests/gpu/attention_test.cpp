@@ -3,8 +3,8 @@
 
 #include <gmock/gmock.h>
 
-#include "cuda/attention_table.hpp"
-#include "cuda/warpgroup.hpp"
+#include "cuda/attention/table.hpp"
+#include "cuda/tools/warpgroup.hpp"
 #include "gpu_test.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/ops/step_state.hpp"

@@ -49,7 +49,8 @@ TEST(KernelClass, GoesByTheName) {
 std::set<std::string> kernels_in_sources() {
   const std::regex kernel(R"(\b(\w+_kernel)\()");
   std::set<std::string> names;
-  for (const auto& file : std::filesystem::directory_iterator(HYPERSLAB_OPS_CUDA_SOURCES)) {
+  for (const auto& file :
+       std::filesystem::recursive_directory_iterator(HYPERSLAB_OPS_CUDA_SOURCES)) {
     const std::string extension = file.path().extension();
     if (extension != ".cu" && extension != ".cuh") continue;
     std::ifstream in(file.path());

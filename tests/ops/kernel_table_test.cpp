@@ -5,8 +5,8 @@
 #include <string>
 #include <string_view>
 
-#include "cuda/activation_table.hpp"
-#include "cuda/attention_table.hpp"
+#include "cuda/attention/table.hpp"
+#include "cuda/products/activation_table.hpp"
 
 namespace hyperslab::ops::cuda {
 namespace {

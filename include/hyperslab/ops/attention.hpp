@@ -187,7 +187,7 @@ struct KeyValueCache {
   /// are in order, one a sample: (B, T_max, H_kv * Dh).
   View keys;
   View values;
-  TokenPosition past;  ///< of all samples, or of each
+  TokenPosition past;  ///< common to all samples, or one of each
   /// (B, most pages of a sample) i32 on the device: pages[b][i] holds tokens of sample b from
   /// i * (tokens of a page) on (Kwon et al. 2023, section 4.1); or absent.
   CView pages{};
