@@ -138,22 +138,28 @@ check_layers() {
   python3 tests/repository/links_of_modules.py build/lib && hs_compile build all_verify_interface_header_sets
 }
 
+# Each module is a process, since one would leave all cores but its own idle.
 run_python_tests() {
-  local python ran bad
+  local python module ran=0 bad=0 modules=()
   python=$(hs_python) || {
     count analysis 0 1
     return
   }
-  PYTHONDONTWRITEBYTECODE=1 "$python" -m unittest discover -s analysis/tests -t . 2>&1 |
-    tee "$scratch/unittest" || true
-  ran=$(sed -n 's/^Ran \([0-9]*\) test.*/\1/p' "$scratch/unittest")
-  bad=$(sed -n 's/^FAILED (\(.*\))$/\1/p' "$scratch/unittest" |
-    { grep -oE '(failures|errors|unexpected successes)=[0-9]+' || true; } |
-    awk -F= '{sum += $2} END {print sum + 0}')
-  if ! grep -q -E '^(OK|FAILED)' "$scratch/unittest" || ((${ran:-0} == 0)); then
-    bad=1
-  fi
-  count analysis $((${ran:-0} > bad ? ran - bad : 0)) "$bad"
+  mapfile -t modules < <(sources 'analysis/tests/test_*.py' | sed 's|.*/||; s|\.py$||')
+  # shellcheck disable=SC2016 # expanded by the inner shell
+  printf '%s\n' "${modules[@]}" | PYTHONDONTWRITEBYTECODE=1 xargs -P "$(hs_cores)" -n 1 \
+    sh -c '"$0" -m unittest "analysis.tests.$2" >"$1/python_$2" 2>&1' "$python" "$scratch" || true
+  for module in "${modules[@]}"; do
+    cat "$scratch/python_$module"
+    ran=$((ran + $(sed -n 's/^Ran \([0-9]*\) test.*/\1/p' "$scratch/python_$module" | grep . || echo 0)))
+    # A module that ends without a verdict counts as a failure.
+    grep -q -E '^(OK|FAILED)' "$scratch/python_$module" || bad=$((bad + 1))
+    bad=$((bad + $(sed -n 's/^FAILED (\(.*\))$/\1/p' "$scratch/python_$module" |
+      { grep -oE '(failures|errors|unexpected successes)=[0-9]+' || true; } |
+      awk -F= '{sum += $2} END {print sum + 0}')))
+  done
+  ((ran > 0)) || bad=1
+  count analysis $((ran > bad ? ran - bad : 0)) "$bad"
 }
 
 # sources PATTERN...: files that git knows or would add.

@@ -114,14 +114,47 @@ std::string_view class_of(const ModelSpec& spec, Library library) {
   return "?";
 }
 
+/// Complains of a key of the model that must have another value.
+struct Wants {
+  Complaints& complaints;
+  void operator()(bool holds, const char* key, const char* value) const {
+    complaints.unless(holds, fmt::format("model.{} must be {}", key, value));
+  }
+};
+
+void check_gpt2_counterpart(const ModelSpec& spec, const Wants& wants) {
+  wants(spec.position == model::Position::learned, "position", "learned");
+  wants(spec.norm == ops::NormKind::layernorm, "norm", "layernorm");
+  wants(spec.activation == ops::Activation::gelu_tanh, "activation", "gelu_tanh");
+  wants(spec.bias, "bias", "true");
+  wants(spec.kv_heads == spec.heads, "kv_heads", "model.heads");
+  wants(spec.query_width() == spec.width, "head_width", "model.width / model.heads");
+  wants(spec.qk_norm == model::QkNorm::none, "qk_norm", "none");
+  wants(!spec.parallel_block, "parallel_block", "false");
+  wants(spec.scores == model::AttentionSpec() && spec.logit_softcap == 0,
+        "window, attention_scale and softcaps", "0");
+}
+
+void check_llama_counterpart(const ModelSpec& spec, const Wants& wants) {
+  check_llama_scores(spec, wants.complaints);
+  wants(spec.position == model::Position::rope, "position", "rope");
+  if (is_of_neox(spec)) return check_neox_counterpart(spec, wants.complaints);
+  const bool phi3 = is_of_phi3(spec);
+  wants(!phi3 || spec.rope.scaling == model::RopeScaling::none, "rope_scaling",
+        "none with rotary_fraction");
+  wants(!phi3 || !spec.has_qkv_bias(), "bias and qkv_bias", "false with rotary_fraction");
+  wants(!phi3 || spec.qk_norm == model::QkNorm::none, "qk_norm", "none with rotary_fraction");
+  const bool qwen3 = spec.qk_norm == model::QkNorm::head;
+  wants(!qwen3 || !spec.has_qkv_bias(), "bias and qkv_bias", "false with qk_norm");
+  wants(spec.norm == ops::NormKind::rmsnorm, "norm", "rmsnorm");
+  wants(spec.activation == ops::Activation::swiglu || is_of_gemma(spec), "activation", "swiglu");
+}
+
 }  // namespace
 
 void require_counterpart(const ModelSpec& spec, Library library) {
   Complaints complaints;
-  const auto wants = [&](bool holds, const char* key, const char* value) {
-    complaints.unless(holds, fmt::format("model.{} must be {}", key, value));
-  };
-  const bool gpt2 = spec.family == model::Family::gpt2;
+  const Wants wants = {complaints};
   const bool gemma = is_of_gemma(spec);
   wants(spec.norm_place == model::NormPlace::pre || gemma || is_of_olmo2(spec), "norm_place",
         "pre");
@@ -133,36 +166,10 @@ void require_counterpart(const ModelSpec& spec, Library library) {
   wants(library == Library::transformers || spec.is_of_images(), "family", "vit");
   if (spec.is_of_images()) {
     check_vit_counterpart(spec, library, complaints);
-  } else if (gpt2) {
-    wants(spec.position == model::Position::learned, "position", "learned");
-    wants(spec.norm == ops::NormKind::layernorm, "norm", "layernorm");
-    wants(spec.activation == ops::Activation::gelu_tanh, "activation", "gelu_tanh");
-    wants(spec.bias, "bias", "true");
-    wants(spec.kv_heads == spec.heads, "kv_heads", "model.heads");
-    wants(spec.query_width() == spec.width, "head_width", "model.width / model.heads");
-    wants(spec.qk_norm == model::QkNorm::none, "qk_norm", "none");
-    wants(!spec.parallel_block, "parallel_block", "false");
-    wants(spec.scores == model::AttentionSpec() && spec.logit_softcap == 0,
-          "window, attention_scale and softcaps", "0");
+  } else if (spec.family == model::Family::gpt2) {
+    check_gpt2_counterpart(spec, wants);
   } else {
-    check_llama_scores(spec, complaints);
-    if (is_of_neox(spec)) {
-      check_neox_counterpart(spec, complaints);
-      wants(spec.position == model::Position::rope, "position", "rope");
-      return complaints.raise(ExitCode::usage,
-                              fmt::format("this model of family {} has no counterpart as {}",
-                                          name_of(spec.family), class_of(spec, library)));
-    }
-    wants(spec.position == model::Position::rope, "position", "rope");
-    const bool phi3 = is_of_phi3(spec);
-    wants(!phi3 || spec.rope.scaling == model::RopeScaling::none, "rope_scaling",
-          "none with rotary_fraction");
-    wants(!phi3 || !spec.has_qkv_bias(), "bias and qkv_bias", "false with rotary_fraction");
-    wants(!phi3 || spec.qk_norm == model::QkNorm::none, "qk_norm", "none with rotary_fraction");
-    const bool qwen3 = spec.qk_norm == model::QkNorm::head;
-    wants(!qwen3 || !spec.has_qkv_bias(), "bias and qkv_bias", "false with qk_norm");
-    wants(spec.norm == ops::NormKind::rmsnorm, "norm", "rmsnorm");
-    wants(spec.activation == ops::Activation::swiglu || gemma, "activation", "swiglu");
+    check_llama_counterpart(spec, wants);
   }
   complaints.raise(ExitCode::usage, fmt::format("this model of family {} has no counterpart as {}",
                                                 name_of(spec.family), class_of(spec, library)));

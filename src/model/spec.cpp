@@ -111,6 +111,30 @@ void add_scores(const ModelSpec& spec, Choices& choices) {
 
 namespace {
 
+/// Choices that are part of the identity only where they differ from what they once were always.
+void add_others(const ModelSpec& spec, Choices& choices) {
+  if (spec.scale_of_embeddings() != default_scale_of_embeddings(spec)) {
+    choices.emplace_back("embedding_scale", number(spec.embedding_scale));
+  }
+  if (spec.head_width() * spec.heads != spec.width) {
+    choices.emplace_back("head_width", std::to_string(spec.head_width()));
+  }
+  if (spec.parallel_block) choices.emplace_back("parallel_block", "true");
+  if (spec.qk_norm == QkNorm::head) choices.emplace_back("qk_norm", "head");
+  if (spec.qk_norm == QkNorm::width) choices.emplace_back("qk_norm", "width");
+  if (spec.has_qkv_bias() != spec.bias) {
+    choices.emplace_back("qkv_bias", spec.has_qkv_bias() ? "true" : "false");
+  }
+  if (spec.position == Position::rope) add_rope(spec.rope, choices);
+  add_scores(spec, choices);
+  if (spec.is_of_images()) {
+    choices.emplace_back("image", std::to_string(spec.image.size));
+    choices.emplace_back("patch", std::to_string(spec.image.patch));
+    choices.emplace_back("channels", std::to_string(spec.image.channels));
+    choices.emplace_back("pooling", spec.image.pooling == Pooling::token ? "token" : "mean");
+  }
+}
+
 /// A key whose values identity() stores as numbers, with their names in a deck.
 struct Numbered {
   std::string_view key;
@@ -158,26 +182,7 @@ std::string identity(const ModelSpec& spec) {
       {"activation", std::to_string(static_cast<int>(spec.activation))},
       {"bias", spec.bias ? "true" : "false"},
       {"tie_embeddings", spec.tie_embeddings ? "true" : "false"}};
-  if (spec.scale_of_embeddings() != default_scale_of_embeddings(spec)) {
-    choices.emplace_back("embedding_scale", number(spec.embedding_scale));
-  }
-  if (spec.head_width() * spec.heads != spec.width) {
-    choices.emplace_back("head_width", std::to_string(spec.head_width()));
-  }
-  if (spec.parallel_block) choices.emplace_back("parallel_block", "true");
-  if (spec.qk_norm == QkNorm::head) choices.emplace_back("qk_norm", "head");
-  if (spec.qk_norm == QkNorm::width) choices.emplace_back("qk_norm", "width");
-  if (spec.has_qkv_bias() != spec.bias) {
-    choices.emplace_back("qkv_bias", spec.has_qkv_bias() ? "true" : "false");
-  }
-  if (spec.position == Position::rope) add_rope(spec.rope, choices);
-  add_scores(spec, choices);
-  if (spec.is_of_images()) {
-    choices.emplace_back("image", std::to_string(spec.image.size));
-    choices.emplace_back("patch", std::to_string(spec.image.patch));
-    choices.emplace_back("channels", std::to_string(spec.image.channels));
-    choices.emplace_back("pooling", spec.image.pooling == Pooling::token ? "token" : "mean");
-  }
+  add_others(spec, choices);
   std::string out;
   for (const auto& [key, value] : choices) {
     if (!out.empty()) out += ' ';

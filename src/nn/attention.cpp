@@ -56,10 +56,43 @@ Attention::Attention(param::ParamStore& params, const std::string& name, const B
                     config.fp8.of_block(place.layer, config.layers)});
 }
 
-SublayerSlot Attention::plan(Arena& activations, const Scratch& /*scratch*/,
+namespace {
+
+/// Gradients that all layers use in turn, as Attention::Slot has them.
+struct AttentionMemory {
+  View d_attention;
+  View d_qkv;
+  View d_probabilities;
+};
+
+SublayerMemory plan_attention_memory(Arena& arena, const BlockConfig& config,
+                                     const ActivationSpec& spec) {
+  const auto& [B, T, compute, statistics] = spec;
+  const KeyValueHeads kv = key_value_heads(config.heads, config.group);
+  const ops::HeadLayout heads = {config.heads.heads / config.group.size(), kv.count,
+                                 config.heads.head_width};
+  AttentionMemory memory;
+  memory.d_attention = arena.take(compute, {B, T, heads.heads * heads.head_width}, "d_attention");
+  if (!config.split_backward) {
+    memory.d_qkv = arena.take(compute, {B, T, heads.packed_width()}, "d_qkv");
+  }
+  if (config.keep_probabilities) {
+    memory.d_probabilities = arena.take(compute, {B, heads.heads, T, T}, "d_probabilities");
+  }
+  return memory;
+}
+
+}  // namespace
+
+SublayerSlot Attention::plan(Arena& activations, const SublayerMemory& shared,
                              const ActivationSpec& spec, const std::string& label) const {
   const auto& [B, T, compute, statistics] = spec;
   Slot slot;
+  if (const auto* memory = std::any_cast<AttentionMemory>(&shared)) {
+    slot.d_attention = memory->d_attention;
+    slot.d_qkv = memory->d_qkv;
+    slot.d_probabilities = memory->d_probabilities;
+  }
   slot.qkv = activations.take(compute, {B, T, heads_.packed_width()}, label + ".qkv");
   slot.qk_norm =
       qk_norm_.plan(activations, {B, T}, heads_, compute, statistics, label + ".qk_norm");
@@ -203,29 +236,29 @@ View Attention::attended_bias_gradient(const BackwardPass& pass) const {
   return sums ? qkv_.bias_gradient() : View();
 }
 
-/// d_attention in scratch -> d_qkv, back through rotation and norm. `dbias`: of the bias of
+/// slot.d_attention -> slot.d_qkv, back through rotation and norm. `dbias`: of the bias of
 /// queries, keys and values, or absent.
-void Attention::core_backward(Context& ctx, const BackwardPass& pass, const Slot& slot, View d_qkv,
+void Attention::core_backward(Context& ctx, const BackwardPass& pass, const Slot& slot,
                               View dbias) const {
-  const Scratch& scratch = pass.scratch;
+  const View d_qkv = slot.d_qkv;
   if (config_.keep_probabilities) {
     ops::attention_reference_backward(
-        ctx, heads_, scores(pass.batch, slot.sink_weights), scratch.d_attention,
-        {slot.qkv, slot.probabilities, probability_dropout(pass.batch)}, scratch.d_probabilities,
+        ctx, heads_, scores(pass.batch, slot.sink_weights), slot.d_attention,
+        {slot.qkv, slot.probabilities, probability_dropout(pass.batch)}, slot.d_probabilities,
         d_qkv);
   } else {
-    ops::attention_backward(ctx, heads_, scores(pass.batch, slot.sink_weights), scratch.d_attention,
+    ops::attention_backward(ctx, heads_, scores(pass.batch, slot.sink_weights), slot.d_attention,
                             {slot.qkv, slot.out, slot.log_sum_exp},
                             {d_qkv, dbias, pass.accumulate});
   }
   if (sinks_ && sinks_.gradient()) {
-    ops::attention_sinks_backward(ctx, heads_, scratch.d_attention, slot.out, slot.sink_weights,
+    ops::attention_sinks_backward(ctx, heads_, slot.d_attention, slot.out, slot.sink_weights,
                                   pass.accumulate, sinks_.gradient());
   }
   if (config_.rope) {
     ops::rope(ctx, heads_, pass.rope.cosines, pass.rope.sines, 0, ops::Rotation::inverse, d_qkv);
   }
-  qk_norm_.backward(ctx, heads_, slot.qk_norm, pass.accumulate, d_qkv, scratch.d_attention);
+  qk_norm_.backward(ctx, heads_, slot.qk_norm, pass.accumulate, d_qkv, slot.d_attention);
 }
 
 void Attention::backward(Context& ctx, CView dy, CView x, const BackwardPass& pass,
@@ -235,10 +268,9 @@ void Attention::backward(Context& ctx, CView dy, CView x, const BackwardPass& pa
   if (pass.part == BackwardPart::weight) return backward_weight(ctx, x, pass, slot);
   const TensorGroup& group = config_.group;
   const View gathered = pass.scratch.gathered;
-  const View d_qkv = config_.split_backward ? slot.d_qkv : pass.scratch.d_qkv;
   if (pass.part == BackwardPart::input) ops::cast(ctx, dy, slot.dy);
   LinearPass of_output = output_.backward_input_gathered(
-      ctx, group, dy, gathered, pass.scratch.d_attention,
+      ctx, group, dy, gathered, slot.d_attention,
       pass.before_weights(linear_pass(Adapted::output, pass.batch, pass.scratch, slot)));
   of_output.skips_bias = pass.skips_output_biases;
   comm::Ticket rows = 0;
@@ -248,7 +280,7 @@ void Attention::backward(Context& ctx, CView dy, CView x, const BackwardPass& pa
     rows = group.start_gather(ctx, x, gathered);
   }
   const View qkv_bias = attended_bias_gradient(pass);
-  core_backward(ctx, pass, slot, d_qkv, qkv_bias);
+  core_backward(ctx, pass, slot, qkv_bias);
   LinearPass of_qkv =
       pass.before_weights(linear_pass(Adapted::qkv, pass.batch, pass.scratch, slot));
   of_qkv.skips_bias = static_cast<bool>(qkv_bias);
@@ -256,13 +288,13 @@ void Attention::backward(Context& ctx, CView dy, CView x, const BackwardPass& pa
   if (dx) {
     const View term = group.term(dx, pass.scratch.partial);
     const Linear::SummedPass summed =
-        qkv_.backward_input_summed(ctx, group, d_qkv, term, dx, of_qkv);
+        qkv_.backward_input_summed(ctx, group, slot.d_qkv, term, dx, of_qkv);
     of_qkv = summed.pass;
     sums = summed.sums;
   }
   if (pass.part == BackwardPart::both) {
     group.wait(ctx, rows);
-    qkv_.backward_weight(ctx, d_qkv, group.cuts_rows() ? CView(gathered) : x, pass.accumulate,
+    qkv_.backward_weight(ctx, slot.d_qkv, group.cuts_rows() ? CView(gathered) : x, pass.accumulate,
                          of_qkv);
   }
   group.wait(ctx, sums);
@@ -279,22 +311,6 @@ void Attention::backward_weight(Context& ctx, CView x, const BackwardPass& pass,
 }
 
 namespace {
-
-void plan_attention_scratch(Arena& arena, const BlockConfig& config, const ActivationSpec& spec,
-                            Scratch& scratch) {
-  if (scratch.d_attention) return;
-  const auto& [B, T, compute, statistics] = spec;
-  const KeyValueHeads kv = key_value_heads(config.heads, config.group);
-  const ops::HeadLayout heads = {config.heads.heads / config.group.size(), kv.count,
-                                 config.heads.head_width};
-  scratch.d_attention = arena.take(compute, {B, T, heads.heads * heads.head_width}, "d_attention");
-  if (!config.split_backward) {
-    scratch.d_qkv = arena.take(compute, {B, T, heads.packed_width()}, "d_qkv");
-  }
-  if (config.keep_probabilities) {
-    scratch.d_probabilities = arena.take(compute, {B, heads.heads, T, T}, "d_probabilities");
-  }
-}
 
 Dim attention_gradient_bytes(const BlockConfig& config, const ActivationSpec& spec) {
   const KeyValueHeads kv = key_value_heads(config.heads, config.group);
@@ -327,7 +343,7 @@ const SublayerType kAttention = {
                SublayerPlace place) -> std::unique_ptr<Sublayer> {
       return std::make_unique<Attention>(params, name, config, place);
     },
-    .plan_scratch = plan_attention_scratch,
+    .plan_memory = plan_attention_memory,
     .rounded_gradient_bytes = attention_gradient_bytes,
     .count = count_attention};
 

@@ -78,7 +78,8 @@ Block::Slot Block::plan(Arena& activations, const Scratch& scratch, const Activa
     const std::string name = label + "." + branch.name;
     slot[i].norm = branch.norm.plan(
         activations, {stream, compute, statistics, adds, scratch.norm_out}, norm_label);
-    slot[i].sublayer = branch.sublayer->plan(activations, scratch, spec, name);
+    slot[i].sublayer =
+        branch.sublayer->plan(activations, scratch.of(branch.spec.sublayer), spec, name);
     if (branch.norms_output()) {
       slot[i].output = activations.take(compute, stream, name + " output");
       slot[i].output_norm = branch.output_norm.plan(

@@ -44,7 +44,10 @@ void plan_training(Arena& arena, const BlockList& list, const BlockConfig& confi
   }
   Dim rounded = 0;
   for (const BranchSpec& branch : list) {
-    branch.sublayer->plan_scratch(arena, config, spec, out);
+    const SublayerType* type = branch.sublayer;
+    if (!out.of(type).has_value()) {
+      out.sublayers.emplace_back(type, type->plan_memory(arena, config, spec));
+    }
     rounded = std::max(rounded, branch.sublayer->rounded_gradient_bytes(config, spec));
   }
   if (config.fp8 && !config.adapter && !config.split_backward && rounded > 0) {

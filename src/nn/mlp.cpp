@@ -37,16 +37,45 @@ Mlp::Mlp(param::ParamStore& params, const std::string& name, const BlockConfig& 
                   config.adapter, config.fp8.of_block(place.layer, config.layers)});
 }
 
-SublayerSlot Mlp::plan(Arena& activations, const Scratch& scratch, const ActivationSpec& spec,
+namespace {
+
+/// Values that all layers use in turn, as Mlp::Slot has them; `activated` with
+/// Recompute::selective only.
+struct MlpMemory {
+  View activated;
+  View d_activated;
+};
+
+SublayerMemory plan_mlp_memory(Arena& arena, const BlockConfig& config,
+                               const ActivationSpec& spec) {
+  const Dim ffn_width = config.ffn_width / config.group.size();
+  MlpMemory memory;
+  if (config.recompute == Recompute::selective) {
+    memory.activated = arena.take(spec.compute, {spec.B, spec.T, ffn_width}, "activated");
+  }
+  const bool by_itself = ops::is_gated(config.activation) || config.fp8 ||
+                         config.adapter.applies_to(name_of(AdapterTarget::down));
+  if (!by_itself) return memory;
+  const ActivationSpec inner = mlp_spec(config, spec);
+  memory.d_activated = arena.take(spec.compute, {inner.B, inner.T, ffn_width}, "d_activated");
+  return memory;
+}
+
+}  // namespace
+
+SublayerSlot Mlp::plan(Arena& activations, const SublayerMemory& shared, const ActivationSpec& spec,
                        const std::string& label) const {
   const ActivationSpec inner = mlp_spec(config_, spec);
   const auto& [B, T, compute, statistics] = inner;
   const Dim F = ffn_width_;
   const Dim pre_width = ops::is_gated(config_.activation) ? 2 * F : F;
+  const auto* given = std::any_cast<MlpMemory>(&shared);
+  const MlpMemory memory = given != nullptr ? *given : MlpMemory();
   Slot slot;
+  slot.d_activated = memory.d_activated;
   slot.pre = activations.take(compute, {B, T, pre_width}, label + ".pre");
-  slot.activated = scratch.activated ? scratch.activated
-                                     : activations.take(compute, {B, T, F}, label + ".activated");
+  slot.activated = memory.activated ? memory.activated
+                                    : activations.take(compute, {B, T, F}, label + ".activated");
   slot.up_reduced = take_reduced(activations, inner, up_, label + ".up adapters");
   slot.up_amax = take_amax(activations, config_.group, up_, label + ".up amax");
   // The second layer's product is not repeated for a piece, and leaves backward nothing.
@@ -68,7 +97,8 @@ Mlp::Slot Mlp::Slot::for_piece(Dim rows) const {
           .up_reduced = first_rows(up_reduced, rows),
           .down_reduced = {},
           .up_amax = up_amax,
-          .down_amax = {}};
+          .down_amax = {},
+          .d_activated = first_rows(d_activated, rows)};
 }
 
 SublayerSlot Mlp::for_tokens(const SublayerSlot& slot, const TokenCount& count) const {
@@ -92,8 +122,8 @@ void Mlp::activate(Context& ctx, const Slot& slot) const {
 LinearPass Mlp::linear_pass(Adapted linear, const BatchInfo& batch, const Scratch& scratch,
                             const Slot& slot) const {
   const bool is_down = linear == Adapted::down;
-  const int twin = place_.branch == 1 ? 0 : place_.branch + 1;
-  const std::uint32_t site = adapter_site(place_.layer, static_cast<int>(linear), twin);
+  const int copy = place_.branch == 1 ? 0 : place_.branch + 1;
+  const std::uint32_t site = adapter_site(place_.layer, static_cast<int>(linear), copy);
   return {.dropout = adapter_dropout(config_, site, is_down ? config_.ffn_width : 0, batch),
           .reduced = is_down ? slot.down_reduced : slot.up_reduced,
           .reduced_gradient = scratch.adapter_gradient,
@@ -195,8 +225,8 @@ View Mlp::gradient_of_pre(BackwardPart part, const Slot& slot) const {
 
 /// The gradient of the first layer's bias, if the product that takes the activation's derivative
 /// adds it up.
-View Mlp::activated_bias_gradient(const BackwardPass& pass) const {
-  const bool sums = pass.part == BackwardPart::both && !pass.scratch.d_activated;
+View Mlp::activated_bias_gradient(const BackwardPass& pass, const Slot& slot) const {
+  const bool sums = pass.part == BackwardPart::both && !slot.d_activated;
   return sums ? up_.bias_gradient() : View();
 }
 
@@ -207,7 +237,7 @@ void Mlp::backward_activation(Context& ctx, CView dy, const BackwardPass& pass, 
                               const ops::ActivationGradients& gradients) const {
   const TensorGroup& group = config_.group;
   const View gathered = pass.scratch.gathered;
-  const View d_activated = pass.scratch.d_activated;
+  const View d_activated = slot.d_activated;
   const bool both = pass.part == BackwardPart::both;
   if (!d_activated) {
     const CView all_dy = group.gather(ctx, dy, gathered);
@@ -261,7 +291,7 @@ void Mlp::backward_at_once(Context& ctx, CView dy, CView x, const BackwardPass& 
   if (pass.part == BackwardPart::input) ops::cast(ctx, dy, slot.dy);
   if (config_.recompute == Recompute::selective) activate(ctx, slot);
   const View d_pre = gradient_of_pre(pass.part, slot);
-  const View up_bias = activated_bias_gradient(pass);
+  const View up_bias = activated_bias_gradient(pass, slot);
   backward_activation(ctx, dy, pass, slot, {d_pre, up_bias, pass.accumulate});
   comm::Ticket rows = 0;
   if (pass.part == BackwardPart::both) rows = group.start_gather(ctx, x, gathered);
@@ -307,19 +337,6 @@ ActivationSpec mlp_spec(const BlockConfig& config, const ActivationSpec& spec) {
 
 namespace {
 
-void plan_mlp_scratch(Arena& arena, const BlockConfig& config, const ActivationSpec& spec,
-                      Scratch& scratch) {
-  const Dim ffn_width = config.ffn_width / config.group.size();
-  if (config.recompute == Recompute::selective && !scratch.activated) {
-    scratch.activated = arena.take(spec.compute, {spec.B, spec.T, ffn_width}, "activated");
-  }
-  const bool by_itself = ops::is_gated(config.activation) || config.fp8 ||
-                         config.adapter.applies_to(name_of(AdapterTarget::down));
-  if (!by_itself || scratch.d_activated) return;
-  const ActivationSpec inner = mlp_spec(config, spec);
-  scratch.d_activated = arena.take(spec.compute, {inner.B, inner.T, ffn_width}, "d_activated");
-}
-
 Dim mlp_gradient_bytes(const BlockConfig& config, const ActivationSpec& spec) {
   const ActivationSpec inner = mlp_spec(config, spec);
   const Dim ffn_width = config.ffn_width / config.group.size();
@@ -344,7 +361,7 @@ const SublayerType kMlp = {
                SublayerPlace place) -> std::unique_ptr<Sublayer> {
       return std::make_unique<Mlp>(params, name, config, place);
     },
-    .plan_scratch = plan_mlp_scratch,
+    .plan_memory = plan_mlp_memory,
     .rounded_gradient_bytes = mlp_gradient_bytes,
     .count = count_mlp};
 

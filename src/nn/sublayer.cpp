@@ -34,6 +34,13 @@ View take_amax(Arena& activations, const TensorGroup& group, const Linear& linea
   return keeps ? activations.take(DType::f32, {Fp8Product::kAmaxes}, label) : View();
 }
 
+SublayerMemory Scratch::of(const SublayerType* type) const {
+  for (const auto& [kind, memory] : sublayers) {
+    if (kind == type) return memory;
+  }
+  return {};
+}
+
 Scratch Scratch::for_tokens(const TokenCount& count) const {
   Scratch out;
   out.delta = nn::for_tokens(delta, count);
@@ -43,7 +50,6 @@ Scratch Scratch::for_tokens(const TokenCount& count) const {
 
 Scratch Scratch::for_piece(Dim rows) const {
   Scratch out;
-  out.d_activated = first_rows(d_activated, rows);
   out.gathered = first_rows(gathered, rows);
   out.partial = first_rows(partial, rows);
   out.adapter_gradient = first_rows(adapter_gradient, rows);

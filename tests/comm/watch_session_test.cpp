@@ -21,8 +21,8 @@ using comm::Packet;
 using comm::Secret;
 using comm::Session;
 
-constexpr int kClient = 3;
-constexpr int kMonitor = 0;
+constexpr int kSessionClient = 3;
+constexpr int kSessionMonitor = 0;
 
 /// Both ends of a connection, on which nothing blocks.
 std::array<Connection, 2> connected() {
@@ -69,19 +69,19 @@ class WatchSession : public testing::Test {
 
   Secret secret_ = Secret::random();
   std::array<Connection, 2> ends_ = connected();
-  Session client_ = Session::of_client(std::move(ends_[0]), secret_, kClient, kMonitor);
-  Session monitor_ = Session::of_monitor(std::move(ends_[1]), secret_, kMonitor);
+  Session client_ = Session::of_client(std::move(ends_[0]), secret_, kSessionClient, kSessionMonitor);
+  Session monitor_ = Session::of_monitor(std::move(ends_[1]), secret_, kSessionMonitor);
 };
 
 TEST_F(WatchSession, BothProveThemselvesAndThenTalk) {
-  client_.send(status_of(kClient, 1));  // nothing leaves so early
+  client_.send(status_of(kSessionClient, 1));  // nothing leaves so early
   shake_hands();
   ASSERT_TRUE(client_.is_proven());
   ASSERT_TRUE(monitor_.is_proven());
-  EXPECT_EQ(monitor_.peer_rank(), kClient);
+  EXPECT_EQ(monitor_.peer_rank(), kSessionClient);
 
-  client_.send(status_of(kClient, 7));
-  monitor_.send(status_of(kMonitor, 8));
+  client_.send(status_of(kSessionClient, 7));
+  monitor_.send(status_of(kSessionMonitor, 8));
 
   const auto to_monitor = frames_of(monitor_);
   const auto to_client = frames_of(client_);
@@ -98,11 +98,11 @@ TEST_F(WatchSession, TextOfASecretIsTheSecret) {
 
 TEST(WatchSessions, WithAnotherSecretNothingIsReportedOrBelieved) {
   auto ends = connected();
-  auto client = Session::of_client(std::move(ends[0]), Secret::random(), kClient, kMonitor);
-  auto monitor = Session::of_monitor(std::move(ends[1]), Secret::random(), kMonitor);
+  auto client = Session::of_client(std::move(ends[0]), Secret::random(), kSessionClient, kSessionMonitor);
+  auto monitor = Session::of_monitor(std::move(ends[1]), Secret::random(), kSessionMonitor);
 
   for (int i = 0; i < 3; ++i) {
-    monitor.send(status_of(kMonitor, 5));
+    monitor.send(status_of(kSessionMonitor, 5));
     EXPECT_TRUE(frames_of(client).empty());
     EXPECT_TRUE(frames_of(monitor).empty());
   }
@@ -115,17 +115,17 @@ TEST(WatchSessions, WithAnotherSecretNothingIsReportedOrBelieved) {
 TEST(WatchSessions, AStrangerWhoAnswersGetsNoSecretAndIsNotObeyed) {
   const Secret secret = Secret::random();
   auto ends = connected();
-  auto client = Session::of_client(std::move(ends[0]), secret, kClient, kMonitor);
+  auto client = Session::of_client(std::move(ends[0]), secret, kSessionClient, kSessionMonitor);
   Packet hello;
   hello.frame.notice = Notice::hello;
-  hello.frame.rank = kMonitor;
+  hello.frame.rank = kSessionMonitor;
   Packet order;
   order.frame.notice = Notice::end;
   order.number = 1;
   ends[1].send(hello);
 
   EXPECT_TRUE(frames_of(client).empty());
-  client.send(status_of(kClient, 5));
+  client.send(status_of(kSessionClient, 5));
   std::vector<Packet> reported;
   for (Packet packet; ends[1].receive(packet);) reported.push_back(packet);
   ends[1].send(order);
@@ -157,12 +157,12 @@ class PassedOn : public testing::Test {
   Secret secret_ = Secret::random();
   std::array<Connection, 2> left_ = connected();
   std::array<Connection, 2> right_ = connected();
-  Session client_ = Session::of_client(std::move(left_[0]), secret_, kClient, kMonitor);
-  Session monitor_ = Session::of_monitor(std::move(right_[1]), secret_, kMonitor);
+  Session client_ = Session::of_client(std::move(left_[0]), secret_, kSessionClient, kSessionMonitor);
+  Session monitor_ = Session::of_monitor(std::move(right_[1]), secret_, kSessionMonitor);
 };
 
 TEST_F(PassedOn, AChangedFrameEndsTheConnection) {
-  monitor_.send(status_of(kMonitor, 5));
+  monitor_.send(status_of(kSessionMonitor, 5));
   Packet packet;
   ASSERT_TRUE(right_[0].receive(packet));
   packet.frame.notice = Notice::end;
@@ -173,7 +173,7 @@ TEST_F(PassedOn, AChangedFrameEndsTheConnection) {
 }
 
 TEST_F(PassedOn, AFrameCountsOnce) {
-  client_.send(status_of(kClient, 5));
+  client_.send(status_of(kSessionClient, 5));
   const auto sent = pass_on(left_[1], right_[0]);
   ASSERT_EQ(sent.size(), 1);
   EXPECT_EQ(frames_of(monitor_).size(), 1);
@@ -184,7 +184,7 @@ TEST_F(PassedOn, AFrameCountsOnce) {
 }
 
 TEST_F(PassedOn, AFrameDoesNotComeBack) {
-  client_.send(status_of(kClient, 5));
+  client_.send(status_of(kSessionClient, 5));
   Packet packet;
   ASSERT_TRUE(left_[1].receive(packet));
   packet.number += 100;

@@ -13,7 +13,7 @@ namespace {
 
 using test::small_config;
 
-const std::vector<std::vector<std::string>>& kinds() {
+const std::vector<std::vector<std::string>>& generator_kinds() {
   static const std::vector<std::vector<std::string>> all = {
       {"model.family=gpt2"},
       {"model.family=llama", "model.kv_heads=2"},
@@ -23,7 +23,7 @@ const std::vector<std::vector<std::string>>& kinds() {
 }
 
 TEST(Generator, PromptsOfAnyLengthsGetTogetherWhatEachGetsAlone) {
-  for (const auto& overrides : kinds()) {
+  for (const auto& overrides : generator_kinds()) {
     SCOPED_TRACE(testing::PrintToString(overrides));
     const train::Config config = small_config(overrides, 1);
     Generator alone(test::world(), config, nullptr, {});
@@ -74,7 +74,7 @@ TEST(Generator, TextsJoinThoseThatRun) {
   Generator joined(test::world(), config, nullptr, {.rows = 3});
   const SamplingOptions options = options_of(1.3, 9);
   const Prompts prompts = unequal_prompts();
-  Ids ids(prompts.size(), true);
+  HeardIds ids(prompts.size(), true);
   GenerateStats stats;
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     joined.begin(prompts[i], options, i, ids);

@@ -11,12 +11,12 @@ namespace {
 using generate::log_probabilities;
 
 // Shifted by 1000: exponentials of the logits themselves overflow.
-const std::vector<float> kLogits = {1000 + std::log(0.1F), 1000 + std::log(0.4F),
+const std::vector<float> kRowsOfLogits = {1000 + std::log(0.1F), 1000 + std::log(0.4F),
                                     1000 + std::log(0.3F), 1000 + std::log(0.2F)};
 constexpr double kRounding = 1e-4;  // of float near 1000
 
 TEST(LogProbabilities, AreThoseOfTheSoftmaxTheLikeliestFirst) {
-  const auto found = log_probabilities(kLogits, 3, 2);
+  const auto found = log_probabilities(kRowsOfLogits, 3, 2);
 
   EXPECT_NEAR(found.log_probability, std::log(0.2), kRounding);
   ASSERT_EQ(found.top.size(), 2U);
@@ -26,7 +26,7 @@ TEST(LogProbabilities, AreThoseOfTheSoftmaxTheLikeliestFirst) {
 }
 
 TEST(LogProbabilities, ATopTokenHasTheValueOfTheTokenItself) {
-  const auto found = log_probabilities(kLogits, 1, 1);
+  const auto found = log_probabilities(kRowsOfLogits, 1, 1);
 
   EXPECT_EQ(found.log_probability, found.top.at(0).log_probability);
 }

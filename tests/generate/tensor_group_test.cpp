@@ -15,7 +15,7 @@ constexpr double kTolerance = 2e-6;  // of logits near 1, in fp32
 
 /// One key-value head for both ranks, vocabularies that they share unequally (67), and all that
 /// changes a block's way.
-const std::vector<std::vector<std::string>>& kinds() {
+const std::vector<std::vector<std::string>>& shared_kinds() {
   static const std::vector<std::vector<std::string>> all = {
       {"model.family=gpt2"},
       {"model.family=llama", "model.kv_heads=2"},
@@ -50,7 +50,7 @@ class TensorGroup : public testing::Test {
 };
 
 TEST_F(TensorGroup, TwoRanksContinueTextsAsOneDoes) {
-  for (const auto& overrides : kinds()) {
+  for (const auto& overrides : shared_kinds()) {
     SCOPED_TRACE(testing::PrintToString(overrides));
     const train::Config config = small_config(overrides, 1);
     Generator one(alone(), config, nullptr, {.rows = 6});
@@ -102,7 +102,7 @@ TEST_F(TensorGroup, AFullCacheAndARestChangeNothing) {
 }
 
 TEST_F(TensorGroup, LogitsOfWholePromptsAreThoseOfOneRank) {
-  for (const auto& overrides : kinds()) {
+  for (const auto& overrides : shared_kinds()) {
     SCOPED_TRACE(testing::PrintToString(overrides));
     const train::Config config = small_config(overrides, 1);
     Generator one(alone(), config, nullptr, {.rows = 4});

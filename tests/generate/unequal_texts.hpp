@@ -11,9 +11,9 @@
 
 namespace hyperslab::generate {
 
-class Ids final : public TokenListener {
+class HeardIds final : public TokenListener {
  public:
-  Ids(std::size_t prompts, bool logits) : of(prompts), ended(prompts), logits_(logits) {}
+  HeardIds(std::size_t prompts, bool logits) : of(prompts), ended(prompts), logits_(logits) {}
   bool token(std::size_t prompt, const NextToken& next) override {
     of[prompt].push_back(next.id);
     EXPECT_EQ(ended[prompt], 0);
@@ -55,7 +55,7 @@ inline SamplingOptions options_of(double temperature, std::int64_t tokens) {
 
 inline Prompts together(Generator& generator, const SamplingOptions& options, bool logits,
                         const Prompts& prompts = unequal_prompts()) {
-  Ids ids(prompts.size(), logits);
+  HeardIds ids(prompts.size(), logits);
   const GenerateStats stats = generator.generate(prompts, options, ids);
   std::int64_t tokens = 0;
   std::int64_t read = 0;

@@ -2,6 +2,7 @@
 // Blocks of drawn lists in f64, for tests.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <functional>
@@ -22,7 +23,7 @@ using namespace nn;
 using ops::NormKind;
 
 constexpr Dim kSamples = 2;
-constexpr Dim kTokens = 4;
+constexpr Dim kTokens = 8;
 constexpr Dim kStreamWidth = 8;
 inline const Shape kStream = {kSamples, kTokens, kStreamWidth};
 
@@ -68,7 +69,8 @@ inline std::vector<double> part_of(const std::vector<double>& whole, const Shape
 /// A block in f64 with its memory, random weights and one microbatch, on a rank of a tensor group.
 class BlockHarness {
  public:
-  BlockHarness(const BlockConfig& config, const BlockList& list)
+  /// `documents`: samples hold several, whose tokens do not see each other.
+  BlockHarness(const BlockConfig& config, const BlockList& list, bool documents = false)
       : stream_(config.group.stream_shape(kSamples, kTokens, kStreamWidth)),
         block_(store_, "blocks.1", config, 1, list) {
     const Dim values = stream_[0] * stream_[1] * stream_[2];
@@ -91,6 +93,7 @@ class BlockHarness {
     scratch_ = plan_scratch(activations_, list, config, spec, true);
     slot_ = block_.plan(activations_, scratch_, spec, true, "block");
     batch_ = {.sample_position = positions_.view(), .state = &state_, .dropout = true};
+    if (documents) batch_.first_keys = first_keys_.view();
   }
   [[nodiscard]] const param::ParamStore& store() const { return store_; }
   View input() { return x_.view(); }
@@ -112,11 +115,44 @@ class BlockHarness {
     return sum;
   }
   /// Gradients of <weights, forward()>. Returns that of the input.
-  Tensor backward(Context& ctx, CView weights, BackwardPart part = BackwardPart::both) {
+  Tensor backward(Context& ctx, CView weights, BackwardPart part = BackwardPart::both,
+                  Accumulate accumulate = Accumulate::no) {
     Tensor d(Device::cpu, DType::f64, stream_);
     std::memcpy(d.view().raw(), weights.raw(), weights.bytes());
-    block_.backward(ctx, {{}, batch_, scratch_, Accumulate::no, part}, slot_, d.view());
+    block_.backward(ctx, {{}, batch_, scratch_, accumulate, part}, slot_, d.view());
     return d;
+  }
+
+  /// The stream that leaves, token after token as in generation, on one rank.
+  Tensor forward_by_tokens(Context& ctx) {
+    constexpr Dim kPageTokens = 8;
+    static_assert(kTokens <= kPageTokens);
+    block_.plan_texts(activations_, {kSamples, kTokens, kSamples, kPageTokens}, DType::f64,
+                      "texts");
+    Block::Slot slot = block_.for_tokens(slot_, {kSamples, 1});
+    const Scratch scratch = scratch_.for_tokens({kSamples, 1});
+    Tensor all(Device::cpu, DType::f64, stream_);
+    for (Dim token = 0; token < kTokens; ++token) {
+      Tensor x(Device::cpu, DType::f64, {kSamples, 1, kStreamWidth});
+      const auto row = [&](View of, Dim b) {
+        return of.data<double>() + (b * kTokens + token) * kStreamWidth;
+      };
+      double* in = x.view().data<double>();
+      for (Dim b = 0; b < kSamples; ++b) {
+        std::copy_n(row(x_.view(), b), kStreamWidth, in + b * kStreamWidth);
+      }
+      const ResidualStream out = block_.forward(
+          ctx, {x.view(), {}},
+          {.rope = {}, .batch = {}, .scratch = scratch, .texts = TextPass{token}}, slot);
+      for (Dim b = 0; b < kSamples; ++b) {
+        for (Dim c = 0; c < kStreamWidth; ++c) {
+          const Dim i = b * kStreamWidth + c;
+          row(all.view(), b)[c] =
+              out.residual.data<double>()[i] + (out.delta ? out.delta.data<double>()[i] : 0);
+        }
+      }
+    }
+    return all;
   }
 
  private:
@@ -138,6 +174,8 @@ class BlockHarness {
   Tensor x_;
   Tensor residual_;
   Tensor positions_ = tensor_of(DType::i64, {kSamples}, {0, 1});
+  Tensor first_keys_ =
+      tensor_of(DType::i32, {kSamples, kTokens}, {0, 0, 2, 2, 2, 2, 2, 7, 0, 0, 0, 0, 0, 5, 5, 5});
   ops::StepState state_;
   BatchInfo batch_;
 };

@@ -34,7 +34,7 @@ TEST_F(BlockTest, GradientsOfDrawnListsAreThoseOfDifferences) {
     const BlockConfig config = drawn_config(i);
     const BlockList list = drawn_list(draw);
     const std::string text = std::to_string(i) + ": " + text_of(list);
-    BlockHarness block(config, list);
+    BlockHarness block(config, list, i % 2 == 1);
     const Tensor weights = random_tensor(DType::f64, kStream, 17);
     const auto value = [&] { return inner_product(weights.view(), block.forward(ctx).view()); };
     (void)value();
@@ -61,9 +61,9 @@ TEST_F(BlockTest, SplitBackwardOfDrawnListsEqualsTheWholeOne) {
   for (int i = 0; i < 24; ++i) {
     BlockConfig config = small_config();
     const BlockList list = drawn_list(draw);
-    BlockHarness whole(config, list);
+    BlockHarness whole(config, list, i % 2 == 1);
     config.split_backward = true;
-    BlockHarness split(config, list);
+    BlockHarness split(config, list, i % 2 == 1);
     const Tensor weights = random_tensor(DType::f64, kStream, 18);
     (void)whole.forward(ctx);
     (void)split.forward(ctx);
@@ -94,6 +94,64 @@ TEST_F(BlockTest, RepeatedPassesOfDrawnListsKeepGradients) {
     const Tensor again = block.backward(ctx, weights.view());
     SCOPED_TRACE(text_of(list));
     EXPECT_EQ(to_doubles(again.view()), to_doubles(d.view()));
+  }
+}
+
+TEST_F(BlockTest, GradientsOfDrawnListsAddUpOverMicrobatches) {
+  std::mt19937 draw(8);
+  for (int i = 0; i < 24; ++i) {
+    const BlockList list = drawn_list(draw);
+    BlockHarness block(drawn_config(i), list, i % 2 == 1);
+    const Tensor weights = random_tensor(DType::f64, kStream, 20);
+    std::vector<std::vector<double>> once;
+    for (const Accumulate accumulate : {Accumulate::no, Accumulate::yes}) {
+      (void)block.forward(ctx);
+      (void)block.backward(ctx, weights.view(), BackwardPart::both, accumulate);
+      for (std::size_t p = 0; p < block.store().params().size(); ++p) {
+        const param::Param& param = block.store().params()[p];
+        SCOPED_TRACE(text_of(list) + param.name);
+        if (accumulate == Accumulate::no) {
+          once.push_back(to_doubles(param.gradient));
+          continue;
+        }
+        std::vector<double> twice = once[p];
+        for (double& value : twice) value *= 2;
+        expect_values(param.gradient, twice, 1e-10);
+      }
+    }
+  }
+}
+
+TEST_F(BlockTest, DrawnListsContinueTextsAsAWholePassReadsThem) {
+  std::mt19937 draw(9);
+  for (int i = 0; i < 24; ++i) {
+    BlockConfig config = drawn_config(i);
+    config.dropout = 0;
+    config.drop_path = 0;
+    const BlockList list = drawn_list(draw);
+    SCOPED_TRACE(text_of(list));
+    BlockHarness block(config, list);
+    const Tensor whole = block.forward(ctx);
+    expect_values(block.forward_by_tokens(ctx).view(), to_doubles(whole.view()), 1e-10);
+  }
+}
+
+TEST_F(BlockTest, CountsOfDrawnListsAreTheParameters) {
+  std::mt19937 draw(10);
+  for (int i = 0; i < 24; ++i) {
+    const BlockConfig config = drawn_config(i);
+    const BlockList list = drawn_list(draw);
+    std::int64_t counted = 0;
+    for (const BranchSpec& branch : list) {
+      const SublayerCounts counts = branch.sublayer->count(config, kTokens);
+      counted += counts.matrices + counts.vectors;
+    }
+    const BlockHarness block(config, list);
+    std::int64_t held = 0;
+    for (const param::Param& param : block.store().params()) {
+      if (param.name.find("norm") == std::string::npos) held += param.value.numel();
+    }
+    EXPECT_EQ(counted, held) << text_of(list);
   }
 }
 

@@ -16,7 +16,7 @@ namespace {
 using test::small_config;
 using test::world;
 
-constexpr int kSteps = 6;
+constexpr int kAveragedSteps = 6;
 constexpr double kDecay = 0.75;
 constexpr int kStart = 1;
 
@@ -65,7 +65,7 @@ TEST(AveragedWeights, AreTheirDefinitionOnEveryLayout) {
     const auto mesh = train::make_mesh(world(), config, Device::cpu);
     test::SmallRun run(config, *mesh, world().rank());
     std::map<std::string, std::vector<double>> expected;
-    for (int step = 1; step <= kSteps; ++step) {
+    for (int step = 1; step <= kAveragedSteps; ++step) {
       run.step(step);
       run.trainer().state().wait_all();
       const Values averages = slabs_of(run.trainer(), kAverage);
@@ -95,7 +95,7 @@ TEST(AveragedWeights, ChangeNothingOfTheTraining) {
     const auto other = train::make_mesh(world(), averaged, Device::cpu);
     test::SmallRun without(plain, *mesh, world().rank());
     test::SmallRun with(averaged, *other, world().rank());
-    for (int step = 1; step <= kSteps; ++step) {
+    for (int step = 1; step <= kAveragedSteps; ++step) {
       EXPECT_EQ(with.step(step), without.step(step)) << step;
       const Values weights = slabs_of(with.trainer(), kModel);
       const Values averages = slabs_of(with.trainer(), kAverage);
@@ -119,7 +119,7 @@ TEST(AveragedWeights, GoOnFromACheckpoint) {
     test::SmallRun whole(config, *mesh, world().rank());
     const test::TempFolder folder;  // the first rank's is used
     const std::string path = world().broadcast(folder.path());
-    for (int step = 1; step <= kSteps; ++step) {
+    for (int step = 1; step <= kAveragedSteps; ++step) {
       whole.step(step);
       if (step != 3) continue;
       whole.trainer().state().wait_all();
@@ -132,7 +132,7 @@ TEST(AveragedWeights, GoOnFromACheckpoint) {
     resumed.trainer().state().load(io::CheckpointReader(path));
     resumed.trainer().state().share_values();
     const Values at_three = slabs_of(resumed.trainer(), kAverage);
-    for (int step = 4; step <= kSteps; ++step) resumed.step(step);
+    for (int step = 4; step <= kAveragedSteps; ++step) resumed.step(step);
     EXPECT_EQ(slabs_of(resumed.trainer(), kAverage), slabs_of(whole.trainer(), kAverage));
 
     io::CheckpointReader averages(path);

@@ -19,15 +19,15 @@ using test::SmallRun;
 using test::world;
 using Overrides = std::vector<std::string>;
 
-constexpr int kSteps = 4;
+constexpr int kGradientSteps = 4;
 
-struct Trace {
+struct GradientTrace {
   std::vector<double> losses;
   std::vector<std::vector<double>> gradients;  ///< of this rank, in step 1
   std::size_t gradient_bytes = 0;
 };
 
-Trace trace_of(const Overrides& overrides, const std::string& gradients) {
+GradientTrace trace_of(const Overrides& overrides, const std::string& gradients) {
   Overrides all = {"model.width=64", "model.ffn_width=128", "model.context=32",
                    "precision.compute=bf16", "precision.gradients=" + gradients};
   all.insert(all.end(), overrides.begin(), overrides.end());
@@ -36,8 +36,8 @@ Trace trace_of(const Overrides& overrides, const std::string& gradients) {
   train::TrainerOptions options;
   options.compute = DType::bf16;
   SmallRun run(config, mesh, world().rank(), options);
-  Trace trace;
-  for (int step = 1; step <= kSteps; ++step) {
+  GradientTrace trace;
+  for (int step = 1; step <= kGradientSteps; ++step) {
     trace.losses.push_back(run.step(step));
     if (step > 1) continue;
     trace.gradients.push_back(test::to_doubles(run.trainer().gradients().data));
@@ -64,8 +64,8 @@ TEST_P(Bf16GradientsOfARun, AreThoseInF32Rounded) {
   const bool is_parallel = std::ranges::any_of(
       GetParam(), [](const std::string& word) { return word.starts_with("parallel."); });
   if (is_parallel != (world().size() == 2)) GTEST_SKIP() << "a layout of another number of ranks";
-  const Trace wide = trace_of(GetParam(), "fp32");
-  const Trace narrow = trace_of(GetParam(), "bf16");
+  const GradientTrace wide = trace_of(GetParam(), "fp32");
+  const GradientTrace narrow = trace_of(GetParam(), "bf16");
 
   EXPECT_LT(narrow.gradient_bytes, wide.gradient_bytes * 0.51);  // buckets are padded
   EXPECT_TRUE(narrow.gradients != wide.gradients) << "nothing was rounded";
@@ -74,7 +74,7 @@ TEST_P(Bf16GradientsOfARun, AreThoseInF32Rounded) {
     EXPECT_GT(cosine(narrow.gradients[i], wide.gradients[i]), 0.9999);
   }
   EXPECT_EQ(narrow.losses.front(), wide.losses.front());
-  for (int step = 1; step < kSteps; ++step) {
+  for (int step = 1; step < kGradientSteps; ++step) {
     EXPECT_NEAR(narrow.losses[step], wide.losses[step], 5e-4);
   }
 }

@@ -19,7 +19,7 @@ using test::SmallRun;
 using test::world;
 using Overrides = std::vector<std::string>;
 
-constexpr int kSteps = 4;
+constexpr int kFp8Steps = 4;
 // 12 samples of 32 tokens, in microbatches of 2: no product has fewer than 64 rows.
 const Overrides kRounds = {"model.width=64", "model.ffn_width=128", "model.context=32",
                            "precision.fp8_min_width=32"};
@@ -45,7 +45,7 @@ Trace trace_of(const Overrides& overrides, const Overrides& more) {
   const auto tokens = io::open_tokens({"synthetic"}, io::RawIds::uint16, 67, 11);
   const io::TokenSamples samples(*tokens, io::Sampling::blocks, 32, 11);
   Trace trace;
-  for (int step = 1; step <= kSteps; ++step) {
+  for (int step = 1; step <= kFp8Steps; ++step) {
     trace.losses.push_back(run.step(step));
     trace.evaluated.push_back(run.trainer().evaluate(samples, 12, world()).loss());
   }

@@ -19,7 +19,7 @@ using test::world;
 using Overrides = std::vector<std::string>;
 using Slabs = std::map<std::string, std::vector<unsigned char>>;  ///< by name and part
 
-constexpr int kSteps = 4;
+constexpr int kHostSteps = 4;
 
 struct Result {
   std::vector<double> losses;
@@ -45,7 +45,7 @@ Result result_of(Overrides overrides, const std::string& home) {
   options.canary = true;
   test::SmallRun run(config, mesh, world().rank(), options);
   Result result;
-  for (int step = 1; step <= kSteps; ++step) result.losses.push_back(run.step(step));
+  for (int step = 1; step <= kHostSteps; ++step) result.losses.push_back(run.step(step));
   result.slabs = slabs_of(run.trainer());
   result.memory = run.plan().memory;
   const model::Arenas& arenas = run.trainer().arenas();
@@ -100,7 +100,7 @@ TEST(HostState, ThatStaysOnTheDeviceIsTakenBackWhenItIsRead) {
     options.compute = DType::bf16;
     test::SmallRun run(config, mesh, 0, options);
     std::vector<Slabs> found;
-    for (int step = 1; step <= kSteps; ++step) {
+    for (int step = 1; step <= kHostSteps; ++step) {
       run.step(step);
       if (step % 2 == 0) found.push_back(slabs_of(run.trainer()));
     }

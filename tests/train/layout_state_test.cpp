@@ -19,7 +19,7 @@ using test::Case;
 using test::world;
 
 constexpr std::size_t kLayouts = 20;
-constexpr int kSteps = 3;
+constexpr int kLayoutSteps = 3;
 
 /// "128 24", one-dimensional tensors as a row.
 std::string two(const Shape& shape, Dim missing) {
@@ -142,8 +142,8 @@ TEST_P(LayoutState, IsWhatWasPlannedAndCoversEveryTensorOnce) {
     const train::Config config = test::read_layout(layout.model, layout.layout, world().size());
     const mesh::Mesh mesh(world(), Device::cpu, config.parallel, config.groups());
     test::SmallRun run(config, mesh, world().rank(), options);
-    for (int step = 1; step <= kSteps; ++step) run.step(step);
-    run.trainer().forward_backward({.step = kSteps + 1});  // after the gathers of the last step
+    for (int step = 1; step <= kLayoutSteps; ++step) run.step(step);
+    run.trainer().forward_backward({.step = kLayoutSteps + 1});  // after the gathers of the last step
 
     expect_planned_memory(run);
     expect_slabs_cover(layout, run.trainer());

@@ -18,9 +18,9 @@ namespace {
 using test::small_config;
 using test::world;
 
-constexpr int kSteps = 6;
+constexpr int kStateSteps = 6;
 
-std::vector<std::vector<std::string>> layouts(int ranks) {
+std::vector<std::vector<std::string>> state_layouts(int ranks) {
   const std::string n = std::to_string(ranks);
   const std::string mup = "model.mup_base_width=8";
   if (ranks == 1) return {{}, {"optimizer.cautious_decay=true"}, {mup}};
@@ -53,7 +53,7 @@ Values slabs_of(train::Trainer& trainer) {
 bool is_bf16(float value) { return (std::bit_cast<std::uint32_t>(value) & 0xFFFFU) == 0; }
 
 TEST(MomentsInBf16, TrainAsThoseInFp32InLessMemory) {
-  for (const auto& layout : layouts(world().size())) {
+  for (const auto& layout : state_layouts(world().size())) {
     SCOPED_TRACE(testing::PrintToString(layout));
     const train::Config narrow = config_of(layout, "bf16");
     const train::Config wide = config_of(layout, "fp32");
@@ -61,7 +61,7 @@ TEST(MomentsInBf16, TrainAsThoseInFp32InLessMemory) {
     const auto other = train::make_mesh(world(), wide, Device::cpu);
     test::SmallRun in_bf16(narrow, *mesh, world().rank());
     test::SmallRun in_fp32(wide, *other, world().rank());
-    for (int step = 1; step <= kSteps; ++step) {
+    for (int step = 1; step <= kStateSteps; ++step) {
       EXPECT_NEAR(in_bf16.step(step), in_fp32.step(step), 2e-3) << step;
     }
     const std::size_t saved = in_fp32.plan().memory.optimizer - in_bf16.plan().memory.optimizer;
@@ -82,7 +82,7 @@ TEST(MomentsInBf16, TrainAsThoseInFp32InLessMemory) {
 }
 
 TEST(MomentsInBf16, GoOnFromACheckpointBitForBit) {
-  for (const auto& layout : layouts(world().size())) {
+  for (const auto& layout : state_layouts(world().size())) {
     SCOPED_TRACE(testing::PrintToString(layout));
     const train::Config config = config_of(layout, "bf16");
     const auto mesh = train::make_mesh(world(), config, Device::cpu);
@@ -90,7 +90,7 @@ TEST(MomentsInBf16, GoOnFromACheckpointBitForBit) {
     const test::TempFolder folder;  // the first rank's is used
     const std::string path = world().broadcast(folder.path());
     Values at_three;
-    for (int step = 1; step <= kSteps; ++step) {
+    for (int step = 1; step <= kStateSteps; ++step) {
       whole.step(step);
       if (step != 3) continue;
       whole.trainer().state().wait_all();
@@ -103,7 +103,7 @@ TEST(MomentsInBf16, GoOnFromACheckpointBitForBit) {
     test::SmallRun resumed(config, *mesh, world().rank());
     resumed.trainer().state().load(io::CheckpointReader(path));
     resumed.trainer().state().share_values();
-    for (int step = 4; step <= kSteps; ++step) resumed.step(step);
+    for (int step = 4; step <= kStateSteps; ++step) resumed.step(step);
     EXPECT_EQ(slabs_of(resumed.trainer()), slabs_of(whole.trainer()));
 
     const train::Config in_fp32 = config_of(layout, "fp32");

@@ -21,7 +21,7 @@ using test::SmallRun;
 using test::world;
 using Overrides = std::vector<std::string>;
 
-constexpr int kSteps = 3;
+constexpr int kQuantizedSteps = 3;
 constexpr const char* kUntied = "model.tie_embeddings=false";
 
 /// Every rank of up to four holds columns of a multiple of 16, and a part of the 67 tokens.
@@ -127,7 +127,7 @@ TEST(FrozenOnTensorRanks, InitialCodesAndLossesAreThoseOfOneRank) {
   TwoRuns runs({"adapter.rank=2", "model.frozen_format=int8"});
 
   expect_parts_of_codes(runs);
-  for (int step = 1; step <= kSteps; ++step) {
+  for (int step = 1; step <= kQuantizedSteps; ++step) {
     const double loss = runs.one.step(step);
     EXPECT_NEAR(runs.many.step(step), loss, 1e-5 * loss) << step;
   }
@@ -145,10 +145,10 @@ TEST_P(Stored, CodesAreThoseOfOneRank) {
     const train::Config config = config_of(with(tied ? Overrides{} : Overrides{kUntied}), 1, true);
     const mesh::Mesh alone = mesh::Mesh::plan(config.parallel, 0);
     SmallRun run(config, alone, 0);
-    for (int step = 1; step <= kSteps; ++step) run.step(step);
+    for (int step = 1; step <= kQuantizedSteps; ++step) run.step(step);
     const std::vector<io::Slab> all = run.trainer().state().slabs();
     io::CheckpointMeta meta;
-    meta.step = kSteps;
+    meta.step = kQuantizedSteps;
     run.trainer().state().fill_meta(meta);
     io::save_checkpoint(world(), path, meta, world().rank() == 0 ? all : std::vector<io::Slab>());
   }
@@ -175,9 +175,9 @@ INSTANTIATE_TEST_SUITE_P(
                               "quantization.embeddings=true", kUntied}));
 
 /// Deck keys of a way to train with fake quantization.
-class Simulated : public testing::TestWithParam<Overrides> {};
+class SimulatedLayouts : public testing::TestWithParam<Overrides> {};
 
-TEST_P(Simulated, MatricesAreRoundedAsOnOneRank) {
+TEST_P(SimulatedLayouts, MatricesAreRoundedAsOnOneRank) {
   TwoRuns runs(GetParam());
   Context& many = runs.many.trainer().context();
   Context& one = runs.one.trainer().context();
@@ -198,20 +198,20 @@ TEST_P(Simulated, MatricesAreRoundedAsOnOneRank) {
   }
 }
 
-TEST_P(Simulated, LossesAreThoseOfOneRank) {
+TEST_P(SimulatedLayouts, LossesAreThoseOfOneRank) {
   TwoRuns runs(GetParam());
   const bool rounds_inputs =
       GetParam().size() > 1 && GetParam()[1].starts_with("quantization.activations");
   // Ranks round their columns of a row of activations by a scale of their own.
   const double within = rounds_inputs && world().size() > 1 ? 2e-3 : 1e-5;
-  for (int step = 1; step <= kSteps; ++step) {
+  for (int step = 1; step <= kQuantizedSteps; ++step) {
     const double loss = runs.one.step(step);
     EXPECT_NEAR(runs.many.step(step), loss, within * loss) << step;
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Weights, Simulated,
+    Weights, SimulatedLayouts,
     testing::Values(Overrides{"quantization.weights=int8"},
                     Overrides{"quantization.weights=int8", "quantization.activations=dynamic-int8"},
                     Overrides{"quantization.weights=int4", "quantization.group=16"},
@@ -224,11 +224,11 @@ TEST(AdapterDropout, LossesAreThoseOfOneRank) {
     TwoRuns whole({"adapter.rank=2", fmt::format("model.family={}", family)});
 
     // The first step's B are zero, so that only later losses depend on what was dropped.
-    for (int step = 1; step <= 3 * kSteps; ++step) {
+    for (int step = 1; step <= 3 * kQuantizedSteps; ++step) {
       const double loss = runs.one.step(step);
       EXPECT_NEAR(runs.many.step(step), loss, 1e-6 * loss) << step;
       const double kept = whole.one.step(step);
-      if (step < 3 * kSteps) continue;
+      if (step < 3 * kQuantizedSteps) continue;
       EXPECT_GT(std::abs(loss - kept), 1e-5 * loss);
     }
   }

@@ -21,11 +21,11 @@ using test::SmallRun;
 using test::world;
 using Overrides = std::vector<std::string>;
 
-constexpr int kSteps = 4;
+constexpr int kWeightSteps = 4;
 /// Every matrix has rows of a multiple of 64.
 const Overrides kWide = {"model.width=64", "model.ffn_width=128"};
 
-Overrides with(const Overrides& more) {
+Overrides quantized_with(const Overrides& more) {
   Overrides all = kWide;
   all.insert(all.end(), more.begin(), more.end());
   return all;
@@ -39,7 +39,7 @@ std::vector<std::uint8_t> bytes_of(CView view) {
 class Quantized : public testing::Test {
  protected:
   static SmallRun run_of(const Overrides& overrides, bool training = true, bool canary = false) {
-    const train::Config config = test::small_config(with(overrides), 1);
+    const train::Config config = test::small_config(quantized_with(overrides), 1);
     static const mesh::Mesh mesh(world(), Device::cpu, config.parallel, config.groups());
     train::TrainerOptions options;
     options.training = training;
@@ -57,13 +57,13 @@ class Quantized : public testing::Test {
   /// A checkpoint of a run after some steps.
   static void save(SmallRun& run, const std::string& folder) {
     io::CheckpointMeta meta;
-    meta.step = kSteps;
+    meta.step = kWeightSteps;
     run.trainer().state().fill_meta(meta);
     io::save_checkpoint(world(), folder, meta, run.trainer().state().slabs());
   }
 };
 
-class Frozen : public Quantized, public testing::WithParamInterface<std::string> {};
+class FrozenQuantized : public Quantized, public testing::WithParamInterface<std::string> {};
 
 /// Those of a plain run, rounded as whole matrices.
 void expect_rounded_values(SmallRun& plain, SmallRun& run) {
@@ -91,7 +91,7 @@ void expect_rounded_values(SmallRun& plain, SmallRun& run) {
   }
 }
 
-TEST_P(Frozen, MatricesHoldTheirInitialValuesRounded) {
+TEST_P(FrozenQuantized, MatricesHoldTheirInitialValuesRounded) {
   SmallRun plain = run_of({"adapter.rank=2"});
   SmallRun run = run_of({"adapter.rank=2", "model.frozen_format=" + GetParam()});
   ASSERT_EQ(matrices(run).size(), 3U * 4U);
@@ -100,7 +100,7 @@ TEST_P(Frozen, MatricesHoldTheirInitialValuesRounded) {
 
 /// Both matrices of the network are larger than what is rounded at once; one is cut between rows
 /// that share a scale of scales in nf4, if they were cut just anywhere.
-TEST_P(Frozen, LargeMatricesAreRoundedInPieces) {
+TEST_P(FrozenQuantized, LargeMatricesAreRoundedInPieces) {
   const Overrides large = {"adapter.rank=2", "model.layers=1", "model.ffn_width=65600"};
   Overrides quantized = large;
   quantized.push_back("model.frozen_format=" + GetParam());
@@ -109,7 +109,7 @@ TEST_P(Frozen, LargeMatricesAreRoundedInPieces) {
   expect_rounded_values(plain, run);
 }
 
-TEST_P(Frozen, MatricesStayAsTheyAreAndAdaptersMove) {
+TEST_P(FrozenQuantized, MatricesStayAsTheyAreAndAdaptersMove) {
   SmallRun run = run_of({"adapter.rank=2", "model.frozen_format=" + GetParam()}, true, true);
   std::vector<std::vector<std::uint8_t>> before;
   for (const param::QuantizedWeight& matrix : matrices(run)) {
@@ -118,7 +118,7 @@ TEST_P(Frozen, MatricesStayAsTheyAreAndAdaptersMove) {
   }
   const double first = run.step(1);
   double last = first;
-  for (int step = 2; step <= kSteps; ++step) last = run.step(step);
+  for (int step = 2; step <= kWeightSteps; ++step) last = run.step(step);
 
   EXPECT_NE(last, first);
   std::vector<std::vector<std::uint8_t>> after;
@@ -133,10 +133,10 @@ TEST_P(Frozen, MatricesStayAsTheyAreAndAdaptersMove) {
 }
 
 /// Training widens the matrices ahead of their products; a run that trains nothing reads the bits.
-TEST_P(Frozen, RunThatTrainsNothingGivesTheLossOfTraining) {
+TEST_P(FrozenQuantized, RunThatTrainsNothingGivesTheLossOfTraining) {
   const Overrides overrides = {"adapter.rank=2", "model.frozen_format=" + GetParam()};
   SmallRun run = run_of(overrides);
-  for (int step = 1; step <= kSteps; ++step) run.step(step);
+  for (int step = 1; step <= kWeightSteps; ++step) run.step(step);
   const test::TempFolder folder;
   save(run, folder.path());
   SmallRun stored = run_of(overrides, false);
@@ -147,14 +147,14 @@ TEST_P(Frozen, RunThatTrainsNothingGivesTheLossOfTraining) {
   EXPECT_EQ(stored.trainer().arenas().gradients.used_bytes(), 0U);
 }
 
-INSTANTIATE_TEST_SUITE_P(Formats, Frozen, testing::Values("int8", "int4", "nf4"));
+INSTANTIATE_TEST_SUITE_P(Formats, FrozenQuantized, testing::Values("int8", "int4", "nf4"));
 
 /// Deck keys of a way to quantize.
 class Simulated : public Quantized, public testing::WithParamInterface<Overrides> {};
 
 TEST_P(Simulated, TrainingGivesTheLossOfTheQuantizedModel) {
   SmallRun run = run_of(GetParam());
-  for (int step = 1; step <= kSteps; ++step) run.step(step);
+  for (int step = 1; step <= kWeightSteps; ++step) run.step(step);
   const test::TempFolder folder;
   save(run, folder.path());
   SmallRun stored = run_of(GetParam(), false);

@@ -18,9 +18,9 @@ namespace {
 using test::world;
 using Overrides = std::vector<std::string>;
 
-constexpr int kSteps = 4;
+constexpr int kShardedSteps = 4;
 
-struct Result {
+struct ShardedResult {
   std::vector<double> losses;
   std::map<std::string, std::vector<unsigned char>> slabs;  ///< this rank's, by name and part
   std::size_t parameters = 0;                               ///< bytes
@@ -45,15 +45,15 @@ std::int64_t gathers_of(const std::vector<sharding::NamedMovement>& movements) {
   return bytes;
 }
 
-Result result_of(Overrides overrides, int zero) {
+ShardedResult result_of(Overrides overrides, int zero) {
   overrides.push_back("parallel.zero=" + std::to_string(zero));
   const train::Config config = test::small_config(overrides, world().size());
   const mesh::Mesh mesh(world(), Device::cpu, config.parallel, config.groups());
   train::TrainerOptions options;
   options.compute = config.precision.compute == Precision::bf16 ? DType::bf16 : DType::f32;
   test::SmallRun run(config, mesh, world().rank(), options);
-  Result result;
-  for (int step = 1; step <= kSteps; ++step) {
+  ShardedResult result;
+  for (int step = 1; step <= kShardedSteps; ++step) {
     const std::int64_t before = gathered_by(mesh);
     result.losses.push_back(run.step(step));
     result.gathered = gathered_by(mesh) - before;
@@ -87,8 +87,8 @@ TEST_P(ShardedValues, GiveTheBitsOfLessSharding) {
   // Zero 2 adds gradients and squares of their norm in the same order, zero 1 gradients alone, and
   // these if there is one microbatch.
   const bool clips = std::ranges::find(overrides, "optimizer.clip_norm=0") == overrides.end();
-  const Result less = result_of(overrides, accumulates || clips ? 2 : 1);
-  const Result fully = result_of(overrides, 3);
+  const ShardedResult less = result_of(overrides, accumulates || clips ? 2 : 1);
+  const ShardedResult fully = result_of(overrides, 3);
   EXPECT_EQ(fully.losses, less.losses);
   ASSERT_EQ(fully.slabs.size(), less.slabs.size());
   for (const auto& [name, bytes] : less.slabs) {

@@ -19,7 +19,7 @@ using test::SmallRun;
 using test::world;
 
 constexpr double kSleepSeconds = 0.3;
-constexpr int kSteps = 6;
+constexpr int kWaitingSteps = 6;
 
 /// Progress that takes long once in every backward pass.
 class Sleeper final : public Background {
@@ -46,7 +46,7 @@ struct Extremes {
 
 Extremes steps_of(SmallRun& run) {
   Extremes found;
-  for (int step = 1; step <= kSteps; ++step) {
+  for (int step = 1; step <= kWaitingSteps; ++step) {
     run.step(step);
     const StepTimes times = run.trainer().inspection().times(step);
     const auto& parts = times.phase_seconds;
@@ -114,7 +114,7 @@ TEST(Waiting, TheSlowRankComesLastToItsGroup) {
 
   EXPECT_TRUE(std::isnan(arrival(1))) << "before the ranks have met";
   double late = kSleepSeconds;
-  for (int step = 2; step <= kSteps; ++step) {
+  for (int step = 2; step <= kWaitingSteps; ++step) {
     const double sign = world().rank() == 1 ? 1 : -1;
     late = std::min(late, world().sum(sign * arrival(step)));
   }

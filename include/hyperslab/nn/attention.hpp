@@ -16,18 +16,20 @@ class Attention final : public Sublayer {
     View log_sum_exp;    ///< (B, H, T); absent in the reference path
     View probabilities;  ///< (B, H, T, T); reference path only
     View dy;             ///< stream; with a split backward only
-    View d_qkv;          ///< (B, T, packed); with a split backward only
+    View d_qkv;          ///< (B, T, packed); a slot's own with a split backward
     View qkv_reduced;    ///< (B, T, ranks) of the adapters; absent without them
     View output_reduced;
     View qkv_amax;  ///< LinearPass::amax
     View output_amax;
     QueryKeyNorm::Slot qk_norm;
-    View sink_weights;  ///< (B, H, T); absent without sinks
+    View sink_weights;     ///< (B, H, T); absent without sinks
+    View d_attention;      ///< (B, T, H Dh), of all slots
+    View d_probabilities;  ///< (B, H, T, T), of all slots; reference path only
   };
   Attention(param::ParamStore& params, const std::string& name, const BlockConfig& config,
             SublayerPlace place);
 
-  [[nodiscard]] SublayerSlot plan(Arena& activations, const Scratch& scratch,
+  [[nodiscard]] SublayerSlot plan(Arena& activations, const SublayerMemory& shared,
                                   const ActivationSpec& spec,
                                   const std::string& label) const override;
   [[nodiscard]] SublayerSlot for_tokens(const SublayerSlot& slot,
@@ -53,8 +55,7 @@ class Attention final : public Sublayer {
   [[nodiscard]] ops::AttentionScores scores(const BatchInfo& batch, View sink_weights) const;
   void core_forward(Context& ctx, const ForwardPass& pass, const Slot& slot) const;
   [[nodiscard]] View attended_bias_gradient(const BackwardPass& pass) const;
-  void core_backward(Context& ctx, const BackwardPass& pass, const Slot& slot, View d_qkv,
-                     View dbias) const;
+  void core_backward(Context& ctx, const BackwardPass& pass, const Slot& slot, View dbias) const;
   void backward_weight(Context& ctx, CView x, const BackwardPass& pass, const Slot& slot) const;
   BlockConfig config_;
   ops::HeadLayout heads_;

@@ -19,13 +19,15 @@ class Mlp final : public Sublayer {
     View down_reduced;
     View up_amax;  ///< LinearPass::amax
     View down_amax;
+    /// (B, T, F) of all slots; absent if a product takes the activation's derivative.
+    View d_activated;
     /// The part for a piece of so many rows.
     [[nodiscard]] Slot for_piece(Dim rows) const;
   };
   Mlp(param::ParamStore& params, const std::string& name, const BlockConfig& config,
       SublayerPlace place);
 
-  [[nodiscard]] SublayerSlot plan(Arena& activations, const Scratch& scratch,
+  [[nodiscard]] SublayerSlot plan(Arena& activations, const SublayerMemory& shared,
                                   const ActivationSpec& spec,
                                   const std::string& label) const override;
   /// A slot that holds a piece alone is returned as it is.
@@ -55,7 +57,7 @@ class Mlp final : public Sublayer {
   void backward_at_once(Context& ctx, CView dy, CView x, const BackwardPass& pass, const Slot& slot,
                         View dx) const;
   void backward_weight(Context& ctx, CView x, const BackwardPass& pass, const Slot& slot) const;
-  [[nodiscard]] View activated_bias_gradient(const BackwardPass& pass) const;
+  [[nodiscard]] View activated_bias_gradient(const BackwardPass& pass, const Slot& slot) const;
   void backward_activation(Context& ctx, CView dy, const BackwardPass& pass, const Slot& slot,
                            const ops::ActivationGradients& gradients) const;
   void activate(Context& ctx, const Slot& slot) const;

@@ -6,6 +6,8 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "hyperslab/nn/block_config.hpp"
 #include "hyperslab/nn/for_tokens.hpp"
@@ -28,9 +30,18 @@ struct BatchInfo {
   CView first_keys{};  ///< (B, T) i32: where the document of every token begins; absent: at 0
 };
 
+/// A sublayer's values of one microbatch, or the memory that all sublayers of a kind use in turn.
+/// Each sublayer has a type of its own for either.
+using SublayerSlot = std::any;
+using SublayerMemory = std::any;
+template <class Slot>
+[[nodiscard]] const Slot& slot_as(const SublayerSlot& slot) {
+  return *std::any_cast<Slot>(&slot);
+}
+struct SublayerType;
+
 /// Memory shared by all blocks of a stage, for one microbatch at a time. "Stream" stands for the
-/// shape of the residual stream, (B, T, C) or this rank's rows of it; H, F and packed widths are
-/// this rank's.
+/// shape of the residual stream, (B, T, C) or this rank's rows of it.
 struct Scratch {
   View delta;             ///< stream: a sublayer's output on its way into the residual
   View d_mid;             ///< stream: gradient of a sublayer's input
@@ -38,17 +49,15 @@ struct Scratch {
   View d_sublayer;        ///< stream: gradient of a sublayer's output before its norm, or of the
                           ///< stream that branches read together; absent without either
   View d_masked;          ///< stream: gradient through dropout and drop_path; absent without
-  View d_attention;       ///< (B, T, H Dh)
-  View d_qkv;             ///< (B, T, packed)
-  View d_activated;       ///< (B, T, F), with BlockConfig::mlp_rows those of a piece; absent if a
-                          ///< product takes the activation's derivative
-  View d_probabilities;   ///< (B, H, T, T); reference attention only
   View gathered;          ///< (B, T, C): all rows; only if the stream is cut by rows
   View partial;           ///< (B, T, C): a term of a sum over the tensor group; likewise
   View adapter_gradient;  ///< (B, T, most ranks of a layer): between a layer's adapters
   View rounded_gradient;  ///< bytes: between a layer's products in 8-bit floats
   View norm_out;          ///< stream: only with Recompute::selective
-  View activated;         ///< (B, T, F): only with Recompute::selective
+  /// Memory from SublayerType::plan_memory for each kind in the list; with training only.
+  std::vector<std::pair<const SublayerType*, SublayerMemory>> sublayers;
+  /// The memory of a kind; nothing without training.
+  [[nodiscard]] SublayerMemory of(const SublayerType* type) const;
   /// The part that generation of so many tokens uses, in a group of one: delta, sublayer.
   [[nodiscard]] Scratch for_tokens(const TokenCount& count) const;
   /// The part that a feed-forward network uses for a piece of so many rows.
@@ -119,14 +128,14 @@ struct SublayerPlace {
   int branch = 0;  ///< its number in the block
 };
 /// Numbers of the sites of ops::Dropout: a layer has four, [0, 4); the embedding counts as the
-/// layer -1. `twin` tells sublayers of one kind in one block apart; 0: the block's usual one.
-[[nodiscard]] constexpr std::uint32_t dropout_site(int layer, int site, int twin = 0) {
-  return static_cast<std::uint32_t>((layer + 1) * 4 + site) | static_cast<std::uint32_t>(twin)
+/// layer -1. `copy` tells sublayers of one kind in one block apart; 0: the block's usual one.
+[[nodiscard]] constexpr std::uint32_t dropout_site(int layer, int site, int copy = 0) {
+  return static_cast<std::uint32_t>((layer + 1) * 4 + site) | static_cast<std::uint32_t>(copy)
                                                                   << 24U;
 }
 /// The site of the input of a linear layer's adapters.
-[[nodiscard]] constexpr std::uint32_t adapter_site(int layer, int linear, int twin = 0) {
-  return 0x80000000U | dropout_site(layer, linear, twin);
+[[nodiscard]] constexpr std::uint32_t adapter_site(int layer, int linear, int copy = 0) {
+  return 0x80000000U | dropout_site(layer, linear, copy);
 }
 /// The dropout of the input of a linear layer's adapters in this pass. `cut_columns`: all columns
 /// of an input that is cut by columns over the tensor group; 0: it is not.
@@ -140,13 +149,6 @@ struct SublayerPlace {
 [[nodiscard]] View take_amax(Arena& activations, const TensorGroup& group, const Linear& linear,
                              const std::string& label);
 
-/// A sublayer's values of one microbatch. Each sublayer has a type of its own.
-using SublayerSlot = std::any;
-template <class Slot>
-[[nodiscard]] const Slot& slot_as(const SublayerSlot& slot) {
-  return *std::any_cast<Slot>(&slot);
-}
-
 /// A function of the residual stream that a block adds to it: attention, the feed-forward network.
 /// Its constructor declares its parameters. It keeps the values that backward reads in slots alone.
 class Sublayer {
@@ -158,8 +160,9 @@ class Sublayer {
   Sublayer(Sublayer&&) = delete;
   Sublayer& operator=(Sublayer&&) = delete;
 
-  /// Takes the memory of a microbatch. `scratch`: what SublayerType::plan_scratch took.
-  [[nodiscard]] virtual SublayerSlot plan(Arena& activations, const Scratch& scratch,
+  /// Takes the memory of a microbatch. `shared`: what SublayerType::plan_memory took, of which the
+  /// slot keeps the views that passes use; nothing without training.
+  [[nodiscard]] virtual SublayerSlot plan(Arena& activations, const SublayerMemory& shared,
                                           const ActivationSpec& spec,
                                           const std::string& label) const = 0;
   /// The part of a slot for so many tokens of generation, without views that only backward reads.
@@ -178,8 +181,16 @@ class Sublayer {
                                     const SublayerSlot& /*slot*/) const {
     return false;
   }
-  /// dy -> dx, not aliased; dx may be absent if nothing before trains. x is forward's input.
-  /// BackwardPart::weight reads x and the slot only.
+  /// dy -> dx, not aliased; dx may be absent if nothing before trains. x is forward's input. The
+  /// slot's values may be overwritten: a repeated forward fills it again. BackwardPart::weight
+  /// reads x and the slot only, and computes gradients of matrices; input those of dx and of
+  /// vectors.
+  ///
+  /// Between a layer cut by columns and one cut by rows, both as Linear, rows of the stream travel
+  /// beside products, all through Scratch::gathered: (1) backward_input_gathered() of the last
+  /// layer leaves all rows of dy there, (2) its backward_weight() reads them, (3)
+  /// TensorGroup::start_gather(x) overwrites them, (4) backward_input_summed() of the first layer,
+  /// (5) the wait for x, (6) its backward_weight(), (7) the wait for the sums of dx.
   virtual void backward(Context& ctx, CView dy, CView x, const BackwardPass& pass,
                         const SublayerSlot& slot, View dx) const = 0;
   /// The gradient of the bias that forward adds last; absent if there is none, or a frozen one.
@@ -197,7 +208,9 @@ class Sublayer {
 struct SublayerCounts {
   std::int64_t matrices = 0;  ///< parameters in matrix products
   std::int64_t vectors = 0;   ///< other parameters
-  double pairs = 0;           ///< multiplications a token with other tokens of a sample
+  /// Multiplications a token with others of its sample, which become fewer with documents. Products
+  /// with a fixed number of tokens do not count.
+  double pairs = 0;
 };
 
 /// A kind of sublayer: a row of the lists in block.hpp.
@@ -205,9 +218,9 @@ struct SublayerType {
   std::string_view name;  ///< a block's name for its parameters
   std::unique_ptr<Sublayer> (*make)(param::ParamStore& params, const std::string& name,
                                     const BlockConfig& config, SublayerPlace place);
-  /// Takes the memory that all sublayers of the kind use in turn.
-  void (*plan_scratch)(Arena& arena, const BlockConfig& config, const ActivationSpec& spec,
-                       Scratch& scratch);
+  /// Takes the memory that all sublayers of the kind use in turn, for training; called once.
+  SublayerMemory (*plan_memory)(Arena& arena, const BlockConfig& config,
+                                const ActivationSpec& spec);
   /// The most bytes of Scratch::rounded_gradient.
   Dim (*rounded_gradient_bytes)(const BlockConfig& config, const ActivationSpec& spec);
   SublayerCounts (*count)(const BlockConfig& config, Dim tokens);

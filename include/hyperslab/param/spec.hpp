@@ -18,7 +18,9 @@ class Communicator;
 namespace hyperslab::param {
 
 /// The role of a parameter. By it the optimizer chooses weight decay, and the deck the trained
-/// parameters.
+/// parameters. `matrix` is a weight of a product in a block: Muon orthogonalizes it, it may be
+/// quantized, and muP scales it. `bias` is any other value of a layer that does not decay: biases,
+/// sinks, small tables.
 enum class Role : std::uint8_t { matrix, embedding, head, norm, bias, router, adapter };
 inline constexpr int kRoles = 7;
 [[nodiscard]] std::string_view name_of(Role role);
