@@ -69,7 +69,8 @@ class WatchSession : public testing::Test {
 
   Secret secret_ = Secret::random();
   std::array<Connection, 2> ends_ = connected();
-  Session client_ = Session::of_client(std::move(ends_[0]), secret_, kSessionClient, kSessionMonitor);
+  Session client_ =
+      Session::of_client(std::move(ends_[0]), secret_, kSessionClient, kSessionMonitor);
   Session monitor_ = Session::of_monitor(std::move(ends_[1]), secret_, kSessionMonitor);
 };
 
@@ -98,7 +99,8 @@ TEST_F(WatchSession, TextOfASecretIsTheSecret) {
 
 TEST(WatchSessions, WithAnotherSecretNothingIsReportedOrBelieved) {
   auto ends = connected();
-  auto client = Session::of_client(std::move(ends[0]), Secret::random(), kSessionClient, kSessionMonitor);
+  auto client =
+      Session::of_client(std::move(ends[0]), Secret::random(), kSessionClient, kSessionMonitor);
   auto monitor = Session::of_monitor(std::move(ends[1]), Secret::random(), kSessionMonitor);
 
   for (int i = 0; i < 3; ++i) {
@@ -157,7 +159,8 @@ class PassedOn : public testing::Test {
   Secret secret_ = Secret::random();
   std::array<Connection, 2> left_ = connected();
   std::array<Connection, 2> right_ = connected();
-  Session client_ = Session::of_client(std::move(left_[0]), secret_, kSessionClient, kSessionMonitor);
+  Session client_ =
+      Session::of_client(std::move(left_[0]), secret_, kSessionClient, kSessionMonitor);
   Session monitor_ = Session::of_monitor(std::move(right_[1]), secret_, kSessionMonitor);
 };
 

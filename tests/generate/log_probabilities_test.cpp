@@ -12,7 +12,7 @@ using generate::log_probabilities;
 
 // Shifted by 1000: exponentials of the logits themselves overflow.
 const std::vector<float> kRowsOfLogits = {1000 + std::log(0.1F), 1000 + std::log(0.4F),
-                                    1000 + std::log(0.3F), 1000 + std::log(0.2F)};
+                                          1000 + std::log(0.3F), 1000 + std::log(0.2F)};
 constexpr double kRounding = 1e-4;  // of float near 1000
 
 TEST(LogProbabilities, AreThoseOfTheSoftmaxTheLikeliestFirst) {

@@ -143,7 +143,8 @@ TEST_P(LayoutState, IsWhatWasPlannedAndCoversEveryTensorOnce) {
     const mesh::Mesh mesh(world(), Device::cpu, config.parallel, config.groups());
     test::SmallRun run(config, mesh, world().rank(), options);
     for (int step = 1; step <= kLayoutSteps; ++step) run.step(step);
-    run.trainer().forward_backward({.step = kLayoutSteps + 1});  // after the gathers of the last step
+    run.trainer().forward_backward(
+        {.step = kLayoutSteps + 1});  // after the gathers of the last step
 
     expect_planned_memory(run);
     expect_slabs_cover(layout, run.trainer());
