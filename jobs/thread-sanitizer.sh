@@ -9,15 +9,14 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
 
 hs_record_options jobs/thread-sanitizer.sh 8 "$hs_root/analysis/results/thread-sanitizer.txt" "$@"
 
-alone=(comm_watch_diagnosis_test comm_watch_link_test comm_watch_session_test comm_watch_monitor_test comm_threads_test
-  loader_test worker_pool_test image_samples_test batch_feed_test checkpoint_writer_test checkpoint_fault_test)
-of_ranks=(comm_watchdog_test comm_background_peers_test memory_checkpoints_test staging_test)
+alone=(comm_test loader_test worker_pool_test image_samples_test batch_feed_test checkpoint_writer_test checkpoint_fault_test)
+of_ranks=(comm_ranks_test memory_checkpoints_test)
 
 hs_install "${hs_build_packages[@]}" "${hs_test_packages[@]}" "${hs_fuzz_packages[@]}"
 python=$(hs_python)
 mapfile -t fresh < <(hs_fresh build-tsan)
 cmake --preset cpu-tsan "${fresh[@]}" >/dev/null
-hs_compile build-tsan hyperslab "${alone[@]}" "${of_ranks[@]}"
+hs_compile build-tsan hyperslab "${alone[@]}" "${of_ranks[@]}" train_ranks_test
 
 reports=$hs_root/build-tsan/reports
 rm -rf "$reports"
@@ -61,10 +60,10 @@ for name in "${alone[@]}"; do
   watched "$name" timeout 300 "build-tsan/bin/$name"
 done
 for name in "${of_ranks[@]}"; do
-  ranks=2
-  [[ $name == staging_test ]] && ranks=1
-  watched "${name}_np$ranks" hs_mpirun "$ranks" --timeout 300 "build-tsan/bin/$name"
+  watched "${name}_np2" hs_mpirun 2 --timeout 300 "build-tsan/bin/$name"
 done
+watched staging_np1 hs_mpirun 1 --timeout 300 build-tsan/bin/train_ranks_test \
+  --gtest_filter='CopyToHost*:ReadStaged*:Snapshot*:LossScale*-*AllocatesNothing*'
 
 trained text inputs/quickstart.yaml data.train='[synthetic]' data.validation='[synthetic]' data.vocabulary= \
   train.steps=20 train.global_batch=4 train.microbatch=2 train.validate_every=5

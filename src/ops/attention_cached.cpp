@@ -29,8 +29,9 @@ std::string text_of(const cuda::CacheProblem& problem) {
   const auto [B, T, packed] = problem.qkv.dims<3>(kName);
   return std::to_string(B) + " samples of " + std::to_string(T) + " tokens after " +
          std::to_string(problem.cache.past.value) + ", " + std::to_string(problem.layout.heads) +
-         " heads of " + std::to_string(problem.layout.head_width) +
-         (problem.cache.pages ? ", in pages" : "");
+         " heads of " + std::to_string(problem.layout.head_width) + ", " +
+         std::string(name_of(problem.qkv.dtype())) +
+         (problem.cache.pages ? ", pages of " + std::to_string(problem.cache.page_tokens()) : "");
 }
 
 }  // namespace

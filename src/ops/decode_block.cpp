@@ -5,6 +5,7 @@
 #include "backend.hpp"
 #include "checks.hpp"
 #include "cuda/products/decode_block.hpp"
+#include "kernel_choice.hpp"
 #include "quantized_checks.hpp"
 
 namespace hyperslab::ops {
@@ -55,6 +56,9 @@ void require_block(Context& ctx, const DecodeBlock& block, const DecodeStream& s
 }  // namespace
 
 bool decode_block_forward(Context& ctx, const DecodeBlock& block, const DecodeStream& stream) {
+  note_kernel(
+      ctx, "decode_block_forward", cuda::kDecodeBlock, cuda::DecodeBlockProblem{block, stream},
+      [&] { return "a token through a block " + std::to_string(block.qkv.shape()[1]) + " wide"; });
   if (ctx.device() != Device::cuda || ctx.product_observer() != nullptr) return false;
   if constexpr (kHasCuda) {
     if (!cuda::suits_decode_block(block, stream)) return false;

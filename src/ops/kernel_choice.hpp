@@ -11,7 +11,7 @@
 namespace hyperslab::ops {
 
 /// On `meta`, if a GPU, Hopper, is planned: counts in the ledger which row of a table a problem
-/// takes, and why the rows before it do not suit. text(): the problem in words.
+/// takes, and why other rows do not suit. text(): the problem in words.
 template <class Problem, class Launch, std::size_t kRows, class Text>
 void note_kernel(Context& ctx, std::string_view op,
                  const std::array<cuda::Kernel<Problem, Launch>, kRows>& table,
@@ -20,12 +20,16 @@ void note_kernel(Context& ctx, std::string_view op,
   KernelChoice choice;
   for (const auto& kernel : table) {
     const cuda::Reason reason = cuda::reason_against(kernel, problem, cuda::kHopper);
-    if (reason.empty()) {
+    if (choice.kernel.empty() && reason.empty()) {
       choice.kernel = kernel.name;
-      return ctx.ledger().add_kernel(op, text(), choice);
+      choice.source = kernel.source;
+      if (!kernel.kernels.empty()) choice.source += ": " + std::string(kernel.kernels);
+      continue;
     }
-    choice.before.push_back({std::string(kernel.name), std::string(reason)});
+    auto& rows = choice.kernel.empty() ? choice.before : choice.after;
+    rows.push_back({std::string(kernel.name), std::string(reason)});
   }
+  ctx.ledger().add_kernel(op, text(), choice);
 }
 
 }  // namespace hyperslab::ops

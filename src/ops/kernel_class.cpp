@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hyperslab/ops/kernel_class.hpp"
 
+#include <algorithm>
 #include <array>
+
+#include "cuda/attention/cached_table.hpp"
+#include "cuda/attention/table.hpp"
+#include "cuda/products/activation_table.hpp"
+#include "cuda/products/decode_block.hpp"
 
 namespace hyperslab::ops {
 namespace {
@@ -11,8 +17,9 @@ struct Pattern {
   KernelClass kernel_class;
 };
 
-// The first part that a name contains decides. A test compares the names of our own kernels with
-// the sources; each_kernel applies the operation that is its template argument.
+// Kernels of libraries, and of our own those that no table names. The first part that a name
+// contains decides. A test compares the names of our own kernels with the sources; each_kernel
+// applies the operation that is its template argument.
 constexpr std::array kPatterns = {
     Pattern{"nccl", KernelClass::communication},
     Pattern{"peer_sum_kernel", KernelClass::communication},
@@ -21,14 +28,8 @@ constexpr std::array kPatterns = {
     Pattern{"sdpa", KernelClass::attention},
     Pattern{"flash", KernelClass::attention},
     Pattern{"fmha", KernelClass::attention},
-    Pattern{"attend_tiles", KernelClass::attention},
-    Pattern{"attend_warpgroup", KernelClass::attention},
     Pattern{"attend_sinks", KernelClass::attention},
-    Pattern{"attend_decode_kernel", KernelClass::attention},
     Pattern{"merge_attention_kernel", KernelClass::attention},
-    Pattern{"attend_teams_kernel", KernelClass::attention},
-    Pattern{"attend_any_width_kernel", KernelClass::attention},
-    Pattern{"merge_teams_kernel", KernelClass::attention},
     Pattern{"Update<", KernelClass::optimizer},
     Pattern{"begin_step_kernel", KernelClass::optimizer},
     Pattern{"finalize_step_kernel", KernelClass::optimizer},
@@ -61,9 +62,7 @@ constexpr std::array kPatterns = {
     Pattern{"plain_rows_kernel", KernelClass::matmul},
     Pattern{"any_rows_kernel", KernelClass::matmul},
     Pattern{"quantized_row_kernel", KernelClass::matmul},
-    Pattern{"decode_block_kernel", KernelClass::matmul},
     Pattern{"int8_kernel", KernelClass::matmul},
-    Pattern{"activation_product_kernel", KernelClass::matmul},
     Pattern{"low_rank_kernel", KernelClass::matmul},
     Pattern{"low_rank_sums_kernel", KernelClass::matmul},
     Pattern{"normalize_kernel", KernelClass::elementwise},
@@ -75,6 +74,19 @@ constexpr std::array kPatterns = {
     Pattern{"fp8_quantize", KernelClass::elementwise},
     Pattern{"fp8_transpose", KernelClass::elementwise},
 };
+
+/// True if a row of the table names the kernel.
+template <class Table>
+bool is_named_in(const Table& table, std::string_view name) {
+  for (const auto& row : table) {
+    for (std::string_view rest = row.kernels; !rest.empty();) {
+      const std::string_view kernel = rest.substr(0, rest.find(' '));
+      if (name.find(kernel) != std::string_view::npos) return true;
+      rest.remove_prefix(std::min(rest.size(), kernel.size() + 1));
+    }
+  }
+  return false;
+}
 
 // Patterns of ops that are not elementwise. The first part that a name contains decides.
 constexpr std::array kOpPatterns = {Pattern{"attention", KernelClass::attention},
@@ -109,6 +121,14 @@ std::string_view name_of(KernelClass kernel_class) {
 }
 
 KernelClass class_of_kernel(std::string_view name) {
+  if (is_named_in(cuda::kAttentionForward, name) || is_named_in(cuda::kAttentionBackward, name) ||
+      is_named_in(cuda::kAttentionCached, name)) {
+    return KernelClass::attention;
+  }
+  if (is_named_in(cuda::kActivationForward, name) || is_named_in(cuda::kActivationBackward, name) ||
+      is_named_in(cuda::kDecodeBlock, name)) {
+    return KernelClass::matmul;
+  }
   for (const Pattern& pattern : kPatterns) {
     if (name.find(pattern.part) != std::string_view::npos) return pattern.kernel_class;
   }

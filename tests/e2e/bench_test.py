@@ -61,8 +61,29 @@ class Bench(support.Case):
         self.assertEqual(small["linear_activation_forward"]["kernel"], "cuBLASLt, then the activation")
         self.assertEqual([row["reason"] for row in small["linear_activation_forward"]["before"]],
                          ["fewer than 64 tiles leave multiprocessors idle", "cuBLASLt has gelu_tanh alone"])
-        result = self.run_program("bench", deck, "--kernel-table", "--mode", "decode")
-        self.assert_refused(result, 2, "--kernel-table is of a training step: leave --mode out")
+        self.assertEqual(whole["attention_backward"]["source"],
+                         "attention/warpgroup_backward.cu: attend_warpgroup_queries_kernel attend_warpgroup_keys_kernel")
+        self.assertEqual(whole["attention_backward"]["after"], [
+            {"kernel": "tiles", "reason": "cuDNN is faster without caps and documents"}, {"kernel": "cudnn", "reason": ""}])
+        result = self.run_program("bench", deck, "--kernel-table", "--mode", "forward")
+        self.assert_refused(result, 2, "--kernel-table goes with --mode step and decode, not forward")
+
+    def test_the_table_of_kernels_in_generation(self):
+        deck = pathlib.Path(__file__).resolve().parents[2] / "inputs" / "gpt2-124m.yaml"
+
+        def kernels(rows):
+            result = self.run_program("bench", deck, "--kernel-table", "--mode", "decode", "--rows", rows, "--json", "table.json")
+            self.assertEqual((result.code, result.err), (0, ""))
+            found = json.loads((self.folder / "table.json").read_text(encoding="utf-8"))["kernels"]
+            return {row["kernel"]: row for row in found if row["op"] in ("attention_cached_forward", "decode_block_forward")}
+
+        one = kernels(1)
+        self.assertEqual(sorted(one), ["decode", "one kernel", "warpgroups"])
+        self.assertEqual(one["warpgroups"]["before"],
+                         [{"kernel": "decode", "reason": "samples have more than one new token"}])
+        several = kernels(4)
+        self.assertEqual(sorted(several), ["teams", "warpgroups"])
+        self.assertEqual(several["teams"]["before"][0], {"kernel": "decode", "reason": "cache is in pages"})
 
     def test_every_mode(self):
         modes = {"forward": self.forward, "forward-backward": self.backward, "step": self.step}

@@ -2,11 +2,17 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <fstream>
+#include <iterator>
+#include <sstream>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "cuda/attention/cached_table.hpp"
 #include "cuda/attention/table.hpp"
 #include "cuda/products/activation_table.hpp"
+#include "cuda/products/decode_block.hpp"
 
 namespace hyperslab::ops::cuda {
 namespace {
@@ -101,6 +107,96 @@ TEST(AttentionTable, HasARowForEveryProblem) {
       }
     }
   }
+}
+
+/// A view that nothing reads.
+CView there(const Shape& shape, DType dtype = DType::bf16) {
+  alignas(16) static std::array<char, 16> memory = {};
+  return {memory.data(), dtype, Device::cpu, shape};
+}
+View writable(const Shape& shape, DType dtype = DType::bf16) {
+  alignas(16) static std::array<char, 16> memory = {};
+  return {memory.data(), dtype, Device::cpu, shape};
+}
+
+/// Two samples of so many new tokens after 100 others; page_tokens 0: a cache without pages.
+CacheProblem cached(Dim tokens, Dim width, Dim page_tokens, DType dtype = DType::bf16) {
+  const HeadLayout layout = {4, 2, width};
+  const Shape keys = page_tokens > 0 ? Shape{64, page_tokens, 2 * width} : Shape{2, 512, 2 * width};
+  KeyValueCache cache = {writable(keys, dtype), writable(keys, dtype), 100};
+  if (page_tokens > 0) cache.pages = there({2, 32}, DType::i32);
+  return {layout, AttentionMask(),
+          {},     there({2, tokens, 8 * width}, dtype),
+          cache,  there({2, tokens, 4 * width}, dtype)};
+}
+
+std::string_view chosen(const CacheProblem& problem, const Features& features = kHopper) {
+  return choose(kAttentionCached, problem, features).name;
+}
+
+TEST(CachedAttentionTable, ChoosesByTokensPagesAndHeads) {
+  EXPECT_EQ(chosen(cached(1, 64, 0)), "decode");
+  EXPECT_EQ(chosen(cached(1, 64, 0), kOther), "teams");
+  EXPECT_EQ(chosen(cached(1, 64, 0, DType::f32)), "decode");
+  EXPECT_EQ(chosen(cached(1, 64, 16)), "teams");
+  EXPECT_EQ(chosen(cached(1, 80, 0)), "any width");
+  EXPECT_EQ(chosen(cached(2, 64, 0)), "teams");
+  EXPECT_EQ(chosen(cached(31, 64, 16)), "teams");
+  EXPECT_EQ(chosen(cached(31, 80, 16)), "any width");
+  EXPECT_EQ(chosen(cached(32, 64, 16)), "warpgroups");
+  EXPECT_EQ(chosen(cached(32, 64, 0)), "warpgroups");
+  EXPECT_EQ(chosen(cached(32, 64, 8)), "tiles");
+  EXPECT_EQ(chosen(cached(32, 64, 16), kOther), "tiles");
+  EXPECT_EQ(chosen(cached(32, 256, 16)), "tiles");
+  EXPECT_EQ(chosen(cached(32, 64, 16, DType::f32)), "teams");
+  EXPECT_EQ(chosen(cached(32, 264, 16)), "any width");
+}
+
+TEST(CachedAttentionTable, SamplesOfTheirOwnLengthsAreNotDecoded) {
+  CacheProblem problem = cached(1, 64, 0);
+  problem.cache.past.live = there({1}, DType::i32);
+  EXPECT_EQ(chosen(problem), "decode");
+  problem.cache.past.live = there({2}, DType::i32);
+  EXPECT_EQ(chosen(problem), "teams");
+  EXPECT_EQ(reason_against(kAttentionCached.at(0), problem, kHopper),
+            "lengths are given sample by sample");
+}
+
+/// A table's rows, as far as this test looks at them.
+struct Row {
+  std::string name;
+  std::string source;
+  std::string kernels;
+};
+std::vector<Row> all_rows() {
+  std::vector<Row> rows;
+  const auto add = [&](const auto& table) {
+    for (const auto& row : table) {
+      rows.push_back({std::string(row.name), std::string(row.source), std::string(row.kernels)});
+    }
+  };
+  add(kAttentionForward);
+  add(kAttentionBackward);
+  add(kAttentionCached);
+  add(kActivationForward);
+  add(kActivationBackward);
+  add(kDecodeBlock);
+  return rows;
+}
+
+TEST(KernelTables, RowsNameKernelsOfTheirFiles) {
+  int named = 0;
+  for (const Row& row : all_rows()) {
+    EXPECT_EQ(row.source.empty(), row.kernels.empty()) << row.name;
+    if (row.source.empty()) continue;
+    std::ifstream in(std::string(HYPERSLAB_OPS_CUDA_SOURCES) + "/" + row.source);
+    const std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+    std::istringstream kernels(row.kernels);
+    for (std::string kernel; kernels >> kernel; ++named) {
+      EXPECT_NE(text.find(kernel + "("), std::string::npos) << kernel << " in " << row.source;
+    }
+  }
+  EXPECT_GE(named, 15);
 }
 
 ActivationProblem product_of(Dim rows, Dim depth, Dim columns) {

@@ -26,7 +26,9 @@ struct KernelChoice {
     std::string reason;  ///< in words
   };
   std::string kernel;
+  std::string source;           ///< its file, and the names of kernels there; empty: a library's
   std::vector<Refused> before;  ///< rows before it, and why they do not suit
+  std::vector<Refused> after;   ///< rows after it; without a reason one that suits, too
   std::int64_t calls = 0;
 };
 

@@ -203,7 +203,7 @@ struct RotaryTables {
 /// Attention of new tokens on a cache, for generation: rope() of the new tokens from cache.past on,
 /// then their keys and values are written to rows [past, past + T_new) of the cache, then they
 /// attend to all rows up to their own. The mask is causal, without first_keys. qkv: (B, T_new,
-/// packed), left as rope() makes it, or as it was; out: (B, T_new, H * Dh).
+/// packed), unspecified afterwards; out: (B, T_new, H * Dh). A GPU takes heads of at most 1,024.
 ///
 /// New tokens that only fill up a sample may lie where `pages` is -1: they are not kept, and their
 /// outputs count for nothing. Samples that write to one page must write the same.

@@ -20,10 +20,20 @@ void print(const Choices& choices) {
   fmt::print("{:<34} {:>5}  {:<28}  {}\n", "op", "calls", "kernel", "problem");
   for (const auto& [key, choice] : choices) {
     fmt::print("{:<34} {:>5}  {:<28}  {}\n", key.first, choice.calls, choice.kernel, key.second);
-    for (const KernelChoice::Refused& row : choice.before) {
-      fmt::print("{:<34} {:>5}  not {:<24}  {}\n", "", "", row.kernel, row.reason);
+    if (!choice.source.empty()) fmt::print("{:<34} {:>5}  {}\n", "", "", choice.source);
+    for (const auto* rows : {&choice.before, &choice.after}) {
+      for (const auto& [kernel, reason] : *rows) {
+        fmt::print("{:<34} {:>5}  {:<4} {:<23}  {}\n", "", "", reason.empty() ? "then" : "not",
+                   kernel, reason.empty() ? "suits, too" : reason);
+      }
     }
   }
+}
+
+nlohmann::ordered_json to_json(const std::vector<KernelChoice::Refused>& rows) {
+  nlohmann::ordered_json out = nlohmann::ordered_json::array();
+  for (const auto& [kernel, reason] : rows) out.push_back({{"kernel", kernel}, {"reason", reason}});
+  return out;
 }
 
 nlohmann::ordered_json to_json(const Choices& choices) {
@@ -33,10 +43,9 @@ nlohmann::ordered_json to_json(const Choices& choices) {
                                   {"problem", key.second},
                                   {"calls", choice.calls},
                                   {"kernel", choice.kernel},
-                                  {"before", nlohmann::ordered_json::array()}};
-    for (const auto& [kernel, reason] : choice.before) {
-      row["before"].push_back({{"kernel", kernel}, {"reason", reason}});
-    }
+                                  {"source", choice.source},
+                                  {"before", to_json(choice.before)},
+                                  {"after", to_json(choice.after)}};
     rows.push_back(row);
   }
   return rows;
@@ -45,8 +54,10 @@ nlohmann::ordered_json to_json(const Choices& choices) {
 }  // namespace
 
 ExitCode run_kernel_table(comm::World& world, const Arguments& args) {
-  if (args.get<std::string>("mode") != "step") {
-    throw Error(ExitCode::usage, "--kernel-table is of a training step: leave --mode out")
+  const std::string mode = args.get<std::string>("mode");
+  if (mode != "step" && mode != "decode") {
+    throw Error(ExitCode::usage,
+                fmt::format("--kernel-table goes with --mode step and decode, not {}", mode))
         .on_all_ranks();
   }
   DeckSource source;
@@ -58,13 +69,22 @@ ExitCode run_kernel_table(comm::World& world, const Arguments& args) {
   source.unused = keys_beside_the_step();
   source.device = "cuda";
   const train::Config config = read_planned_config(world, source);
-  const plan::Plan plan = plan::make_plan(config, planned_options(config), 0);
+  train::TrainerOptions options = planned_options(config);
+  if (mode == "decode") {
+    options.training = false;
+    options.generation = model::Generation::cached;
+    options.cache_size.rows = args.get<int>("rows");
+    options.cache_size.tokens = config.model.context;
+  }
+  const plan::Plan plan = plan::make_plan(config, options, 0);
   if (world.rank() != 0) return ExitCode::ok;
-  fmt::print("kernels of a step of rank 0 on GPUs of compute capability 9.0\n");
+  fmt::print("kernels of {} of rank 0 on GPUs of compute capability 9.0\n",
+             mode == "step" ? "a step" : "a prompt and a token of every text");
   print(plan.ledger.kernels());
   if (args.has("json")) {
     const nlohmann::ordered_json out = {{"deck", source.path},
                                         {"mode", "kernel-table"},
+                                        {"of", mode},
                                         {"kernels", to_json(plan.ledger.kernels())}};
     io::write_text_file(args.get<std::string>("json"), out.dump(2) + "\n");
   }

@@ -54,8 +54,8 @@ Arguments bench_arguments() {
   add_bench_options(args);
   args.add()(
       "kernel-table",
-      "instead of times: the kernels that a step takes on a GPU where an op has several, and "
-      "why those before them in its table do not suit; needs no GPU");
+      "instead of times: the kernels that a step, or with --mode decode generation, takes on a GPU "
+      "where an op has several, and why others do not suit; needs no GPU");
   args.positional("DECK");
   return args;
 }

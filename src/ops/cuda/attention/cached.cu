@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cached.cuh"
 
-// Attention on a cache: the kernel that turns queries and keys and writes keys and values to the
-// cache, and the one for heads of any width.
+// Attention on a cache: the choice of a kernel, the kernel that turns queries and keys and writes
+// keys and values to the cache, and the one for heads of any width.
 
 namespace hyperslab::ops::cuda {
 namespace {

@@ -31,9 +31,9 @@ struct CachedCall {
   T* keys;  ///< (pages, tokens of a page, kv_heads head_width); without pages one a sample
   T* values;
   const std::int32_t* pages;  ///< (samples, most), or null: the cache has none
-  Dim most;
-  int page_shift;  ///< tokens of a page are 1 << page_shift
-  Dim room;        ///< tokens that a sample has room for
+  Dim most;                   ///< pages of a sample at most
+  int page_shift;             ///< tokens of a page are 1 << page_shift
+  Dim room;                   ///< tokens that a sample has room for
   T* out;
   Dim splits;      ///< blocks that share the keys of a query or a tile
   float* partial;  ///< if there are several: (samples, tokens, heads, splits, width + 2)

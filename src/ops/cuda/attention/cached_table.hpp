@@ -6,8 +6,8 @@
 #include "cuda/tools/kernel_table.hpp"
 #include "warpgroup.hpp"
 
-// The kernels of attention on a cache, in generation. All but the first follow one that turns the
-// new queries and keys and writes keys and values to the cache.
+// The kernels of attention on a cache, in generation. All but decode are launched after
+// place_new_tokens(), which turns the new queries and keys and writes keys and values to the cache.
 
 namespace hyperslab::ops::cuda {
 
@@ -26,7 +26,7 @@ struct CacheProblem {
 
 /// Heads of 64, 128, 256 or 512 bytes, whose elements begin at multiples of 16 bytes: a team of 4
 /// to 32 lanes reads a row, 16 bytes a lane.
-[[nodiscard]] inline Reason suits_teams(const CacheProblem& problem) {
+[[nodiscard]] inline Reason has_team_width(const CacheProblem& problem) {
   const Dim width = problem.layout.head_width;
   const Dim lanes = width % problem.vector() == 0 ? width / problem.vector() : 0;
   if (lanes != 4 && lanes != 8 && lanes != 16 && lanes != 32) {
@@ -43,14 +43,14 @@ struct CacheProblem {
   const auto& [layout, scores, tables, qkv, cache, out] = problem;
   if (cache.pages) return "cache is in pages";
   if (problem.new_tokens() != 1) return "samples have more than one new token";
-  if (cache.past.live && cache.past.live.numel() > 1) return "samples differ in length";
+  if (cache.past.live && cache.past.live.numel() > 1) return "lengths are given sample by sample";
   if (tables.cosines && tables.cosines.shape()[1] % problem.vector() != 0) {
     return "turned columns are no multiple of 16 bytes";
   }
   if (!begin_at_16_bytes(tables.cosines, tables.sines)) {
     return "tables do not begin at multiples of 16 bytes";
   }
-  return suits_teams(problem);
+  return has_team_width(problem);
 }
 
 /// Tensor cores, for enough new tokens of a sample to fill tiles. Fewer leave most of the GPU idle,
@@ -87,13 +87,18 @@ decltype(ops::attention_cached_forward) attention_cached_by_tiles;
 decltype(ops::attention_cached_forward) attention_cached_by_teams;
 decltype(ops::attention_cached_forward) attention_cached_of_any_width;
 inline constexpr std::array kAttentionCached = {
-    CachedKernel{"decode", Needs::overlap, suits_attention_decode, launch_of<attention_decode>()},
+    CachedKernel{"decode", Needs::overlap, suits_attention_decode, launch_of<attention_decode>(),
+                 "attention/decode.cu", "attend_decode_kernel"},
     CachedKernel{"warpgroups", Needs::warpgroups, suits_cached_warpgroups,
-                 launch_of<attention_cached_by_warpgroups>()},
+                 launch_of<attention_cached_by_warpgroups>(), "attention/cached_warpgroup.cu",
+                 "attend_warpgroup_cached_kernel"},
     CachedKernel{"tiles", Needs::any_gpu, suits_cached_tiles,
-                 launch_of<attention_cached_by_tiles>()},
-    CachedKernel{"teams", Needs::any_gpu, suits_teams, launch_of<attention_cached_by_teams>()},
+                 launch_of<attention_cached_by_tiles>(), "attention/cached_tiles.cu",
+                 "attend_tiles_cached_kernel"},
+    CachedKernel{"teams", Needs::any_gpu, has_team_width, launch_of<attention_cached_by_teams>(),
+                 "attention/cached_teams.cu", "attend_teams_kernel merge_teams_kernel"},
     CachedKernel{"any width", Needs::any_gpu, suits_every_cache,
-                 launch_of<attention_cached_of_any_width>()}};
+                 launch_of<attention_cached_of_any_width>(), "attention/cached.cu",
+                 "attend_any_width_kernel"}};
 
 }  // namespace hyperslab::ops::cuda

@@ -22,7 +22,8 @@ void require_supported(const HeadLayout& layout, DType dtype, const char* op) {
       layout.head_width % kHeadWidthUnit == 0 && layout.head_width <= kMaxHeadWidth;
   if ((dtype == DType::bf16 || dtype == DType::f16) && width_good) return;
   throw Error(ExitCode::usage,
-              std::string(op) + ": cuDNN takes bf16 or f16 and head widths that are multiples of " +
+              std::string(op) +
+                  ": fused attention takes bf16 or f16 and head widths that are multiples of " +
                   std::to_string(kHeadWidthUnit) + " up to " + std::to_string(kMaxHeadWidth) +
                   ", found " + std::string(name_of(dtype)) + " and " +
                   std::to_string(layout.head_width) + "; set model.attention: reference");

@@ -61,18 +61,24 @@ void cudnn_and_bias_backward(Context& ctx, const HeadLayout& layout, const Atten
 using AttentionForwardKernel = Kernel<AttentionProblem, decltype(ops::attention_forward)>;
 inline constexpr std::array kAttentionForward = {
     AttentionForwardKernel{"warpgroups", Needs::warpgroups, suits_attention_warpgroups,
-                           launch_of<warpgroup_attention_forward>()},
+                           launch_of<warpgroup_attention_forward>(),
+                           "attention/warpgroup_forward.cu", "attend_warpgroup_kernel"},
     AttentionForwardKernel{"tiles", Needs::any_gpu, suits_attention_tiles,
-                           launch_of<tiled_attention_forward>()},
+                           launch_of<tiled_attention_forward>(), "attention/tiled_forward.cu",
+                           "attend_tiles_kernel"},
     AttentionForwardKernel{"cudnn", Needs::any_gpu, suits_attention_cudnn,
                            launch_of<cudnn_attention_forward>()}};
 
 using AttentionBackwardKernel = Kernel<AttentionProblem, decltype(ops::attention_backward)>;
 inline constexpr std::array kAttentionBackward = {
     AttentionBackwardKernel{"warpgroups", Needs::warpgroups, suits_attention_warpgroups,
-                            launch_of<warpgroup_attention_backward>()},
-    AttentionBackwardKernel{"tiles", Needs::any_gpu, suits_attention_tiles,
-                            launch_of<tiles_and_bias_backward>()},
+                            launch_of<warpgroup_attention_backward>(),
+                            "attention/warpgroup_backward.cu",
+                            "attend_warpgroup_queries_kernel attend_warpgroup_keys_kernel"},
+    AttentionBackwardKernel{
+        "tiles", Needs::any_gpu, suits_attention_tiles, launch_of<tiles_and_bias_backward>(),
+        "attention/tiled_backward.cu",
+        "attend_tiles_dots_kernel attend_tiles_queries_kernel attend_tiles_keys_kernel"},
     AttentionBackwardKernel{"cudnn", Needs::any_gpu, suits_attention_cudnn,
                             launch_of<cudnn_and_bias_backward>()}};
 

@@ -120,7 +120,8 @@ decltype(ops::linear_activation_backward_input) epilogue_activation_backward,
 using ActivationForwardKernel = Kernel<ActivationProblem, decltype(ops::linear_activation_forward)>;
 inline constexpr std::array kActivationForward = {
     ActivationForwardKernel{"warpgroups", Needs::warpgroups, suits_warpgroups_forward,
-                            launch_of<warpgroup_activation_forward>()},
+                            launch_of<warpgroup_activation_forward>(),
+                            "products/activation_product.cuh", "activation_product_kernel"},
     ActivationForwardKernel{"cuBLASLt with epilogue", Needs::any_gpu, suits_epilogue_forward,
                             launch_of<epilogue_activation_forward>()},
     ActivationForwardKernel{"cuBLASLt, then the activation", Needs::any_gpu, suits_any,
@@ -130,7 +131,8 @@ using ActivationBackwardKernel =
     Kernel<ActivationProblem, decltype(ops::linear_activation_backward_input)>;
 inline constexpr std::array kActivationBackward = {
     ActivationBackwardKernel{"warpgroups", Needs::warpgroups, suits_warpgroup_product,
-                             launch_of<warpgroup_activation_backward>()},
+                             launch_of<warpgroup_activation_backward>(),
+                             "products/activation_product.cuh", "activation_product_kernel"},
     ActivationBackwardKernel{"cuBLASLt with epilogue", Needs::any_gpu, suits_epilogue_backward,
                              launch_of<epilogue_activation_backward>()},
     ActivationBackwardKernel{"cuBLASLt in blocks", Needs::any_gpu, suits_blocks,

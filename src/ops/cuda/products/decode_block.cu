@@ -129,14 +129,7 @@ void launch(Context& ctx, const BlockCall<T>& call, std::size_t shared) {
 
 bool suits_decode_block(const DecodeBlock& block, const DecodeStream& stream) {
   const DType dtype = stream.residual.dtype();
-  const Dim D = block.heads.head_width;
-  if ((dtype != DType::bf16 && dtype != DType::f16) || (D != 64 && D != 128)) return false;
-  const CacheProblem attention = {block.heads, block.scores, block.tables,
-                                  stream.qkv,  block.cache,  {}};
-  if (!kOverlaps || block.attention_norm.kind == NormKind::none ||
-      block.mlp_norm.kind == NormKind::none || !suits_attention_decode(attention).empty()) {
-    return false;
-  }
+  if (!kOverlaps || !suits_whole_block({block, stream}).empty()) return false;
   const bool gates = is_gated(block.activation);
   for (const BlockWeights* weights : {&block.qkv, &block.output, &block.up, &block.down}) {
     if (!suits_weights(*weights, block.qkv, dtype, gates && weights == &block.up)) return false;

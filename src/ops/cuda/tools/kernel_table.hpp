@@ -40,7 +40,9 @@ struct Kernel {
   std::string_view name;
   Needs needs;
   Reason (*suits)(const Problem& problem);
-  Launch* launch;  ///< nullptr in builds without CUDA
+  Launch* launch;              ///< nullptr in builds without CUDA
+  std::string_view source{};   ///< file below src/ops/cuda; absent for a library's kernel
+  std::string_view kernels{};  ///< names of its kernels in that file, with a space between
 };
 
 /// The function for a row: in builds without CUDA it is only declared.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "appended.cuh"
+#include "cached_tiles.cuh"
 #include "warpgroup_rows.cuh"
 
 namespace hyperslab::ops::cuda {
@@ -8,7 +8,7 @@ namespace {
 /// Tiles of keys and values come as boxes of a head's columns of 64 tokens, or of as many as a page
 /// has if these are fewer, a swizzled part of their columns each.
 template <class T>
-struct AppendedBoxes : AppendedCall<T> {
+struct CachedBoxes : CachedTilesCall<T> {
   CUtensorMap query_boxes;
   CUtensorMap key_boxes;
   CUtensorMap value_boxes;
@@ -16,11 +16,11 @@ struct AppendedBoxes : AppendedCall<T> {
 };
 
 template <class T>
-struct WarpgroupRows : AppendedRows<T> {
-  const AppendedBoxes<T>& boxes;
+struct WarpgroupRows : CachedTilesRows<T> {
+  const CachedBoxes<T>& boxes;
 
-  __device__ WarpgroupRows(const AppendedBoxes<T>& of, const Lane& at)
-      : AppendedRows<T>(of, at), boxes(of) {
+  __device__ WarpgroupRows(const CachedBoxes<T>& of, const Lane& at)
+      : CachedTilesRows<T>(of, at), boxes(of) {
     this->tiles = warpgroup::uniform(this->tiles);
   }
   template <class Ring>
@@ -85,7 +85,7 @@ struct WarpgroupRows : AppendedRows<T> {
 /// Block (tile of queries, head, sample).
 template <int kWidth, bool kCapped, class T>
 __global__ void __launch_bounds__(kTileThreads, SharedLayout<kWidth>::kBlocks)
-    attend_warpgroup_appended_kernel(const __grid_constant__ AppendedBoxes<T> call) {
+    attend_warpgroup_cached_kernel(const __grid_constant__ CachedBoxes<T> call) {
   extern __shared__ __align__(1024) unsigned char memory[];
   const Lane at;
   const WarpgroupRows<T> rows(call, at);
@@ -104,15 +104,16 @@ void attention_cached_by_warpgroups(Context& ctx, const HeadLayout& layout,
   with_warpgroups(
       qkv.dtype(), layout, scores.softcap, kCachedName,
       [&]<int kWidth, bool kCapped, class T>(Width<kWidth>, std::bool_constant<kCapped>, T) {
-        AppendedBoxes<T> call = {appended_call<T>(layout, scores, qkv, cache, out), {}, {}, {}, 0};
+        CachedBoxes<T> call = {
+            cached_tiles_call<T>(layout, scores, qkv, cache, out), {}, {}, {}, 0};
         const Dim box_tokens = cache.pages ? std::min<Dim>(kTileRows, call.room) : kTileRows;
         call.box_tokens = static_cast<int>(box_tokens);
         call.query_boxes = boxes_of<T>(kCachedName, qkv, kWidth);
         call.key_boxes = boxes_of<T>(kCachedName, cache.keys, kWidth, box_tokens);
         call.value_boxes = boxes_of<T>(kCachedName, cache.values, kWidth, box_tokens);
         launch_tiles<SharedLayout<kWidth>::kBytes,
-                     attend_warpgroup_appended_kernel<kWidth, kCapped, T>>(
-            ctx, kCachedName, appended_grid(call, qkv), call);
+                     attend_warpgroup_cached_kernel<kWidth, kCapped, T>>(
+            ctx, kCachedName, cached_tiles_grid(call, qkv), call);
       });
 }
 

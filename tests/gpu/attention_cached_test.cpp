@@ -15,7 +15,7 @@ namespace {
 
 using namespace hyperslab::test;
 
-class GpuAttentionAppended : public GpuTest {};
+class GpuAttentionCached : public GpuTest {};
 
 struct Case {
   std::vector<Dim> past;  ///< of every sample
@@ -126,7 +126,7 @@ void expect_as_on_cpu(DType dtype, const Case& of,
 const std::vector<HeadLayout> kLayouts = {{4, 4, 64},  {8, 2, 128}, {6, 2, 64}, {3, 3, 80},
                                           {4, 1, 256}, {2, 2, 32},  {2, 1, 8},  {2, 1, 17}};
 
-TEST_F(GpuAttentionAppended, InPages) {
+TEST_F(GpuAttentionCached, InPages) {
   for (const DType dtype : kGpuTypes) {
     for (const HeadLayout& layout : kLayouts) {
       for (const Dim tokens : {32, 63, 64, 65, 130}) {
@@ -137,7 +137,7 @@ TEST_F(GpuAttentionAppended, InPages) {
   }
 }
 
-TEST_F(GpuAttentionAppended, WithoutPages) {
+TEST_F(GpuAttentionCached, WithoutPages) {
   for (const DType dtype : kGpuTypes) {
     for (const HeadLayout& layout : kLayouts) {
       for (const Dim tokens : {32, 64, 65, 130}) {
@@ -154,7 +154,7 @@ TEST_F(GpuAttentionAppended, WithoutPages) {
 }
 
 /// Every row of the table that suits computes the problem; `launched` counts them.
-TEST_F(GpuAttentionAppended, EveryKernelThatSuitsMatchesTheOracle) {
+TEST_F(GpuAttentionCached, EveryKernelThatSuitsMatchesTheOracle) {
   std::vector<int> launched(cuda::kAttentionCached.size());
   for (const DType dtype : kGpuTypes) {
     for (const HeadLayout& layout : kLayouts) {
@@ -188,7 +188,7 @@ TEST_F(GpuAttentionAppended, EveryKernelThatSuitsMatchesTheOracle) {
   }
 }
 
-TEST_F(GpuAttentionAppended, OtherScores) {
+TEST_F(GpuAttentionCached, OtherScores) {
   for (const DType dtype : kGpuTypes) {
     for (const HeadLayout& layout :
          std::vector<HeadLayout>{{4, 4, 64}, {8, 2, 128}, {3, 3, 80}, {2, 1, 256}}) {
@@ -217,7 +217,7 @@ TEST_F(GpuAttentionAppended, OtherScores) {
   }
 }
 
-TEST_F(GpuAttentionAppended, PagesOfOtherSizes) {
+TEST_F(GpuAttentionCached, PagesOfOtherSizes) {
   for (const DType dtype : kGpuTypes) {
     for (const HeadLayout& layout : std::vector<HeadLayout>{{4, 4, 64}, {8, 2, 128}, {3, 3, 80}}) {
       for (const Dim page : {1, 8, 16, 32, 128}) {
@@ -228,7 +228,7 @@ TEST_F(GpuAttentionAppended, PagesOfOtherSizes) {
   }
 }
 
-TEST_F(GpuAttentionAppended, TokensWithoutAPageChangeNothing) {
+TEST_F(GpuAttentionCached, TokensWithoutAPageChangeNothing) {
   for (const DType dtype : kGpuTypes) {
     for (const HeadLayout& layout : std::vector<HeadLayout>{{4, 4, 64}, {8, 2, 128}, {3, 3, 80}}) {
       for (const Dim fillers : {1, 30, 75}) {

@@ -10,7 +10,7 @@
 namespace hyperslab::ops::cuda {
 
 template <class T>
-struct AppendedCall {
+struct CachedTilesCall {
   int new_tokens;
   int heads;
   int kv_heads;
@@ -52,9 +52,9 @@ struct AppendedCall {
 };
 
 template <class T>
-AppendedCall<T> appended_call(const HeadLayout& layout, const AttentionScores& scores, CView qkv,
-                              const KeyValueCache& cache, View out) {
-  AppendedCall<T> call = {};
+CachedTilesCall<T> cached_tiles_call(const HeadLayout& layout, const AttentionScores& scores,
+                                     CView qkv, const KeyValueCache& cache, View out) {
+  CachedTilesCall<T> call = {};
   call.new_tokens = static_cast<int>(qkv.shape()[1]);
   call.heads = static_cast<int>(layout.heads);
   call.kv_heads = static_cast<int>(layout.kv_heads);
@@ -79,7 +79,7 @@ AppendedCall<T> appended_call(const HeadLayout& layout, const AttentionScores& s
 
 /// Blocks (tiles of queries, heads, samples).
 template <class T>
-dim3 appended_grid(const AppendedCall<T>& call, CView qkv) {
+dim3 cached_tiles_grid(const CachedTilesCall<T>& call, CView qkv) {
   return {static_cast<unsigned>(ceil_divide(call.new_tokens, kTileRows)),
           static_cast<unsigned>(call.heads), static_cast<unsigned>(qkv.shape()[0])};
 }
@@ -87,8 +87,8 @@ dim3 appended_grid(const AppendedCall<T>& call, CView qkv) {
 /// The queries of a block, and the tiles of keys that they see, which begin at multiples of 64
 /// tokens. A position is a token's place in its sample.
 template <class T>
-struct AppendedRows {
-  const AppendedCall<T>& call;
+struct CachedTilesRows {
+  const CachedTilesCall<T>& call;
   // Late queries see the most keys, so their blocks come first.
   int first_query = static_cast<int>(gridDim.x - 1 - blockIdx.x) * kTileRows;
   int last_query = min(first_query + kTileRows, call.new_tokens) - 1;
@@ -103,7 +103,7 @@ struct AppendedRows {
   int position[2];  ///< positions of the lane's two rows
   int begin[2];     ///< first keys that they see
 
-  __device__ AppendedRows(const AppendedCall<T>& of, const Lane& at) : call(of) {
+  __device__ CachedTilesRows(const CachedTilesCall<T>& of, const Lane& at) : call(of) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       position[half] = past + first_query + at.row(half);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "appended.cuh"
+#include "cached_tiles.cuh"
 #include "tiles_forward.cuh"
 
 namespace hyperslab::ops::cuda {
@@ -8,8 +8,8 @@ namespace {
 /// Starts to copy 64 tokens of a head in the cache, from `first` on; those from `end` on and those
 /// without a page become zero.
 template <int kWidth, class T>
-__device__ void load_cached_tile(const SharedTile<kWidth>& to, const AppendedCall<T>& call,
-                                 const AppendedRows<T>& rows, const T* cache, int first) {
+__device__ void load_cached_tile(const SharedTile<kWidth>& to, const CachedTilesCall<T>& call,
+                                 const CachedTilesRows<T>& rows, const T* cache, int first) {
   constexpr int kChunks = kWidth / 8;
   constexpr int kRowsAtOnce = kTileThreads / kChunks;
   const int row = static_cast<int>(threadIdx.x) / kChunks;
@@ -27,11 +27,12 @@ __device__ void load_cached_tile(const SharedTile<kWidth>& to, const AppendedCal
 /// Block (tile of queries, head, sample); tiles of keys and values on their way through two stages
 /// of shared memory.
 template <int kWidth, class T>
-__global__ void __launch_bounds__(kTileThreads) attend_tiles_appended_kernel(AppendedCall<T> call) {
+__global__ void __launch_bounds__(kTileThreads)
+    attend_tiles_cached_kernel(CachedTilesCall<T> call) {
   extern __shared__ __align__(128) unsigned char memory[];
   using Tile = SharedTile<kWidth>;
   const Lane at;
-  const AppendedRows<T> rows(call, at);
+  const CachedTilesRows<T> rows(call, at);
   const Tile queries(memory);
   const auto keys = [&](int i) { return Tile(memory + (1 + i % 2 * 2) * Tile::kBytes); };
   const auto values = [&](int i) { return Tile(memory + (2 + i % 2 * 2) * Tile::kBytes); };
@@ -70,9 +71,9 @@ void attention_cached_by_tiles(Context& ctx, const HeadLayout& layout,
                                const KeyValueCache& cache, View out) {
   place_new_tokens(ctx, layout, scores, tables, qkv, cache, out);
   with_tiles(qkv.dtype(), layout, kCachedName, [&]<int kWidth, class T>(Width<kWidth>, T) {
-    const auto call = appended_call<T>(layout, scores, qkv, cache, out);
-    launch_tiles<5 * SharedTile<kWidth>::kBytes, attend_tiles_appended_kernel<kWidth, T>>(
-        ctx, kCachedName, appended_grid(call, qkv), call);
+    const auto call = cached_tiles_call<T>(layout, scores, qkv, cache, out);
+    launch_tiles<5 * SharedTile<kWidth>::kBytes, attend_tiles_cached_kernel<kWidth, T>>(
+        ctx, kCachedName, cached_tiles_grid(call, qkv), call);
   });
 }
 
