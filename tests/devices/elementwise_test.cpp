@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpu/gpu_test.hpp"
-#include "hyperslab/core/error.hpp"
-#include "hyperslab/core/philox.hpp"
+#include "hyperslab/ops/elementwise.hpp"
+
 #include "hyperslab/ops/activation.hpp"
 #include "hyperslab/ops/dropout.hpp"
-#include "hyperslab/ops/elementwise.hpp"
+#include "problem.hpp"
 #include "support/hundredths.hpp"
 
 namespace hyperslab::ops {
@@ -12,13 +11,13 @@ namespace {
 
 using namespace hyperslab::test;
 
-class GpuElementwise : public GpuTest {};
+class Elementwise : public DevicesTest {};
 
 const std::vector<Activation> kPlain = {Activation::gelu, Activation::gelu_tanh, Activation::relu,
                                         Activation::silu, Activation::relu_squared};
 
-TEST_F(GpuElementwise, SoftCaps) {
-  for (const DType dtype : kGpuTypes) {
+TEST_F(Elementwise, SoftCaps) {
+  for (const DType dtype : compute_types()) {
     for (const Dim count : {1, 7, 4099}) {
       Problem problem(dtype);
       problem.input(random_tensor(dtype, {count}, 1, 3.0))
@@ -34,8 +33,8 @@ TEST_F(GpuElementwise, SoftCaps) {
   }
 }
 
-TEST_F(GpuElementwise, Activations) {
-  for (const DType dtype : kGpuTypes) {
+TEST_F(Elementwise, Activations) {
+  for (const DType dtype : compute_types()) {
     for (const Activation activation : kPlain) {
       for (const Dim count : {1, 7, 1031, 4096}) {
         const std::string what = "activation " + std::to_string(static_cast<int>(activation)) +
@@ -61,27 +60,8 @@ TEST_F(GpuElementwise, Activations) {
   }
 }
 
-TEST_F(GpuElementwise, NormalsHaveTheBitsOfTheCpu) {
-  const auto normals = [](Device device, const Shape& shape, std::uint64_t first) {
-    Context ctx(device, 0);
-    Tensor y(device, DType::f32, shape);
-    fill_normal(ctx, {17, 3, 0.02F}, first, static_cast<std::uint64_t>(shape[1]) + 5, y.view());
-    Tensor host(Device::cpu, DType::f32, shape);
-    copy(ctx, y.view(), host.view());
-    synchronize(ctx);
-    return host;
-  };
-  for (const Shape& shape : {Shape{1, 1}, Shape{3, 7}, Shape{70000, 3}, Shape{2, 1 << 20}}) {
-    for (const std::uint64_t first : {0, 1, 6}) {
-      EXPECT_TRUE(same_bits(normals(Device::cuda, shape, first).view(),
-                            normals(Device::cpu, shape, first).view()))
-          << shape.str() << " from " << first;
-    }
-  }
-}
-
-TEST_F(GpuElementwise, ActivationsInPlace) {
-  for (const DType dtype : kGpuTypes) {
+TEST_F(Elementwise, ActivationsInPlace) {
+  for (const DType dtype : compute_types()) {
     Problem forward(dtype);
     forward.in_out(random_tensor(dtype, {3, 67}, 1, 2.0));
     forward.expect_match(
@@ -106,10 +86,10 @@ TEST_F(GpuElementwise, ActivationsInPlace) {
   }
 }
 
-TEST_F(GpuElementwise, LargeMagnitudesStayFinite) {
+TEST_F(Elementwise, LargeMagnitudesStayFinite) {
   const std::vector<double> values = {-60000, -120, -89, -40, -1e-4, 0, 1e-4, 40, 89, 120, 60000};
   const auto count = static_cast<Dim>(values.size());
-  for (const DType dtype : kGpuTypes) {
+  for (const DType dtype : compute_types()) {
     for (const Activation activation :
          {Activation::gelu, Activation::gelu_tanh, Activation::silu}) {
       Problem forward(dtype);
@@ -132,8 +112,8 @@ TEST_F(GpuElementwise, LargeMagnitudesStayFinite) {
   }
 }
 
-TEST_F(GpuElementwise, GatedActivations) {
-  for (const DType dtype : kGpuTypes) {
+TEST_F(Elementwise, GatedActivations) {
+  for (const DType dtype : compute_types()) {
     for (const Activation activation :
          {Activation::swiglu, Activation::geglu, Activation::geglu_tanh}) {
       for (const auto& [rows, F] :
@@ -167,49 +147,42 @@ TEST_F(GpuElementwise, GatedActivations) {
   }
 }
 
-/// A copy on a device.
-Tensor copied_to(Device device, CView from) {
-  Context ctx(Device::cuda);
-  Tensor out(device, from.dtype(), from.shape());
-  copy(ctx, from, out.view());
-  synchronize(ctx);
-  return out;
-}
-
 double most_of(CView stored) {
-  const Tensor host = copied_to(Device::cpu, stored);
   double most = 0;
-  for (const double value : to_doubles(host.view())) most = std::max(most, std::abs(value));
+  for (const double value : to_doubles(stored)) most = std::max(most, std::abs(value));
   return most;
 }
 
-/// Beside the values that the GPU stored, as those of the CPU differ from them in the last bits.
-TEST_F(GpuElementwise, GatedOnesReportTheAmaxThatTheyStore) {
-  Context gpu(Device::cuda);
-  for (const DType dtype : kGpuTypes) {
+/// Beside the values that a device stored, as those of another differ from them in the last bits.
+TEST_F(Elementwise, GatedOnesReportTheAmaxThatTheyStore) {
+  for (const DType dtype : compute_types()) {
     for (const auto& [rows, F] :
          std::vector<std::array<Dim, 2>>{{1, 1}, {3, 13}, {33, 136}, {1000, 264}}) {
-      const Tensor gate_up =
-          copied_to(Device::cuda, random_tensor(dtype, {rows, 2 * F}, 1, 2.0).view());
-      const Tensor dy = copied_to(Device::cuda, random_tensor(dtype, {rows, F}, 2).view());
-      Tensor y(Device::cuda, dtype, {rows, F});
-      Tensor d(Device::cuda, dtype, {rows, 2 * F});
-      Tensor amax = copied_to(Device::cuda, filled_tensor(DType::f32, {2}, 1e30).view());
-
-      gated_forward(gpu, Activation::swiglu, gate_up.view(), y.view(), amax.view().slice(0, 1));
-      gated_backward(gpu, Activation::swiglu, gate_up.view(), dy.view(), d.view(),
-                     amax.view().slice(1, 1));
-      synchronize(gpu);
-
-      const Tensor found = copied_to(Device::cpu, amax.view());
-      EXPECT_EQ(found.view().data<float>()[0], most_of(y.view())) << rows << " x " << F;
-      EXPECT_EQ(found.view().data<float>()[1], most_of(d.view())) << rows << " x " << F;
+      Problem problem(dtype);
+      problem.input(random_tensor(dtype, {rows, 2 * F}, 1, 2.0))
+          .input(random_tensor(dtype, {rows, F}, 2))
+          .output(dtype, {rows, F})
+          .output(dtype, {rows, 2 * F})
+          .in_out(filled_tensor(DType::f32, {1}, 1e30))
+          .in_out(filled_tensor(DType::f32, {1}, 1e30))
+          .output(dtype, {rows, F});
+      problem.on_each(
+          [](Context& ctx, const Problem::Views& v) {
+            gated_forward(ctx, Activation::swiglu, v[0], v[2], v[4]);
+            gated_backward(ctx, Activation::swiglu, v[0], v[1], v[3], v[5]);
+            gated_forward(ctx, Activation::swiglu, v[0], v[6]);
+          },
+          [](const Problem::Results& found) {
+            EXPECT_EQ(found[4].view().data<float>()[0], most_of(found[2].view()));
+            EXPECT_EQ(found[5].view().data<float>()[0], most_of(found[3].view()));
+            EXPECT_TRUE(same_bits(found[6].view(), found[2].view()));
+          });
     }
   }
 }
 
-TEST_F(GpuElementwise, AddAndFill) {
-  for (const DType dtype : kGpuTypes) {
+TEST_F(Elementwise, AddAndFill) {
+  for (const DType dtype : compute_types()) {
     for (const Dim count : {1, 13, 100003}) {
       Problem sum(dtype);
       sum.input(random_tensor(dtype, {count}, 1))
@@ -219,9 +192,11 @@ TEST_F(GpuElementwise, AddAndFill) {
                        "add");
       Problem zero(dtype);
       zero.output(dtype, {count});
-      const auto found =
-          zero.on_gpu([](Context& ctx, const Problem::Views& v) { fill(ctx, 0, v[0]); }, 1);
-      EXPECT_TRUE(same_bits(found[0].view(), filled_tensor(dtype, {count}, 0).view()));
+      zero.on_each(
+          [](Context& ctx, const Problem::Views& v) { fill(ctx, 0, v[0]); },
+          [&](const Problem::Results& found) {
+            EXPECT_TRUE(same_bits(found[0].view(), filled_tensor(dtype, {count}, 0).view()));
+          });
     }
   }
   Problem values(DType::f32);
@@ -229,38 +204,37 @@ TEST_F(GpuElementwise, AddAndFill) {
   values.expect_match([](Context& ctx, const Problem::Views& v) { fill(ctx, 2.5F, v[0]); }, "fill");
 }
 
-TEST_F(GpuElementwise, CastRoundsAsTheCpu) {
-  Context cpu(Device::cpu);
-  for (const DType from : kGpuTypes) {
-    for (const DType to : kGpuTypes) {
+TEST_F(Elementwise, CastsRoundToNearestEven) {
+  for (const DType from : kStoredTypes) {
+    for (const DType to : kStoredTypes) {
       for (const Dim count : {1, 15, 4099}) {
-        Problem problem(to);
-        Tensor expected(Device::cpu, to, {count});
-        const Tensor x = random_tensor(from, {count}, 3, 1000.0);
-        cast(cpu, x.view(), expected.view());
-        problem.input(x.clone()).output(to, {count});
-        for (const Dim offset : {0, 1}) {
-          const auto found = problem.on_gpu(
-              [](Context& ctx, const Problem::Views& v) { cast(ctx, v[0], v[1]); }, offset);
-          EXPECT_TRUE(same_bits(found[1].view(), expected.view()))
-              << name_of(from) << " to " << name_of(to);
-        }
+        Tensor x = random_tensor(from, {count}, 3, 1000.0);
+        const Tensor expected = converted(x.view(), to);
+        Problem problem(DType::f32);
+        problem.input(std::move(x)).output(to, {count});
+        problem.on_each([](Context& ctx, const Problem::Views& v) { cast(ctx, v[0], v[1]); },
+                        [&](const Problem::Results& found) {
+                          EXPECT_TRUE(same_bits(found[1].view(), expected.view()))
+                              << name_of(from) << " to " << name_of(to);
+                        });
       }
     }
   }
 }
 
-TEST_F(GpuElementwise, FourWaysOfAddingAHundredthAThousandTimes) {
-  Context ctx(Device::cuda, 0);
-  Hundredths hundredths(ctx);
-  expect_eight_decimals(hundredths.all_f32(), 10.00013351);
-  expect_eight_decimals(hundredths.all_f16(), 9.95312500);
-  expect_eight_decimals(hundredths.stored_in_f16(), 9.95312500);
-  expect_eight_decimals(hundredths.mixed(), 10.00213623);
-  expect_eight_decimals(hundredths.converted(), 10.00213623);
+TEST_F(Elementwise, FourWaysOfAddingAHundredthAThousandTimes) {
+  for (const Device device : Problem(DType::f32).devices()) {
+    Context ctx(device);
+    Hundredths hundredths(ctx);
+    expect_eight_decimals(hundredths.all_f32(), 10.00013351);
+    if (device == Device::cuda) expect_eight_decimals(hundredths.all_f16(), 9.95312500);
+    expect_eight_decimals(hundredths.stored_in_f16(), 9.95312500);
+    expect_eight_decimals(hundredths.mixed(), 10.00213623);
+    expect_eight_decimals(hundredths.converted(), 10.00213623);
+  }
 }
 
-TEST_F(GpuElementwise, RootMeanSquare) {
+TEST_F(Elementwise, RootMeanSquare) {
   for (const Dim count : {1, 1023, 300007}) {
     Problem problem(DType::f32);
     problem.input(random_tensor(DType::f32, {count}, 4, 3.0))
@@ -271,10 +245,10 @@ TEST_F(GpuElementwise, RootMeanSquare) {
   }
 }
 
-TEST_F(GpuElementwise, DropoutHasTheMaskOfTheCpu) {
+TEST_F(Elementwise, DropoutHasTheMaskOfTheCpu) {
   StepState state;
   state.input.step = 5000000007;  // more than 32 bits: the mask takes the lower ones
-  for (const DType dtype : kGpuTypes) {
+  for (const DType dtype : compute_types()) {
     for (const Dim per_sample : {1, 637, 640}) {
       Problem problem(dtype);
       problem.input(filled_tensor(dtype, {3, per_sample}, 1))
@@ -291,10 +265,10 @@ TEST_F(GpuElementwise, DropoutHasTheMaskOfTheCpu) {
   }
 }
 
-TEST_F(GpuElementwise, APartOfTheMicrobatchHasItsPartOfTheMask) {
+TEST_F(Elementwise, APartOfTheMicrobatchHasItsPartOfTheMask) {
   StepState state;
   state.input.step = 11;
-  for (const DType dtype : kGpuTypes) {
+  for (const DType dtype : compute_types()) {
     for (const Dim C : {1, 91, 640}) {
       // Rows of 7 in a sample, 3 samples.
       for (const auto& [first, count] :
@@ -317,10 +291,10 @@ TEST_F(GpuElementwise, APartOfTheMicrobatchHasItsPartOfTheMask) {
   }
 }
 
-TEST_F(GpuElementwise, APartOfTheColumnsHasItsPartOfTheMask) {
+TEST_F(Elementwise, APartOfTheColumnsHasItsPartOfTheMask) {
   StepState state;
   state.input.step = 11;
-  for (const DType dtype : kGpuTypes) {
+  for (const DType dtype : compute_types()) {
     for (const auto& [first, count, total] :
          std::vector<std::array<Dim, 3>>{{640, 640, 1280}, {8, 24, 96}, {3, 5, 11}, {6, 8, 30}}) {
       for (const bool cuts_rows : {false, true}) {
@@ -348,25 +322,14 @@ TEST_F(GpuElementwise, APartOfTheColumnsHasItsPartOfTheMask) {
   }
 }
 
-TEST_F(GpuElementwise, WithoutDropoutAllIsKept) {
-  for (const DType dtype : kGpuTypes) {
+TEST_F(Elementwise, WithoutDropoutAllIsKept) {
+  for (const DType dtype : compute_types()) {
     Problem problem(dtype);
     problem.input(random_tensor(dtype, {2, 9}, 1)).output(dtype, {2, 9});
     problem.expect_match(
         [](Context& ctx, const Problem::Views& v) { dropout(ctx, Dropout{}, v[0], v[1]); },
         "inactive dropout");
   }
-}
-
-TEST_F(GpuElementwise, DoubleIsRefused) {
-  Problem problem(DType::f64);
-  problem.input(random_tensor(DType::f64, {3}, 1)).output(DType::f64, {3});
-  EXPECT_THROW(
-      {
-        const auto found = problem.on_gpu(
-            [](Context& ctx, const Problem::Views& v) { add(ctx, v[0], v[0], v[1]); });
-      },
-      Error);
 }
 
 }  // namespace

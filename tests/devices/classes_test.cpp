@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpu/gpu_test.hpp"
 #include "hyperslab/ops/classes.hpp"
+
 #include "hyperslab/ops/dropout.hpp"
 #include "ops/classes_case.hpp"
+#include "problem.hpp"
 
 namespace hyperslab::ops {
 namespace {
@@ -11,11 +12,11 @@ using namespace hyperslab::test;
 using ops::test::class_labels;
 using ops::test::class_weights;
 
-class GpuClasses : public GpuTest {
+class Classes : public DevicesTest {
  protected:
   StepState state;
   void SetUp() override {
-    GpuTest::SetUp();
+    DevicesTest::SetUp();
     state.gradient_scale = 0.25F;
     state.input.step = 9;
   }
@@ -25,8 +26,8 @@ double sum_of(const Tensor& sums, SumIndex index) {
   return to_doubles(sums.view())[static_cast<std::size_t>(index)];
 }
 
-TEST_F(GpuClasses, LossMatchesTheOracle) {
-  for (const DType dtype : kGpuTypes) {
+TEST_F(Classes, LossMatchesTheOracle) {
+  for (const DType dtype : compute_types()) {
     for (const auto& [B, classes, padding] : std::vector<std::array<Dim, 3>>{
              {1, 2, 0}, {7, 10, 118}, {66, 200, 56}, {5, 1000, 24}, {3, 21843, 45}}) {
       Problem p(dtype);
@@ -41,17 +42,18 @@ TEST_F(GpuClasses, LossMatchesTheOracle) {
                             WithGradient::yes, v[4]);
       };
       p.expect_match(call, "class loss of " + std::to_string(classes), 2);
-      const auto found = p.on_gpu(call);
       const auto oracle = p.on_oracle(call);
-      for (const SumIndex index : {kSumTokens, kSumCorrect, kSumCorrect5, kSumStop}) {
-        EXPECT_EQ(sum_of(found[4], index), sum_of(oracle[4], index)) << classes << " " << index;
-      }
+      p.on_each(call, [&](const Problem::Results& found) {
+        for (const SumIndex index : {kSumTokens, kSumCorrect, kSumCorrect5, kSumStop}) {
+          EXPECT_EQ(sum_of(found[4], index), sum_of(oracle[4], index)) << index;
+        }
+      });
     }
   }
 }
 
-TEST_F(GpuClasses, TokensAndPoolingMatchTheOracle) {
-  for (const DType dtype : kGpuTypes) {
+TEST_F(Classes, TokensAndPoolingMatchTheOracle) {
+  for (const DType dtype : compute_types()) {
     for (const auto& [B, N, C] : std::vector<std::array<Dim, 3>>{
              {1, 1, 4}, {3, 4, 12}, {5, 64, 192}, {2, 196, 384}, {2, 9, 13}}) {
       for (const Dim first : {Dim{0}, Dim{1}}) {
@@ -102,8 +104,8 @@ TEST_F(GpuClasses, TokensAndPoolingMatchTheOracle) {
   }
 }
 
-TEST_F(GpuClasses, SinusoidsAndDropPathMatchTheOracle) {
-  for (const DType dtype : kGpuTypes) {
+TEST_F(Classes, SinusoidsAndDropPathMatchTheOracle) {
+  for (const DType dtype : compute_types()) {
     Problem table(dtype);
     table.output(dtype, {50, 24});
     table.expect_match([](Context& ctx, const Problem::Views& v) { sincos2d_table(ctx, 7, v[0]); },

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpu/gpu_test.hpp"
 #include "hyperslab/ops/embedding.hpp"
 #include "ops/shards.hpp"
+#include "problem.hpp"
 #include "support/first_keys.hpp"
 
 namespace hyperslab::ops {
@@ -12,7 +12,7 @@ using namespace hyperslab::ops::test;
 
 constexpr Dim kVocabulary = 50;
 
-class GpuQuantizedEmbedding : public GpuTest {};
+class QuantizedEmbedding : public DevicesTest {};
 
 Tensor tokens() {
   std::vector<std::int32_t> ids;
@@ -49,8 +49,8 @@ struct Table {
 };
 
 /// All rows, and those of a rank.
-TEST_F(GpuQuantizedEmbedding, Forward) {
-  for (const DType dtype : kGpuTypes) {
+TEST_F(QuantizedEmbedding, Forward) {
+  for (const DType dtype : compute_types()) {
     for (const WeightFormat format : {WeightFormat::int8, WeightFormat::int4, WeightFormat::nf4}) {
       for (const Dim C : {64, 192}) {
         const Table table(format, 64, C);
