@@ -8,7 +8,6 @@ namespace hyperslab::ops {
 namespace {
 
 using namespace hyperslab::test;
-using Views = Problem::Views;
 
 class AttentionOperands : public DevicesTest {};
 
@@ -43,7 +42,7 @@ TEST_F(AttentionOperands, PackedOnesGoTheWayOfThePackedOp) {
     attention_forward(ctx, layout, {}, v[0], v[1], v[2]);
     attention_operands_forward(ctx, packed_operands(layout, v[0]), {}, v[3], v[4]);
   };
-  const auto check = [](const Problem::Results& found) {
+  const auto check = [](const Results& found) {
     EXPECT_TRUE(same_bits(found[3].view(), found[1].view()));
     EXPECT_TRUE(same_bits(found[4].view(), found[2].view()));
   };

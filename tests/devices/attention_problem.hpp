@@ -52,7 +52,7 @@ inline Problem fused_problem(const AttentionSize& size, DType dtype) {
 }
 
 inline Problem::Call fused_call(const AttentionSize& size, bool deterministic) {
-  return [=](Context& ctx, const Problem::Views& v) {
+  return [=](Context& ctx, const Views& v) {
     ctx.set_deterministic(deterministic);
     const AttentionScores scores = size.scores(v[5]);
     attention_forward(ctx, size.layout, scores, v[0], v[2], v[3]);
@@ -62,7 +62,7 @@ inline Problem::Call fused_call(const AttentionSize& size, bool deterministic) {
 }
 
 /// EXPECTs the results of fused_call() to be those of the oracle.
-inline void expect_fused(const Problem::Results& found, const Problem::Results& oracle, DType dtype,
+inline void expect_fused(const Results& found, const Results& oracle, DType dtype,
                          const std::string& what) {
   const double within = tolerance(dtype);
   const auto expect = [&](std::size_t i, double of, const char* name) {
@@ -95,7 +95,7 @@ inline Problem reference_problem(const AttentionSize& size, DType dtype) {
 
 /// `mask`: the probability of dropout, and the heads whose mask is drawn.
 inline Problem::Call reference_call(const AttentionSize& size, const Dropout& mask) {
-  return [=](Context& ctx, const Problem::Views& v) {
+  return [=](Context& ctx, const Views& v) {
     ctx.set_deterministic(true);
     Dropout dropout = mask;
     dropout.seed = 77;

@@ -5,7 +5,6 @@ namespace hyperslab::ops {
 namespace {
 
 using namespace hyperslab::ops::test;
-using Views = Problem::Views;
 
 class AttentionSinks : public DevicesTest {};
 

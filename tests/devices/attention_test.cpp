@@ -5,7 +5,6 @@ namespace hyperslab::ops {
 namespace {
 
 using namespace hyperslab::ops::test;
-using Results = Problem::Results;
 
 class FusedAttention : public DevicesTest, public testing::WithParamInterface<AttentionSize> {};
 

@@ -24,7 +24,6 @@ namespace hyperslab::ops {
 namespace {
 
 using namespace hyperslab::test;
-using Views = Problem::Views;
 
 constexpr DType kBf16 = DType::bf16;
 
@@ -70,7 +69,7 @@ TEST_F(Bf16Gradients, OfManyRowsAreRoundedOnce) {
       linear_backward_weight(ctx, v[0], v[1], Accumulate::no, v[3], {});
     };
     const double sums = std::sqrt(static_cast<double>(rows));
-    const auto check = [&](const Problem::Results& found) {
+    const auto check = [&](const Results& found) {
       const auto narrow = to_doubles(found[2].view());
       const auto wide = to_doubles(found[3].view());
       for (std::size_t i = 0; i < wide.size(); ++i) {
@@ -173,7 +172,7 @@ TEST_F(Bf16Gradients, OfTheBiasOfAttention) {
           attention_backward(ctx, layout, {}, v[1], {v[0], v[2], v[3]}, {v[4], v[5], accumulate});
         };
         const auto oracle = problem.on_oracle(call);
-        const auto check = [&](const Problem::Results& found) {
+        const auto check = [&](const Results& found) {
           EXPECT_LE(relative_difference(found[5].view(), oracle[5].view(), 4.0),
                     2 * tolerance(kBf16))
               << layout.head_width << " wide, " << T << " tokens";

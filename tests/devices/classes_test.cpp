@@ -37,13 +37,13 @@ TEST_F(Classes, LossMatchesTheOracle) {
           .fixed(bytes_of(state))
           .in_out(filled_tensor(DType::f32, {kSumCount}, 1));
       const Dim count = classes;
-      const auto call = [=](Context& ctx, const Problem::Views& v) {
+      const auto call = [=](Context& ctx, const Views& v) {
         class_cross_entropy(ctx, {v[0], count, v[1], v[2]}, 0.1, struct_at<StepState>(v[3]),
                             WithGradient::yes, v[4]);
       };
       p.expect_match(call, "class loss of " + std::to_string(classes), 2);
       const auto oracle = p.on_oracle(call);
-      p.on_each(call, [&](const Problem::Results& found) {
+      p.on_each(call, [&](const Results& found) {
         for (const SumIndex index : {kSumTokens, kSumCorrect, kSumCorrect5, kSumStop}) {
           EXPECT_EQ(sum_of(found[4], index), sum_of(oracle[4], index)) << index;
         }
@@ -65,7 +65,7 @@ TEST_F(Classes, TokensAndPoolingMatchTheOracle) {
             .input(random_tensor(dtype, {T, C}, 3))
             .output(dtype, {B, T, C});
         tokens.expect_match(
-            [=](Context& ctx, const Problem::Views& v) {
+            [=](Context& ctx, const Views& v) {
               patch_tokens_forward(ctx, v[0], first == 1 ? CView(v[1]) : CView(), v[2], v[3]);
             },
             name);
@@ -75,7 +75,7 @@ TEST_F(Classes, TokensAndPoolingMatchTheOracle) {
             .in_out(random_tensor(DType::f32, {C}, 2))
             .in_out(random_tensor(DType::f32, {T, C}, 3));
         gradients.expect_match(
-            [=](Context& ctx, const Problem::Views& v) {
+            [=](Context& ctx, const Views& v) {
               patch_tokens_backward(ctx, v[0], Accumulate::yes, v[1], first == 1 ? v[2] : View(),
                                     v[3]);
             },
@@ -87,16 +87,12 @@ TEST_F(Classes, TokensAndPoolingMatchTheOracle) {
               .output(DType::f32, {B, C});
           const PooledRows rows = {B, T, 0, token};
           pool.expect_match(
-              [=](Context& ctx, const Problem::Views& v) {
-                pool_rows_forward(ctx, rows, v[0], v[1], v[2]);
-              },
+              [=](Context& ctx, const Views& v) { pool_rows_forward(ctx, rows, v[0], v[1], v[2]); },
               name + " pooled");
           Problem unpool(dtype);
           unpool.input(random_tensor(dtype, {B, C}, 1)).output(dtype, {B, T, C});
           unpool.expect_match(
-              [=](Context& ctx, const Problem::Views& v) {
-                pool_rows_backward(ctx, rows, v[0], v[1]);
-              },
+              [=](Context& ctx, const Views& v) { pool_rows_backward(ctx, rows, v[0], v[1]); },
               name + " unpooled");
         }
       }
@@ -108,7 +104,7 @@ TEST_F(Classes, SinusoidsAndDropPathMatchTheOracle) {
   for (const DType dtype : compute_types()) {
     Problem table(dtype);
     table.output(dtype, {50, 24});
-    table.expect_match([](Context& ctx, const Problem::Views& v) { sincos2d_table(ctx, 7, v[0]); },
+    table.expect_match([](Context& ctx, const Views& v) { sincos2d_table(ctx, 7, v[0]); },
                        "sincos2d");
     const Dim B = 33;
     std::vector<std::int64_t> places;
@@ -121,7 +117,7 @@ TEST_F(Classes, SinusoidsAndDropPathMatchTheOracle) {
         .fixed(bytes_of(state))
         .output(dtype, {B, 5, 16});
     path.expect_match(
-        [](Context& ctx, const Problem::Views& v) {
+        [](Context& ctx, const Views& v) {
           drop_path(ctx, {0.4F, 11, 6, v[1], struct_at<StepState>(v[2])}, v[0], v[3]);
         },
         "drop path");

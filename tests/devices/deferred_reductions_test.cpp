@@ -12,7 +12,6 @@ namespace hyperslab::ops {
 namespace {
 
 using namespace hyperslab::test;
-using Views = Problem::Views;
 
 class DeferredReductions : public DevicesTest {
  protected:

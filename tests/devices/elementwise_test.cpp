@@ -24,7 +24,7 @@ TEST_F(Elementwise, SoftCaps) {
           .in_out(random_tensor(dtype, {count}, 2))
           .output(dtype, {count});
       problem.expect_match(
-          [](Context& ctx, const Problem::Views& v) {
+          [](Context& ctx, const Views& v) {
             softcap(ctx, 1.5F, v[0], v[2]);
             softcap_backward(ctx, 1.5F, v[0], v[1], v[1]);
           },
@@ -42,16 +42,14 @@ TEST_F(Elementwise, Activations) {
         Problem forward(dtype);
         forward.input(random_tensor(dtype, {count}, 1, 3.0)).output(dtype, {count});
         forward.expect_match(
-            [=](Context& ctx, const Problem::Views& v) {
-              activation_forward(ctx, activation, v[0], v[1]);
-            },
+            [=](Context& ctx, const Views& v) { activation_forward(ctx, activation, v[0], v[1]); },
             what + " forward");
         Problem backward(dtype);
         backward.input(random_tensor(dtype, {count}, 1, 3.0))
             .input(random_tensor(dtype, {count}, 2))
             .output(dtype, {count});
         backward.expect_match(
-            [=](Context& ctx, const Problem::Views& v) {
+            [=](Context& ctx, const Views& v) {
               activation_backward(ctx, activation, v[0], v[1], v[2]);
             },
             what + " backward");
@@ -65,21 +63,19 @@ TEST_F(Elementwise, ActivationsInPlace) {
     Problem forward(dtype);
     forward.in_out(random_tensor(dtype, {3, 67}, 1, 2.0));
     forward.expect_match(
-        [](Context& ctx, const Problem::Views& v) {
-          activation_forward(ctx, Activation::gelu, v[0], v[0]);
-        },
+        [](Context& ctx, const Views& v) { activation_forward(ctx, Activation::gelu, v[0], v[0]); },
         "y in x's memory");
     Problem over_x(dtype);
     over_x.in_out(random_tensor(dtype, {3, 67}, 1)).input(random_tensor(dtype, {3, 67}, 2));
     over_x.expect_match(
-        [](Context& ctx, const Problem::Views& v) {
+        [](Context& ctx, const Views& v) {
           activation_backward(ctx, Activation::gelu_tanh, v[0], v[1], v[0]);
         },
         "dx in x's memory");
     Problem over_dy(dtype);
     over_dy.input(random_tensor(dtype, {3, 67}, 1)).in_out(random_tensor(dtype, {3, 67}, 2));
     over_dy.expect_match(
-        [](Context& ctx, const Problem::Views& v) {
+        [](Context& ctx, const Views& v) {
           activation_backward(ctx, Activation::silu, v[0], v[1], v[1]);
         },
         "dx in dy's memory");
@@ -95,16 +91,14 @@ TEST_F(Elementwise, LargeMagnitudesStayFinite) {
       Problem forward(dtype);
       forward.input(tensor_of(dtype, {count}, values)).output(dtype, {count});
       forward.expect_match(
-          [=](Context& ctx, const Problem::Views& v) {
-            activation_forward(ctx, activation, v[0], v[1]);
-          },
+          [=](Context& ctx, const Views& v) { activation_forward(ctx, activation, v[0], v[1]); },
           "large x");
       Problem backward(dtype);
       backward.input(tensor_of(dtype, {count}, values))
           .input(filled_tensor(dtype, {count}, 1))
           .output(dtype, {count});
       backward.expect_match(
-          [=](Context& ctx, const Problem::Views& v) {
+          [=](Context& ctx, const Views& v) {
             activation_backward(ctx, activation, v[0], v[1], v[2]);
           },
           "slope of large x");
@@ -121,16 +115,14 @@ TEST_F(Elementwise, GatedActivations) {
         Problem forward(dtype);
         forward.input(random_tensor(dtype, {rows, 2 * F}, 1, 2.0)).output(dtype, {rows, F});
         forward.expect_match(
-            [=](Context& ctx, const Problem::Views& v) {
-              gated_forward(ctx, activation, v[0], v[1]);
-            },
+            [=](Context& ctx, const Views& v) { gated_forward(ctx, activation, v[0], v[1]); },
             "gated_forward");
         Problem backward(dtype);
         backward.input(random_tensor(dtype, {rows, 2 * F}, 1, 2.0))
             .input(random_tensor(dtype, {rows, F}, 2))
             .output(dtype, {rows, 2 * F});
         backward.expect_match(
-            [=](Context& ctx, const Problem::Views& v) {
+            [=](Context& ctx, const Views& v) {
               gated_backward(ctx, activation, v[0], v[1], v[2]);
             },
             "gated_backward");
@@ -138,7 +130,7 @@ TEST_F(Elementwise, GatedActivations) {
         in_place.in_out(random_tensor(dtype, {rows, 2 * F}, 1, 2.0))
             .input(random_tensor(dtype, {rows, F}, 2));
         in_place.expect_match(
-            [=](Context& ctx, const Problem::Views& v) {
+            [=](Context& ctx, const Views& v) {
               gated_backward(ctx, activation, v[0], v[1], v[0]);
             },
             "gated_backward in place");
@@ -167,12 +159,12 @@ TEST_F(Elementwise, GatedOnesReportTheAmaxThatTheyStore) {
           .in_out(filled_tensor(DType::f32, {1}, 1e30))
           .output(dtype, {rows, F});
       problem.on_each(
-          [](Context& ctx, const Problem::Views& v) {
+          [](Context& ctx, const Views& v) {
             gated_forward(ctx, Activation::swiglu, v[0], v[2], v[4]);
             gated_backward(ctx, Activation::swiglu, v[0], v[1], v[3], v[5]);
             gated_forward(ctx, Activation::swiglu, v[0], v[6]);
           },
-          [](const Problem::Results& found) {
+          [](const Results& found) {
             EXPECT_EQ(found[4].view().data<float>()[0], most_of(found[2].view()));
             EXPECT_EQ(found[5].view().data<float>()[0], most_of(found[3].view()));
             EXPECT_TRUE(same_bits(found[6].view(), found[2].view()));
@@ -188,20 +180,19 @@ TEST_F(Elementwise, AddAndFill) {
       sum.input(random_tensor(dtype, {count}, 1))
           .input(random_tensor(dtype, {count}, 2))
           .output(dtype, {count});
-      sum.expect_match([](Context& ctx, const Problem::Views& v) { add(ctx, v[0], v[1], v[2]); },
-                       "add");
+      sum.expect_match([](Context& ctx, const Views& v) { add(ctx, v[0], v[1], v[2]); }, "add");
       Problem zero(dtype);
       zero.output(dtype, {count});
       zero.on_each(
-          [](Context& ctx, const Problem::Views& v) { fill(ctx, 0, v[0]); },
-          [&](const Problem::Results& found) {
+          [](Context& ctx, const Views& v) { fill(ctx, 0, v[0]); },
+          [&](const Results& found) {
             EXPECT_TRUE(same_bits(found[0].view(), filled_tensor(dtype, {count}, 0).view()));
           });
     }
   }
   Problem values(DType::f32);
   values.output(DType::f32, {1037});
-  values.expect_match([](Context& ctx, const Problem::Views& v) { fill(ctx, 2.5F, v[0]); }, "fill");
+  values.expect_match([](Context& ctx, const Views& v) { fill(ctx, 2.5F, v[0]); }, "fill");
 }
 
 TEST_F(Elementwise, CastsRoundToNearestEven) {
@@ -212,8 +203,8 @@ TEST_F(Elementwise, CastsRoundToNearestEven) {
         const Tensor expected = converted(x.view(), to);
         Problem problem(DType::f32);
         problem.input(std::move(x)).output(to, {count});
-        problem.on_each([](Context& ctx, const Problem::Views& v) { cast(ctx, v[0], v[1]); },
-                        [&](const Problem::Results& found) {
+        problem.on_each([](Context& ctx, const Views& v) { cast(ctx, v[0], v[1]); },
+                        [&](const Results& found) {
                           EXPECT_TRUE(same_bits(found[1].view(), expected.view()))
                               << name_of(from) << " to " << name_of(to);
                         });
@@ -239,9 +230,8 @@ TEST_F(Elementwise, RootMeanSquare) {
     Problem problem(DType::f32);
     problem.input(random_tensor(DType::f32, {count}, 4, 3.0))
         .fixed_output(poisoned(DType::f32, {1}));
-    problem.expect_match(
-        [](Context& ctx, const Problem::Views& v) { root_mean_square(ctx, v[0], v[1]); },
-        "root_mean_square");
+    problem.expect_match([](Context& ctx, const Views& v) { root_mean_square(ctx, v[0], v[1]); },
+                         "root_mean_square");
   }
 }
 
@@ -256,7 +246,7 @@ TEST_F(Elementwise, DropoutHasTheMaskOfTheCpu) {
           .fixed(tensor_of(DType::i64, {3}, {5, 0, 7000000}))
           .fixed(bytes_of(state));
       problem.expect_match(
-          [](Context& ctx, const Problem::Views& v) {
+          [](Context& ctx, const Views& v) {
             const Dropout spec = {0.25F, 42, 13, v[2], struct_at<StepState>(v[3])};
             dropout(ctx, spec, v[0], v[1]);
           },
@@ -279,7 +269,7 @@ TEST_F(Elementwise, APartOfTheMicrobatchHasItsPartOfTheMask) {
             .fixed(tensor_of(DType::i64, {3}, {5, 0, 7000000}))
             .fixed(bytes_of(state));
         problem.expect_match(
-            [C = C, first = first](Context& ctx, const Problem::Views& v) {
+            [C = C, first = first](Context& ctx, const Views& v) {
               Dropout spec = {0.25F, 42, 13, v[2], struct_at<StepState>(v[3])};
               spec.elements_per_sample = 7 * C;
               spec.first_element = first * C;
@@ -305,8 +295,7 @@ TEST_F(Elementwise, APartOfTheColumnsHasItsPartOfTheMask) {
             .fixed(tensor_of(DType::i64, {3}, {5, 0, 7000000}))
             .fixed(bytes_of(state));
         problem.expect_match(
-            [=, first = first, count = count, total = total](Context& ctx,
-                                                             const Problem::Views& v) {
+            [=, first = first, count = count, total = total](Context& ctx, const Views& v) {
               Dropout spec = {0.25F, 42, 13, v[2], struct_at<StepState>(v[3])};
               spec.first_column = first;
               spec.total_columns = total;
@@ -326,9 +315,8 @@ TEST_F(Elementwise, WithoutDropoutAllIsKept) {
   for (const DType dtype : compute_types()) {
     Problem problem(dtype);
     problem.input(random_tensor(dtype, {2, 9}, 1)).output(dtype, {2, 9});
-    problem.expect_match(
-        [](Context& ctx, const Problem::Views& v) { dropout(ctx, Dropout{}, v[0], v[1]); },
-        "inactive dropout");
+    problem.expect_match([](Context& ctx, const Views& v) { dropout(ctx, Dropout{}, v[0], v[1]); },
+                         "inactive dropout");
   }
 }
 

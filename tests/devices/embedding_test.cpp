@@ -43,7 +43,7 @@ TEST_F(Embedding, Forward) {
             .output(dtype, {3, 7, C});
         if (with_positions) problem.input(random_tensor(dtype, {12, C}, 2));
         problem.expect_match(
-            [=](Context& ctx, const Problem::Views& v) {
+            [=](Context& ctx, const Views& v) {
               embedding_forward(ctx, v[0],
                                 {.table = v[1],
                                  .shard = whole_vocabulary(50),
@@ -71,7 +71,7 @@ TEST_F(Embedding, ARankHasItsOwnRowsAlone) {
               .output(dtype, {3, 100, C})
               .output(dtype, {3, 100, C});
           forward.expect_match(
-              [=](Context& ctx, const Problem::Views& v) {
+              [=](Context& ctx, const Views& v) {
                 embedding_forward(ctx, v[0], {.table = v[1], .shard = shard}, 1.5F, v[3]);
                 embedding_forward(ctx, v[0], {.table = v[1], .shard = shard, .positions = v[2]},
                                   1.5F, v[4]);
@@ -86,7 +86,7 @@ TEST_F(Embedding, ARankHasItsOwnRowsAlone) {
                             ? random_tensor(DType::f32, {sharding.size, C}, 2)
                             : poisoned(DType::f32, {sharding.size, C}));
             backward.expect_match(
-                [=](Context& ctx, const Problem::Views& v) {
+                [=](Context& ctx, const Views& v) {
                   embedding_backward(ctx, {v[0], v[1]}, v[2], shard, 0.5F, accumulate, v[3]);
                 },
                 "embedding_backward of a shard");
@@ -115,13 +115,13 @@ TEST_F(Embedding, BackwardSumsRunsOfAnyLength) {
               .input(random_tensor(dtype, {2, T, C}, 1))
               .in_out(accumulate == Accumulate::yes ? random_tensor(DType::f32, {V, C}, 2)
                                                     : poisoned(DType::f32, {V, C}));
-          const auto call = [=, V = V](Context& ctx, const Problem::Views& v) {
+          const auto call = [=, V = V](Context& ctx, const Views& v) {
             embedding_backward(ctx, {v[0], v[1]}, v[2], whole_vocabulary(V), 0.5F, accumulate,
                                v[3]);
           };
           problem.expect_match(call, "embedding_backward");
           const auto oracle = problem.on_oracle(call);
-          problem.on_each(call, [&](const Problem::Results& found) {
+          problem.on_each(call, [&](const Results& found) {
             EXPECT_LE(relative_difference(found[3].view(), oracle[3].view()), tolerance(DType::f32))
                 << "sums are f32 whatever dy is";
           });
@@ -142,7 +142,7 @@ TEST_F(Embedding, PositionsBeginAgainWithEachDocument) {
             .fixed(first_keys(3, 9, document))
             .output(dtype, {3, 9, C});
         forward.expect_match(
-            [](Context& ctx, const Problem::Views& v) {
+            [](Context& ctx, const Views& v) {
               embedding_forward(ctx, v[0],
                                 {.table = v[1],
                                  .shard = whole_vocabulary(50),
@@ -156,7 +156,7 @@ TEST_F(Embedding, PositionsBeginAgainWithEachDocument) {
             .fixed(first_keys(3, 9, document))
             .in_out(random_tensor(DType::f32, {12, C}, 2));
         backward.expect_match(
-            [](Context& ctx, const Problem::Views& v) {
+            [](Context& ctx, const Views& v) {
               position_backward(ctx, v[0], v[1], Accumulate::yes, v[2]);
             },
             "position_backward of documents");
@@ -174,7 +174,7 @@ TEST_F(Embedding, PositionBackward) {
             .in_out(accumulate == Accumulate::yes ? random_tensor(DType::f32, {16, C}, 2)
                                                   : poisoned(DType::f32, {16, C}));
         problem.expect_match(
-            [=](Context& ctx, const Problem::Views& v) {
+            [=](Context& ctx, const Views& v) {
               position_backward(ctx, v[0], {}, accumulate, v[1]);
             },
             "position_backward");
@@ -187,13 +187,13 @@ TEST_F(Embedding, Tables) {
   for (const DType dtype : compute_types()) {
     Problem sinusoids(dtype);
     sinusoids.output(dtype, {300, 37});
-    sinusoids.expect_match(
-        [](Context& ctx, const Problem::Views& v) { sinusoidal_table(ctx, v[0]); }, "sinusoids");
+    sinusoids.expect_match([](Context& ctx, const Views& v) { sinusoidal_table(ctx, v[0]); },
+                           "sinusoids");
   }
   Problem angles(DType::f32);
   angles.output(DType::f32, {3000, 24}).output(DType::f32, {3000, 24});
   angles.expect_match(
-      [](Context& ctx, const Problem::Views& v) {
+      [](Context& ctx, const Views& v) {
         rope_table(ctx, rope_frequencies(10000, 24), 1.25, v[0], v[1]);
       },
       "angles");
@@ -210,9 +210,7 @@ TEST_F(Embedding, Rope) {
             .input(random_tensor(DType::f32, table, 2))
             .in_out(random_tensor(dtype, {2, 13, layout.packed_width()}, 3));
         problem.expect_match(
-            [=](Context& ctx, const Problem::Views& v) {
-              rope(ctx, layout, v[0], v[1], 5, rotation, v[2]);
-            },
+            [=](Context& ctx, const Views& v) { rope(ctx, layout, v[0], v[1], 5, rotation, v[2]); },
             "rope");
       }
     }

@@ -30,7 +30,7 @@ TEST_F(HeadNorm, ForwardAndBackward) {
             .in_out(random_tensor(DType::f32, weight, 5))
             .in_out(random_tensor(DType::f32, weight, 6));
         problem.expect_match(
-            [=](Context& ctx, const Problem::Views& v) {
+            [=](Context& ctx, const Views& v) {
               const HeadNormWeights weights = {v[1], v[2], 1e-5F};
               head_norm_forward(ctx, layout, weights, v[0], {v[3], v[4]});
               head_norm_backward(ctx, layout, weights, {v[3], v[4]}, v[5],

@@ -46,7 +46,7 @@ class Loss : public DevicesTest {
 
 /// `padding`: columns beyond the vocabulary.
 Problem::Call loss_call(WithGradient gradient, Dim padding = 0, float z_loss = 0) {
-  return [=](Context& ctx, const Problem::Views& v) {
+  return [=](Context& ctx, const Views& v) {
     const VocabularyShard shard = whole_vocabulary(v[0].shape()[1] - padding);
     softmax_cross_entropy(ctx, {v[0], shard, v[1], {}, z_loss}, struct_at<StepState>(v[2]),
                           gradient, v[3]);
@@ -85,7 +85,7 @@ TEST_F(Loss, MatchesTheOracle) {
       p.expect_match(call, "loss of " + std::to_string(V), V == 1 ? 1e30 : 2);
       const auto oracle = p.on_oracle(call);
       const double loss = sum_of(oracle[3], kSumLoss);
-      p.on_each(call, [&](const Problem::Results& found) {
+      p.on_each(call, [&](const Results& found) {
         for (const SumIndex index : {kSumTokens, kSumCorrect, kSumNormSquared, kSumStop}) {
           EXPECT_EQ(sum_of(found[3], index), sum_of(oracle[3], index)) << index;
         }
@@ -123,12 +123,12 @@ TEST_F(Loss, ScoresOfTargetsMatchTheOracle) {
          std::vector<std::array<Dim, 2>>{{7, 13}, {67, 257}, {1500, 300}, {6, 50257}}) {
       Problem p = problem(dtype, random_tensor(dtype, {N, V}, 1, 3.0), targets(N, V));
       p.output(DType::f32, {N, kTargetScoreCount});
-      const auto call = [](Context& ctx, const Problem::Views& v) {
+      const auto call = [](Context& ctx, const Views& v) {
         const VocabularyShard shard = whole_vocabulary(v[0].shape()[1]);
         softmax_cross_entropy(ctx, {v[0], shard, v[1], v[4]}, nullptr, WithGradient::no, v[3]);
       };
       const auto oracle = to_doubles(p.on_oracle(call)[4].view());
-      p.on_each(call, [&](const Problem::Results& results) {
+      p.on_each(call, [&](const Results& results) {
         const auto found = to_doubles(results[4].view());
         for (std::size_t i = 0; i < found.size(); ++i) {
           if (i % kTargetScoreCount == kScoreIsAnswer) {
@@ -149,7 +149,7 @@ TEST_F(Loss, ColumnsOfPaddingTakeNoPart) {
       const Problem p = problem(dtype, padded_logits(dtype, 5, V + padding, V, 1), targets(5, V));
       const auto call = loss_call(WithGradient::yes, padding);
       p.expect_match(call, "padded loss of " + std::to_string(V), 2);
-      p.on_each(call, [V = V, columns = V + padding](const Problem::Results& results) {
+      p.on_each(call, [V = V, columns = V + padding](const Results& results) {
         const auto found = to_doubles(results[0].view());
         for (std::size_t i = 0; i < found.size(); ++i) {
           const bool is_padding = static_cast<Dim>(i) % columns >= V;
@@ -164,13 +164,13 @@ void Loss::expect_gradients_of(const Rows& rows) const {
   const auto& [N, V, padding] = rows;
   Problem p = problem(DType::bf16, padded_logits(DType::bf16, N, V + padding, V, 1), targets(N, V));
   p.output(DType::f32, {N, kTargetScoreCount}).only_on(Device::cuda);
-  const auto call = [V = V](Context& ctx, const Problem::Views& v) {
+  const auto call = [V = V](Context& ctx, const Views& v) {
     softmax_cross_entropy(ctx, {v[0], whole_vocabulary(V), v[1], v[4], 1e-3F},
                           struct_at<StepState>(v[2]), WithGradient::yes, v[3]);
   };
   p.expect_match(call, "loss of many rows of " + std::to_string(V), 2);
   const auto oracle = p.on_oracle(call);
-  p.on_each(call, [&](const Problem::Results& found) {
+  p.on_each(call, [&](const Results& found) {
     EXPECT_EQ(sum_of(found[3], kSumCorrect), sum_of(oracle[3], kSumCorrect));
   });
 }
@@ -214,11 +214,11 @@ TEST_F(Loss, StatisticsMatchTheOracle) {
         p.input(padded_logits(dtype, 6, sharding.size, shard.count, 1 + rank))
             .fixed(targets(6, sharding.V))
             .output(DType::f32, {6, kRowStatisticCount});
-        const auto call = [=](Context& ctx, const Problem::Views& v) {
+        const auto call = [=](Context& ctx, const Views& v) {
           softmax_statistics(ctx, v[0], shard, v[1], v[2]);
         };
         const auto oracle = to_doubles(p.on_oracle(call)[2].view());
-        p.on_each(call, [&](const Problem::Results& results) {
+        p.on_each(call, [&](const Results& results) {
           const auto found = to_doubles(results[2].view());
           for (std::size_t i = 0; i < found.size(); ++i) {
             if (i % kRowStatisticCount == kRowExponentials) {
@@ -248,7 +248,7 @@ Problem shared_problem(DType dtype, const Sharding& sharding, Dim N, const StepS
 }
 
 Problem::Call shared_call(const Sharding& sharding, WithGradient gradient, float z_loss = 0) {
-  return [=](Context& ctx, const Problem::Views& v) {
+  return [=](Context& ctx, const Views& v) {
     const auto after = static_cast<std::size_t>(2 * sharding.ranks);
     const View gathered = v[after + 2];
     for (Dim rank = 0; rank < sharding.ranks; ++rank) {
@@ -302,7 +302,7 @@ TEST_F(Loss, ZLossOfAVocabularyOverRanksMatchesTheOracle) {
       const auto call = shared_call(sharding, WithGradient::yes, 0.01F);
       p.expect_match(call, "shared z-loss of " + std::to_string(sharding.V), 2);
       const double sum = sum_of(p.on_oracle(call)[1], kSumZLoss);
-      p.on_each(call, [&](const Problem::Results& found) {
+      p.on_each(call, [&](const Results& found) {
         EXPECT_NEAR(sum_of(found[1], kSumZLoss), sum, 1e-5 * sum) << sharding.V;
       });
     }
@@ -324,7 +324,7 @@ TEST_F(Loss, OfEqualLargestLogitsOnTwoRanksTheLowestTokenIsTheAnswer) {
       p.fixed(int_tensor({1}, {static_cast<std::int32_t>(target)}))
           .fixed(bytes_of(state))
           .input(poisoned(DType::f32, {3, 1, kRowStatisticCount}));
-      p.on_each(shared_call(sharding, WithGradient::yes), [&](const Problem::Results& found) {
+      p.on_each(shared_call(sharding, WithGradient::yes), [&](const Results& found) {
         EXPECT_EQ(sum_of(found[1], kSumCorrect), target <= other ? 1 : 0)
             << target << ", " << other;
       });
@@ -337,7 +337,7 @@ TEST_F(Loss, WithoutGradientNothingIsWritten) {
     for (const Dim V : {100, 3001}) {
       const Tensor logits = random_tensor(dtype, {8, V}, 1, 3.0);
       const Problem p = problem(dtype, logits.clone(), targets(8, V));
-      p.on_each(loss_call(WithGradient::no), [&](const Problem::Results& found) {
+      p.on_each(loss_call(WithGradient::no), [&](const Results& found) {
         EXPECT_TRUE(same_bits(found[0].view(), logits.view()));
       });
       p.expect_match(loss_call(WithGradient::no), "loss alone");
@@ -355,7 +355,7 @@ TEST_F(Loss, OfEqualLargestLogitsTheFirstIsTheAnswer) {
           logits[other] = 2;
           const Problem p = problem(dtype, tensor_of(dtype, {1, V}, logits),
                                     int_tensor({1}, {static_cast<std::int32_t>(target)}));
-          p.on_each(loss_call(WithGradient::yes), [&](const Problem::Results& found) {
+          p.on_each(loss_call(WithGradient::yes), [&](const Results& found) {
             EXPECT_EQ(sum_of(found[3], kSumCorrect), 1 + (target <= other ? 1 : 0))
                 << V << ": " << target << ", " << other;
           });

@@ -10,7 +10,6 @@ namespace hyperslab::ops {
 namespace {
 
 using namespace hyperslab::test;
-using Views = Problem::Views;
 
 class LowRank : public DevicesTest {};
 

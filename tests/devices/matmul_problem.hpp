@@ -11,7 +11,6 @@
 namespace hyperslab::ops::test {
 
 using namespace hyperslab::test;
-using Views = Problem::Views;
 
 /// Sizes of one, primes, multiples of 8, and more than a tile.
 inline const std::vector<std::array<Dim, 3>> kSizes = {{1, 1, 1},     {2, 3, 4},      {7, 13, 5},
@@ -64,7 +63,7 @@ inline void expect_both_modes(const Problem& problem, const Problem::Call& call,
   expect_pinned(problem, call, what, precision);
   if (problem.devices().empty()) return;
   const auto oracle = problem.on_oracle(call);
-  const auto check = [&](const Problem::Results& timed) {
+  const auto check = [&](const Results& timed) {
     for (const std::size_t i : outputs) {
       if (oracle[i].view().numel() == 0) continue;
       const double expected =

@@ -182,7 +182,7 @@ TEST_F(Linear, TheKeptInputOfAnActivationThatIsNotFusedGivesTheSameBits) {
           linear_activation_forward(ctx, v[0], v[1], {}, activation, v[2], v[3]);
           activation_forward(ctx, activation, v[2], v[4]);
         };
-        problem.on_each(call, [&](const Problem::Results& found) {
+        problem.on_each(call, [&](const Results& found) {
           EXPECT_TRUE(same_bits(found[3].view(), found[4].view())) << static_cast<int>(activation);
         });
       }
@@ -268,7 +268,7 @@ TEST_F(Linear, TheGradientOfABiasAlone) {
       linear_backward_weight(ctx, v[0], {}, Accumulate::yes, {}, v[1]);
     };
     const auto oracle = problem.on_oracle(call);
-    problem.on_each(call, [&](const Problem::Results& found) {
+    problem.on_each(call, [&](const Results& found) {
       EXPECT_LE(relative_difference(found[1].view(), oracle[1].view()), tolerance(DType::f32));
     });
   }
@@ -285,7 +285,7 @@ TEST_F(Linear, WeightGradientsOfHalfOperandsHaveTheDigitsOfF32) {
       linear_backward_weight(ctx, v[0], v[1], Accumulate::yes, v[2], v[3]);
     };
     const auto oracle = problem.on_oracle(call);
-    problem.on_each(call, [&](const Problem::Results& found) {
+    problem.on_each(call, [&](const Results& found) {
       for (const std::size_t i : {2, 3}) {
         EXPECT_LE(relative_difference(found[i].view(), oracle[i].view()), tolerance(DType::f32))
             << "operand " << i;

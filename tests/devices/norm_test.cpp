@@ -44,7 +44,7 @@ TEST_F(Norm, Forward) {
             .output(DType::f32, {rows});
         const bool centered = kind == NormKind::layernorm;
         // rmsnorm has no mean: then the operand would stay poisoned.
-        const auto call = [=](Context& ctx, const Problem::Views& v) {
+        const auto call = [=](Context& ctx, const Views& v) {
           add_norm_forward(
               ctx, kind,
               {.residual = v[0],
@@ -71,7 +71,7 @@ TEST_F(Norm, ForwardWithoutDeltaAndInPlace) {
           .output(dtype, {4, C})
           .output(DType::f32, {4});
       plain.expect_match(
-          [](Context& ctx, const Problem::Views& v) {
+          [](Context& ctx, const Views& v) {
             add_norm_forward(ctx, NormKind::rmsnorm,
                              {.residual = v[0], .weight = v[1], .eps = 1e-5F},
                              {.sum = v[2], .y = v[3], .rstd = v[4]});
@@ -85,7 +85,7 @@ TEST_F(Norm, ForwardWithoutDeltaAndInPlace) {
           .output(DType::f32, {4})
           .output(DType::f32, {4});
       in_place.expect_match(
-          [](Context& ctx, const Problem::Views& v) {
+          [](Context& ctx, const Views& v) {
             add_norm_forward(ctx, NormKind::layernorm,
                              {.residual = v[0], .delta = v[1], .weight = v[2], .eps = 1e-5F},
                              {.sum = v[1], .y = v[3], .mean = v[4], .rstd = v[5]});
@@ -110,7 +110,7 @@ TEST_F(Norm, TheKeptSumGivesTheSameBits) {
         for (int twice = 0; twice < 2; ++twice) {
           problem.output(dtype, {rows, C}).output(DType::f32, {rows}).output(DType::f32, {rows});
         }
-        const auto call = [=](Context& ctx, const Problem::Views& v) {
+        const auto call = [=](Context& ctx, const Views& v) {
           const auto norm = [&](CView residual, CView delta, View sum, std::size_t out) {
             add_norm_forward(ctx, kind,
                              {.residual = residual,
@@ -128,7 +128,7 @@ TEST_F(Norm, TheKeptSumGivesTheSameBits) {
         };
         // CPUs normalize the sum of bf16 before they round it.
         if (dtype == DType::bf16) problem.only_on(Device::cuda);
-        problem.on_each(call, [&, rows = rows, C = C](const Problem::Results& found) {
+        problem.on_each(call, [&, rows = rows, C = C](const Results& found) {
           for (const std::size_t i : {5, 6, 7}) {
             EXPECT_TRUE(same_bits(found[i].view(), found[i + 3].view()))
                 << rows << " x " << C << ", operand " << i;
@@ -147,7 +147,7 @@ TEST_F(Norm, AMeanFarFromZeroDoesNotCancel) {
       .output(DType::f32, {3})
       .output(DType::f32, {3});
   problem.expect_match(
-      [](Context& ctx, const Problem::Views& v) {
+      [](Context& ctx, const Views& v) {
         add_norm_forward(ctx, NormKind::layernorm, {.residual = v[0], .weight = v[1], .eps = 1e-5F},
                          {.y = v[2], .mean = v[3], .rstd = v[4]});
       },
@@ -162,7 +162,7 @@ TEST_F(Norm, NoneAdds) {
         .output(dtype, {3, 37})
         .output(dtype, {3, 37});
     forward.expect_match(
-        [](Context& ctx, const Problem::Views& v) {
+        [](Context& ctx, const Views& v) {
           add_norm_forward(ctx, NormKind::none, {.residual = v[0], .delta = v[1]},
                            {.sum = v[2], .y = v[3]});
         },
@@ -171,7 +171,7 @@ TEST_F(Norm, NoneAdds) {
       Problem backward(dtype);
       backward.input(random_tensor(dtype, {3, 37}, 1)).in_out(random_tensor(dtype, {3, 37}, 2));
       backward.expect_match(
-          [=](Context& ctx, const Problem::Views& v) {
+          [=](Context& ctx, const Views& v) {
             norm_backward(ctx, NormKind::none, v[0], {},
                           {.dsum = v[1], .accumulate_input = accumulate});
           },
@@ -237,7 +237,7 @@ TEST_F(Norm, Backward) {
         const std::string what = "norm_backward " + std::to_string(size.C);
         backward_problem(dtype, size, NormKind::layernorm, accumulate)
             .expect_match(
-                [=](Context& ctx, const Problem::Views& v) {
+                [=](Context& ctx, const Views& v) {
                   norm_backward(ctx, NormKind::layernorm, v[0],
                                 {.sum = v[1], .weight = v[2], .mean = v[3], .rstd = v[4]},
                                 {.dsum = v[5],
@@ -249,7 +249,7 @@ TEST_F(Norm, Backward) {
                 what, 4);
         backward_problem(dtype, size, NormKind::rmsnorm, accumulate)
             .expect_match(
-                [=](Context& ctx, const Problem::Views& v) {
+                [=](Context& ctx, const Views& v) {
                   norm_backward(ctx, NormKind::rmsnorm, v[0],
                                 {.sum = v[1], .weight = v[2], .rstd = v[4]},
                                 {.dsum = v[5],
@@ -273,7 +273,7 @@ TEST_F(Norm, BackwardSumsWhatArrivesAndWhatLeaves) {
           problem.in_out(around(DType::f32, {size.C}, 7, 0))
               .in_out(around(DType::f32, {size.C}, 8, 0));
           problem.expect_match(
-              [=](Context& ctx, const Problem::Views& v) {
+              [=](Context& ctx, const Views& v) {
                 const bool centered = kind == NormKind::layernorm;
                 norm_backward(ctx, kind, v[0],
                               {.sum = v[1],
@@ -306,7 +306,7 @@ TEST_F(Norm, BackwardOfManyRows) {
     problem.in_out(around(DType::f32, {size.C}, 7, 0)).in_out(around(DType::f32, {size.C}, 8, 0));
     problem.only_on(Device::cuda)
         .expect_match(
-            [kind = kind, centered](Context& ctx, const Problem::Views& v) {
+            [kind = kind, centered](Context& ctx, const Views& v) {
               norm_backward(ctx, kind, v[0],
                             {.sum = v[1],
                              .weight = v[2],
@@ -331,7 +331,7 @@ TEST_F(Norm, BackwardOfFrozenWeights) {
         for (const NormKind kind : {NormKind::layernorm, NormKind::rmsnorm}) {
           backward_problem(dtype, size, kind, add == Accumulate::yes)
               .expect_match(
-                  [=](Context& ctx, const Problem::Views& v) {
+                  [=](Context& ctx, const Views& v) {
                     NormSaved saved = {.sum = v[1], .weight = v[2], .rstd = v[4]};
                     if (kind == NormKind::layernorm) saved.mean = v[3];
                     norm_backward(ctx, kind, v[0], saved, {.dsum = v[5], .accumulate_input = add});
@@ -346,13 +346,13 @@ TEST_F(Norm, BackwardOfFrozenWeights) {
 
 TEST_F(Norm, WeightGradientsOf16BitRowsAreAsExactAsF32) {
   const auto problem = backward_problem(DType::bf16, {3001, 200}, NormKind::layernorm, false);
-  const auto call = [](Context& ctx, const Problem::Views& v) {
+  const auto call = [](Context& ctx, const Views& v) {
     norm_backward(ctx, NormKind::layernorm, v[0],
                   {.sum = v[1], .weight = v[2], .mean = v[3], .rstd = v[4]},
                   {.dsum = v[5], .dweight = v[6], .dbias = v[7]});
   };
   const auto oracle = problem.on_oracle(call);
-  problem.on_each(call, [&](const Problem::Results& found) {
+  problem.on_each(call, [&](const Results& found) {
     EXPECT_LE(relative_difference(found[6].view(), oracle[6].view()), tolerance(DType::f32));
     EXPECT_LE(relative_difference(found[7].view(), oracle[7].view()), tolerance(DType::f32));
   });

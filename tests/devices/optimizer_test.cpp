@@ -44,7 +44,7 @@ class Optimizer : public DevicesTest {
   }
 };
 
-void update_call(Context& ctx, const Problem::Views& v) {
+void update_call(Context& ctx, const Views& v) {
   adamw(ctx, {}, struct_at<StepState>(v[1]), {v[2], v[3], v[6], v[0]}, v[4], v[5]);
 }
 
@@ -65,7 +65,7 @@ TEST_F(Optimizer, AdamWWithRates) {
       Problem problem = update(size, DType::bf16, moment);
       problem.fixed(tensor_of(DType::f32, {granules}, rates));
       problem.expect_match(
-          [](Context& ctx, const Problem::Views& v) {
+          [](Context& ctx, const Views& v) {
             adamw(ctx, {}, struct_at<StepState>(v[1]), {v[2], v[3], v[6], v[0], v[7]}, v[4], v[5]);
           },
           "adamw with rates, moments in " + std::string(name_of(moment)));
@@ -74,7 +74,7 @@ TEST_F(Optimizer, AdamWWithRates) {
 }
 
 TEST_F(Optimizer, AverageOfWeights) {
-  const auto call = [](Context& ctx, const Problem::Views& v) {
+  const auto call = [](Context& ctx, const Views& v) {
     average_weights(ctx, {0.25F, 1}, struct_at<StepState>(v[0]), v[1], v[2]);
   };
   for (const std::int64_t adam_step : {1, 2, 3}) {  // the average begins twice, and goes on
@@ -93,7 +93,7 @@ TEST_F(Optimizer, AverageOfWeights) {
 }
 
 TEST_F(Optimizer, Exchange) {
-  const auto call = [](Context& ctx, const Problem::Views& v) { exchange(ctx, v[0], v[1]); };
+  const auto call = [](Context& ctx, const Views& v) { exchange(ctx, v[0], v[1]); };
   for (const Dim size : {1, 31, 64, 4097, 100000}) {
     Problem problem(DType::f32);
     problem.in_out(random_tensor(DType::f32, {size}, 1))
@@ -104,7 +104,7 @@ TEST_F(Optimizer, Exchange) {
 
 TEST_F(Optimizer, AdamWWithMomentsInBf16) {
   state.adam_step = 7;
-  const auto call = [](Context& ctx, const Problem::Views& v) {
+  const auto call = [](Context& ctx, const Views& v) {
     AdamWConstants constants;
     constants.decay_rule = DecayRule::cautious;
     adamw(ctx, constants, struct_at<StepState>(v[1]), {v[2], v[3], v[6], v[0]}, v[4], v[5]);
@@ -117,7 +117,7 @@ TEST_F(Optimizer, AdamWWithMomentsInBf16) {
 }
 
 TEST_F(Optimizer, Sgd) {
-  const auto call = [](Context& ctx, const Problem::Views& v) {
+  const auto call = [](Context& ctx, const Views& v) {
     sgd(ctx, 0.9F, struct_at<StepState>(v[1]), {v[2], v[3], v[6], v[0]}, v[4]);
   };
   for (const DType value : kStoredTypes) {
@@ -128,7 +128,7 @@ TEST_F(Optimizer, Sgd) {
 }
 
 TEST_F(Optimizer, MuonDirectionAndUpdate) {
-  const auto call = [](Context& ctx, const Problem::Views& v) {
+  const auto call = [](Context& ctx, const Views& v) {
     const auto* on_device = struct_at<StepState>(v[1]);
     muon_direction(ctx, 0.95F, on_device, v[3], v[4], v[5]);
     muon_update(ctx, 0.1F, DecayRule::cautious, on_device, {v[2], v[5], v[6], {}});
@@ -145,9 +145,7 @@ const std::array kBatches = {Shape{3, 48, 96}, Shape{2, 96, 48}, Shape{4, 64, 64
                              Shape{1, 129, 7}};
 
 TEST_F(Optimizer, NormalizeMatrices) {
-  const auto call = [](Context& ctx, const Problem::Views& v) {
-    normalize_matrices(ctx, v[0], v[1]);
-  };
+  const auto call = [](Context& ctx, const Views& v) { normalize_matrices(ctx, v[0], v[1]); };
   for (const DType products : {DType::f32, DType::bf16}) {
     for (const Shape& shape : kBatches) {
       Problem problem(products);
@@ -158,7 +156,7 @@ TEST_F(Optimizer, NormalizeMatrices) {
 }
 
 TEST_F(Optimizer, ScaleKeepsTheDtypeOrWidens) {
-  const auto call = [](Context& ctx, const Problem::Views& v) {
+  const auto call = [](Context& ctx, const Views& v) {
     scale(ctx, 0.3F, v[0], v[1]);
     scale(ctx, 0.3F, v[2], v[2]);
   };
@@ -182,7 +180,7 @@ TEST_F(Optimizer, ProductsOfBatches) {
       const Dim side = std::min(shape[1], shape[2]);
       Problem gram(dtype);
       gram.input(random_tensor(dtype, shape, 1)).output(dtype, {shape[0], side, side});
-      gram.expect_match([](Context& ctx, const Problem::Views& v) { matmul_gram(ctx, v[0], v[1]); },
+      gram.expect_match([](Context& ctx, const Views& v) { matmul_gram(ctx, v[0], v[1]); },
                         "matmul_gram " + shape.str());
       Problem sum(dtype);
       sum.input(random_tensor(dtype, {shape[0], shape[1], shape[1]}, 2))
@@ -190,7 +188,7 @@ TEST_F(Optimizer, ProductsOfBatches) {
           .input(random_tensor(dtype, shape, 4))
           .output(dtype, shape);
       sum.expect_match(
-          [](Context& ctx, const Problem::Views& v) {
+          [](Context& ctx, const Views& v) {
             matmul_add(ctx, {0.5F, -3.0F}, v[0], v[1], v[2], v[3]);
           },
           "matmul_add " + shape.str());
@@ -203,7 +201,7 @@ TEST_F(Optimizer, Orthogonalize) {
     for (const Shape& shape : kBatches) {
       const Dim size = shape.numel();
       const Dim side = std::min(shape[1], shape[2]);
-      const auto call = [&](Context& ctx, const Problem::Views& v) {
+      const auto call = [&](Context& ctx, const Views& v) {
         // Five steps: the result ends in the second buffer.
         (void)orthogonalize(ctx, v[0], {v[1], v[2], v[3], v[4]});
       };
@@ -220,7 +218,7 @@ TEST_F(Optimizer, Orthogonalize) {
 }
 
 TEST_F(Optimizer, AdamWWithoutACopy) {
-  const auto call = [](Context& ctx, const Problem::Views& v) {
+  const auto call = [](Context& ctx, const Views& v) {
     adamw(ctx, {}, struct_at<StepState>(v[1]), {v[2], v[3], {}, v[0]}, v[4], v[5]);
     cast(ctx, v[2], v[6]);  // compared too
   };
@@ -229,10 +227,10 @@ TEST_F(Optimizer, AdamWWithoutACopy) {
 
 TEST_F(Optimizer, ASkippedStepChangesNothing) {
   state.skip = 1;
-  const auto nothing = [](Context& /*ctx*/, const Problem::Views& /*v*/) {};
+  const auto nothing = [](Context& /*ctx*/, const Views& /*v*/) {};
   const Problem problem = update(100, DType::bf16);
   const auto before = problem.on(Device::cpu, nothing);
-  problem.on_each(update_call, [&](const Problem::Results& found) {
+  problem.on_each(update_call, [&](const Results& found) {
     for (std::size_t i = 0; i < found.size(); ++i) {
       EXPECT_TRUE(same_bits(found[i].view(), before[i].view())) << "operand " << i;
     }
@@ -244,9 +242,8 @@ TEST_F(Optimizer, NormSquaredAndNonFinite) {
     Problem problem(DType::f32);
     problem.input(random_tensor(DType::f32, {size}, 1, 10.0))
         .in_out(filled_tensor(DType::f32, {kSumCount}, 3));
-    problem.expect_match(
-        [](Context& ctx, const Problem::Views& v) { add_norm_squared(ctx, v[0], v[1]); },
-        "add_norm_squared", 0.1);
+    problem.expect_match([](Context& ctx, const Views& v) { add_norm_squared(ctx, v[0], v[1]); },
+                         "add_norm_squared", 0.1);
   }
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   Tensor gradient = filled_tensor(DType::f32, {301}, 1);
@@ -255,10 +252,9 @@ TEST_F(Optimizer, NormSquaredAndNonFinite) {
   }
   Problem problem(DType::f32);
   problem.input(std::move(gradient)).in_out(filled_tensor(DType::f32, {kSumCount}, 0));
-  problem.on_each([](Context& ctx, const Problem::Views& v) { add_norm_squared(ctx, v[0], v[1]); },
-                  [](const Problem::Results& found) {
-                    EXPECT_EQ(to_doubles(found[1].view())[kSumNonFinite], 3);
-                  });
+  problem.on_each(
+      [](Context& ctx, const Views& v) { add_norm_squared(ctx, v[0], v[1]); },
+      [](const Results& found) { EXPECT_EQ(to_doubles(found[1].view())[kSumNonFinite], 3); });
 }
 
 /// One step of begin, sums from the reduction, finalize.
@@ -330,13 +326,13 @@ TEST_F(Optimizer, StepsAreJudgedAsByTheOracle) {
         .fixed_output(bytes_of(std::array<StepResult, kResultRing>{}))
         .output(DType::f32, {kSumCount})
         .input(std::move(reduced));
-    const auto call = [&](Context& ctx, const Problem::Views& v) {
+    const auto call = [&](Context& ctx, const Views& v) {
       begin_step(ctx, input, struct_at<StepState>(v[0]), v[2]);
       finalize_step(ctx, c.constants, v[3], struct_at<StepState>(v[0]),
                     struct_at<StepResult>(v[1]));
     };
     const auto oracle = finalized(problem.on_oracle(call), input.step);
-    problem.on_each(call, [&](const Problem::Results& results) {
+    problem.on_each(call, [&](const Results& results) {
       const auto found = finalized(results, input.step);
       expect_same(found, oracle);
       EXPECT_EQ(found.sums, oracle.sums);

@@ -55,13 +55,15 @@ template <class Struct>
   return static_cast<Struct*>(bytes.raw());
 }
 
+using Views = std::vector<View>;
+using Results = std::vector<Tensor>;
+
 /// One call of an op: its operands in the dtypes that devices compute in. It runs on a device, with
 /// the workspace that a plan on `meta` found, and in double on the CPU from the same numbers. If it
 /// takes a workspace on a CPU, it takes no less than that.
 class Problem {
  public:
-  using Views = std::vector<View>;
-  using Results = std::vector<Tensor>;
+  using Views = test::Views;
   using Call = std::function<void(Context&, const Views&)>;
 
   static constexpr double kFloor = 1e-30;
@@ -204,8 +206,7 @@ inline std::size_t Problem::planned_workspace(const Call& call, Device device,
   return meta.workspace_high_water();
 }
 
-inline Problem::Results Problem::run(Device device, bool in_double, const Call& call,
-                                     Dim offset) const {
+inline Results Problem::run(Device device, bool in_double, const Call& call, Dim offset) const {
   const std::size_t planned = planned_workspace(call, device, in_double);
   Context ctx(device, planned);
   ctx.set_deterministic(device == Device::cuda);  // CPUs repeat their bits without

@@ -67,7 +67,7 @@ TEST_F(QuantizedEmbedding, Forward) {
               .output(dtype, {3, 7, C})
               .output(dtype, {3, 7, C});
           problem.expect_match(
-              [&](Context& ctx, const Problem::Views& v) {
+              [&](Context& ctx, const Views& v) {
                 const CQuantizedMatrix matrix = {format, table.group, table.shape,
                                                  v[1],   v[2],        table.is_nf4 ? v[3] : View()};
                 quantized_embedding_forward(ctx, v[0], matrix, {.table = {}, .shard = shard}, 1.5F,

@@ -10,7 +10,6 @@ namespace hyperslab::ops {
 namespace {
 
 using namespace hyperslab::test;
-using Views = Problem::Views;
 
 class Quantized : public DevicesTest {};
 
@@ -103,7 +102,7 @@ void expect_same_bits(DType dtype, const std::vector<const Tensor*>& operands,
   Problem problem(dtype);
   for (const Tensor* operand : operands) problem.in_out(operand->clone());
   const auto expected = on_cpu(operands, call);
-  problem.on_each(call, [&](const Problem::Results& found) {
+  problem.on_each(call, [&](const Results& found) {
     for (std::size_t i = 0; i < operands.size(); ++i) {
       EXPECT_TRUE(same_bits(found[i].view(), expected[i].view())) << what << ", operand " << i;
     }
@@ -170,7 +169,7 @@ TEST_F(Quantized, FakeQuantizeHasTheBitsOfTheCpuAndOfBothSteps) {
       dequantize(ctx, as_const(matrix), v[4]);
       fake_quantize(ctx, format.format, matrix.group, v[0], v[5]);
     };
-    both.on_each(steps, [&](const Problem::Results& found) {
+    both.on_each(steps, [&](const Results& found) {
       EXPECT_TRUE(same_bits(found[4].view(), found[5].view())) << label(format, size);
     });
   });
@@ -300,7 +299,7 @@ void expect_bits_of_f32(const Product& product) {
   const auto expected = in_dtype(on_cpu(pointers, product.call()), product.dtype);
   Problem problem(product.dtype);
   for (const Tensor& operand : operands) problem.in_out(operand.clone());
-  problem.on_each(product.call(), [&](const Problem::Results& found) {
+  problem.on_each(product.call(), [&](const Results& found) {
     EXPECT_TRUE(same_bits(found[5].view(), expected[5].view())) << product.str();
   });
 }
@@ -331,11 +330,12 @@ TEST_F(Quantized, NotANumberInOneRowComesOut) {
         Problem problem(dtype);
         if (dtype == DType::bf16) problem.only_on(Device::cuda);
         for (Tensor& operand : operands) problem.in_out(std::move(operand));
-        problem.on_each(product.call(), [&](const Problem::Results& found) {
+        const auto check = [&](const Results& found) {
           for (const double y : to_doubles(found[5].view())) {
             EXPECT_FALSE(std::isfinite(y)) << product.str();
           }
-        });
+        };
+        problem.on_each(product.call(), check, {0});
       }
     }
   }

@@ -10,7 +10,6 @@ namespace hyperslab::ops {
 namespace {
 
 using namespace hyperslab::test;
-using Views = Problem::Views;
 
 constexpr Dim kMostOnCpu = 5000;  // it sorts more of them for seconds
 
@@ -34,7 +33,7 @@ void expect_match(const Tensor& logits, Dim V, const std::vector<TokenChoice>& c
   if (V > kMostOnCpu) problem.only_on(Device::cuda);
   const auto of_cpu = problem_of(DType::f32).on(Device::cpu, call);
   const auto* expected = of_cpu[2].view().data<std::int32_t>();
-  const auto check = [&](const Problem::Results& results) {
+  const auto check = [&](const Results& results) {
     const auto* found = results[2].view().data<std::int32_t>();
     for (Dim row = 0; row < rows; ++row) {
       const TokenChoice& choice = choices[static_cast<std::size_t>(row)];

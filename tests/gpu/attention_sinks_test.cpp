@@ -6,7 +6,6 @@ namespace hyperslab::ops {
 namespace {
 
 using namespace hyperslab::test;
-using Views = Problem::Views;
 
 using GpuAttentionSinks = GpuTest;
 

@@ -13,7 +13,6 @@ namespace hyperslab::ops {
 namespace {
 
 using namespace hyperslab::ops::test;
-using Views = Problem::Views;
 
 class GpuFusedAttention : public GpuTest, public testing::WithParamInterface<AttentionSize> {};
 
@@ -67,8 +66,9 @@ TEST_F(GpuTest, FusedAttentionKeepsAGraphForEachMask) {
   for (const auto& [first, second] : {std::pair(causal, open), std::pair(open, causal)}) {
     const auto oracle = problem.on_oracle(fused_call(second, false));
     const auto found = problem.on_gpu(both(first, second));
-    for (const std::size_t i : {2, 4}) {
-      EXPECT_LE(relative_difference(found[i].view(), oracle[i].view()), 2 * tolerance(DType::bf16))
+    for (const auto& [i, slack] : {std::pair{2, 1}, {4, 2}}) {
+      EXPECT_LE(relative_difference(found[i].view(), oracle[i].view()),
+                slack * tolerance(DType::bf16))
           << second.str() << ", operand " << i;
     }
   }

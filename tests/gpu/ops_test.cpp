@@ -40,10 +40,10 @@ TEST_F(GpuOps, DoubleIsRefused) {
   Problem problem(DType::f64);
   problem.input(random_tensor(DType::f64, {2, 2}, 1)).output(DType::f64, {2, 2});
   expect_error_naming("f64", [&] {
-    (void)problem.on_gpu([](Context& ctx, const Problem::Views& v) { add(ctx, v[0], v[0], v[1]); });
+    (void)problem.on_gpu([](Context& ctx, const Views& v) { add(ctx, v[0], v[0], v[1]); });
   });
   expect_error_naming("f64", [&] {
-    (void)problem.on_gpu([](Context& ctx, const Problem::Views& v) {
+    (void)problem.on_gpu([](Context& ctx, const Views& v) {
       matmul(ctx, v[0], Trans::no, v[0], Trans::no, Accumulate::no, v[1]);
     });
   });
@@ -55,7 +55,7 @@ TEST_F(GpuOps, AttentionOfOperandsThatAreNotPackedIsRefused) {
       .input(random_tensor(DType::bf16, {1, 8, 64}, 2))
       .output(DType::bf16, {1, 8, 64})
       .output(DType::f32, {1, 1, 8});
-  EXPECT_THROW((void)problem.on_gpu([](Context& ctx, const Problem::Views& v) {
+  EXPECT_THROW((void)problem.on_gpu([](Context& ctx, const Views& v) {
     const HeadsOf<CView> keys = {v[1], 0, 1, 64};
     attention_operands_forward(ctx, {{v[0], 0, 1, 64}, keys, keys}, {}, v[2], v[3]);
   }),
@@ -67,7 +67,7 @@ TEST_F(GpuOps, ATokenOutsideTheTableGivesNotANumber) {
   problem.fixed(int_tensor({1, 3}, {1, 5, -1}))
       .input(random_tensor(DType::f32, {5, 8}, 1))
       .output(DType::f32, {1, 3, 8});
-  const auto found = problem.on_gpu([](Context& ctx, const Problem::Views& v) {
+  const auto found = problem.on_gpu([](Context& ctx, const Views& v) {
     embedding_forward(ctx, v[0], {.table = v[1], .shard = whole_vocabulary(5)}, 1, v[2]);
   });
   const auto values = to_doubles(found[2].view());
@@ -81,7 +81,7 @@ TEST_F(GpuOps, ATargetOutsideTheVocabularyGivesALossThatIsNotANumber) {
         .fixed(int_tensor({2}, {7, V}))
         .in_out(filled_tensor(DType::f32, {kSumCount}, 1))
         .fixed(bytes_of(StepState()));
-    const auto found = problem.on_gpu([V](Context& ctx, const Problem::Views& v) {
+    const auto found = problem.on_gpu([V](Context& ctx, const Views& v) {
       softmax_cross_entropy(ctx, {v[0], whole_vocabulary(V), v[1]}, struct_at<StepState>(v[3]),
                             WithGradient::yes, v[2]);
     });
