@@ -26,7 +26,7 @@ class Optimizer : public DevicesTest {
     state.bias_correction2 = 0.0975F;
   }
   /// decay, state, master, gradient, exp_avg, exp_avg_sq, value.
-  Problem update(Dim size, DType value, DType moment = DType::f32) const {
+  [[nodiscard]] Problem update(Dim size, DType value, DType moment = DType::f32) const {
     const Dim granules = (size + kDecayGranule - 1) / kDecayGranule;
     std::vector<double> decays(static_cast<std::size_t>(granules));
     for (std::size_t i = 0; i < decays.size(); ++i) decays[i] = i % 3 == 0 ? 0.1 : 0.0;
