@@ -33,26 +33,26 @@ TEST_F(Elementwise, SoftCaps) {
   }
 }
 
+/// x and dy, then y and dx.
+void expect_activation(Activation activation, Tensor x, Tensor dy, const std::string& what) {
+  const DType dtype = x.view().dtype();
+  const Shape shape = x.view().shape();
+  Problem problem(dtype);
+  problem.input(std::move(x)).input(std::move(dy)).output(dtype, shape).output(dtype, shape);
+  problem.expect_match(
+      [=](Context& ctx, const Views& v) {
+        activation_forward(ctx, activation, v[0], v[2]);
+        activation_backward(ctx, activation, v[0], v[1], v[3]);
+      },
+      "activation " + std::to_string(static_cast<int>(activation)) + " of " + what);
+}
+
 TEST_F(Elementwise, Activations) {
   for (const DType dtype : compute_types()) {
     for (const Activation activation : kPlain) {
       for (const Dim count : {1, 7, 1031, 4096}) {
-        const std::string what = "activation " + std::to_string(static_cast<int>(activation)) +
-                                 " of " + std::to_string(count);
-        Problem forward(dtype);
-        forward.input(random_tensor(dtype, {count}, 1, 3.0)).output(dtype, {count});
-        forward.expect_match(
-            [=](Context& ctx, const Views& v) { activation_forward(ctx, activation, v[0], v[1]); },
-            what + " forward");
-        Problem backward(dtype);
-        backward.input(random_tensor(dtype, {count}, 1, 3.0))
-            .input(random_tensor(dtype, {count}, 2))
-            .output(dtype, {count});
-        backward.expect_match(
-            [=](Context& ctx, const Views& v) {
-              activation_backward(ctx, activation, v[0], v[1], v[2]);
-            },
-            what + " backward");
+        expect_activation(activation, random_tensor(dtype, {count}, 1, 3.0),
+                          random_tensor(dtype, {count}, 2), std::to_string(count));
       }
     }
   }
@@ -88,20 +88,8 @@ TEST_F(Elementwise, LargeMagnitudesStayFinite) {
   for (const DType dtype : compute_types()) {
     for (const Activation activation :
          {Activation::gelu, Activation::gelu_tanh, Activation::silu}) {
-      Problem forward(dtype);
-      forward.input(tensor_of(dtype, {count}, values)).output(dtype, {count});
-      forward.expect_match(
-          [=](Context& ctx, const Views& v) { activation_forward(ctx, activation, v[0], v[1]); },
-          "large x");
-      Problem backward(dtype);
-      backward.input(tensor_of(dtype, {count}, values))
-          .input(filled_tensor(dtype, {count}, 1))
-          .output(dtype, {count});
-      backward.expect_match(
-          [=](Context& ctx, const Views& v) {
-            activation_backward(ctx, activation, v[0], v[1], v[2]);
-          },
-          "slope of large x");
+      expect_activation(activation, tensor_of(dtype, {count}, values),
+                        filled_tensor(dtype, {count}, 1), "large x");
     }
   }
 }
@@ -112,28 +100,19 @@ TEST_F(Elementwise, GatedActivations) {
          {Activation::swiglu, Activation::geglu, Activation::geglu_tanh}) {
       for (const auto& [rows, F] :
            std::vector<std::array<Dim, 2>>{{1, 1}, {3, 13}, {5, 64}, {33, 136}}) {
-        Problem forward(dtype);
-        forward.input(random_tensor(dtype, {rows, 2 * F}, 1, 2.0)).output(dtype, {rows, F});
-        forward.expect_match(
-            [=](Context& ctx, const Views& v) { gated_forward(ctx, activation, v[0], v[1]); },
-            "gated_forward");
-        Problem backward(dtype);
-        backward.input(random_tensor(dtype, {rows, 2 * F}, 1, 2.0))
+        Problem problem(dtype);
+        problem.input(random_tensor(dtype, {rows, 2 * F}, 1, 2.0))
             .input(random_tensor(dtype, {rows, F}, 2))
-            .output(dtype, {rows, 2 * F});
-        backward.expect_match(
+            .output(dtype, {rows, F})
+            .output(dtype, {rows, 2 * F})
+            .in_out(random_tensor(dtype, {rows, 2 * F}, 1, 2.0));
+        problem.expect_match(
             [=](Context& ctx, const Views& v) {
-              gated_backward(ctx, activation, v[0], v[1], v[2]);
+              gated_forward(ctx, activation, v[0], v[2]);
+              gated_backward(ctx, activation, v[0], v[1], v[3]);
+              gated_backward(ctx, activation, v[4], v[1], v[4]);
             },
-            "gated_backward");
-        Problem in_place(dtype);
-        in_place.in_out(random_tensor(dtype, {rows, 2 * F}, 1, 2.0))
-            .input(random_tensor(dtype, {rows, F}, 2));
-        in_place.expect_match(
-            [=](Context& ctx, const Views& v) {
-              gated_backward(ctx, activation, v[0], v[1], v[0]);
-            },
-            "gated_backward in place");
+            "gated");
       }
     }
   }
