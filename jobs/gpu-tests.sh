@@ -12,8 +12,9 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
 results=analysis/results/gpu-tests.json
 hash_of_sources() {
   hs_sources_hash CMakeLists.txt cmake include src parallel io tests/CMakeLists.txt tests/devices tests/gpu \
-    tests/comm/comm_test.hpp tests/io/dataset/files.hpp tests/ops/attention_case.hpp tests/ops/classes_case.hpp tests/ops/image_case.hpp tests/ops/low_rank_case.hpp \
-    tests/ops/ops_test.hpp tests/ops/sample_case.hpp tests/ops/shards.hpp tests/interop tests/sharding/fp8_matrices.hpp \
+    tests/comm/comm_test.hpp tests/io/dataset/files.hpp tests/interop tests/ops/attention_case.hpp tests/ops/classes_case.hpp \
+    tests/ops/image_case.hpp tests/ops/low_rank_case.hpp tests/ops/ops_test.hpp tests/ops/quantized_case.hpp \
+    tests/ops/sample_case.hpp tests/ops/shards.hpp tests/sharding/fp8_matrices.hpp \
     tests/support inputs/parity-16h.yaml inputs/layouts-2-ranks.txt inputs/layouts-4-ranks.txt inputs/layouts-8-ranks.txt \
     inputs/gpt2-124m.yaml inputs/llama-8b.yaml inputs/small.yaml
 }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "ops/quantized_case.hpp"
 #include "problem.hpp"
 
 namespace hyperslab::ops {
@@ -13,14 +14,10 @@ using namespace hyperslab::test;
 
 class Quantized : public DevicesTest {};
 
-struct Format {
-  WeightFormat format;
-  Dim group;  ///< 0: the row
-};
-const std::vector<Format> kFormats = {{WeightFormat::int8, 0},   {WeightFormat::int4, 32},
-                                      {WeightFormat::int4, 64},  {WeightFormat::int4, 128},
-                                      {WeightFormat::int4, 256}, {WeightFormat::int4, 24},
-                                      {WeightFormat::int4, 6},   {WeightFormat::nf4, 64}};
+const std::vector<GroupedFormat> kFormats = {{WeightFormat::int8, 0},   {WeightFormat::int4, 32},
+                                             {WeightFormat::int4, 64},  {WeightFormat::int4, 128},
+                                             {WeightFormat::int4, 256}, {WeightFormat::int4, 24},
+                                             {WeightFormat::int4, 6},   {WeightFormat::nf4, 64}};
 
 struct Size {
   Dim M, K;
@@ -28,31 +25,18 @@ struct Size {
 /// Less than a tile of rows, several block scales of nf4, long rows; and odd ones.
 const std::vector<Size> kSizes = {{1, 256}, {17, 768}, {40, 2304}, {3, 14336}, {5, 6}, {7, 1001}};
 
-Dim group_of(const Format& format, Dim K) { return format.group == 0 ? K : format.group; }
-bool holds(const Format& format, Dim K) { return K % group_of(format, K) == 0; }
+Dim group_of(const GroupedFormat& format, Dim K) { return format.group == 0 ? K : format.group; }
+bool holds(const GroupedFormat& format, Dim K) { return K % group_of(format, K) == 0; }
 
-std::string label(const Format& format, const Size& size) {
+std::string label(const GroupedFormat& format, const Size& size) {
   return std::string(name_of(format.format)) + " in groups of " +
          std::to_string(group_of(format, size.K)) + ", " + Shape{size.M, size.K}.str();
 }
 
-/// The three arrays of a matrix.
-struct Arrays {
-  Tensor codes, scales, block_scales;
-};
-Arrays arrays_for(const Format& format, const Size& size) {
-  const Shape shape = {size.M, size.K};
-  const Dim groups = shape.numel() / group_of(format, size.K);
-  const bool is_int8 = format.format == WeightFormat::int8;
-  const bool is_nf4 = format.format == WeightFormat::nf4;
-  const DType scale = is_int8 ? DType::f32 : is_nf4 ? DType::u8 : DType::f16;
-  Arrays out;
-  out.codes = filled_tensor(DType::u8, {size.M, is_int8 ? size.K : size.K / 2}, 3);
-  out.scales = filled_tensor(scale, {groups}, 3);
-  out.block_scales = filled_tensor(DType::f32, {(groups + kScaleBlock - 1) / kScaleBlock}, 3);
-  return out;
+StoredMatrix arrays_for(const GroupedFormat& format, const Size& size) {
+  return stored_matrix(format, size.M, size.K);
 }
-QuantizedMatrix matrix_of(const Format& format, const Size& size, View codes, View scales,
+QuantizedMatrix matrix_of(const GroupedFormat& format, const Size& size, View codes, View scales,
                           View block_scales) {
   return {format.format,    group_of(format, size.K),
           {size.M, size.K}, codes,
@@ -71,13 +55,10 @@ Tensor weights(DType dtype, const Size& size) {
   return tensor_of(dtype, {size.M, size.K}, values);
 }
 
-/// Arrays filled on the CPU.
-Arrays quantized_on_cpu(const Format& format, const Size& size, DType dtype) {
-  Arrays out = arrays_for(format, size);
+StoredMatrix quantized_on_cpu(const GroupedFormat& format, const Size& size, DType dtype) {
+  StoredMatrix out = arrays_for(format, size);
   Context ctx(Device::cpu);
-  const Tensor weight = weights(dtype, size);
-  quantize(ctx, weight.view(),
-           matrix_of(format, size, out.codes.view(), out.scales.view(), out.block_scales.view()));
+  quantize(ctx, weights(dtype, size).view(), out.matrix);
   return out;
 }
 
@@ -112,7 +93,7 @@ void expect_same_bits(DType dtype, const std::vector<const Tensor*>& operands,
 template <class Body>
 void for_all(const Body& body) {
   for (const DType dtype : compute_types()) {
-    for (const Format& format : kFormats) {
+    for (const GroupedFormat& format : kFormats) {
       for (const Size& size : kSizes) {
         if (holds(format, size.K)) body(dtype, format, size);
       }
@@ -121,9 +102,9 @@ void for_all(const Body& body) {
 }
 
 TEST_F(Quantized, QuantizeHasTheBitsOfTheCpu) {
-  for_all([](DType dtype, const Format& format, const Size& size) {
+  for_all([](DType dtype, const GroupedFormat& format, const Size& size) {
     const Tensor weight = weights(dtype, size);
-    const Arrays out = arrays_for(format, size);
+    const StoredMatrix out = arrays_for(format, size);
     expect_same_bits(
         dtype, {&weight, &out.codes, &out.scales, &out.block_scales},
         [&](Context& ctx, const Views& v) {
@@ -134,8 +115,8 @@ TEST_F(Quantized, QuantizeHasTheBitsOfTheCpu) {
 }
 
 TEST_F(Quantized, DequantizeHasTheBitsOfTheCpu) {
-  for_all([](DType dtype, const Format& format, const Size& size) {
-    const Arrays in = quantized_on_cpu(format, size, dtype);
+  for_all([](DType dtype, const GroupedFormat& format, const Size& size) {
+    const StoredMatrix in = quantized_on_cpu(format, size, dtype);
     const Tensor out = poisoned(dtype, {size.M, size.K});
     expect_same_bits(
         dtype, {&in.codes, &in.scales, &in.block_scales, &out},
@@ -147,7 +128,7 @@ TEST_F(Quantized, DequantizeHasTheBitsOfTheCpu) {
 }
 
 TEST_F(Quantized, FakeQuantizeHasTheBitsOfTheCpuAndOfBothSteps) {
-  for_all([](DType dtype, const Format& format, const Size& size) {
+  for_all([](DType dtype, const GroupedFormat& format, const Size& size) {
     const Tensor weight = weights(dtype, size);
     const Tensor out = poisoned(dtype, {size.M, size.K});
     const auto fake = [&](Context& ctx, const Views& v) {
@@ -155,7 +136,7 @@ TEST_F(Quantized, FakeQuantizeHasTheBitsOfTheCpuAndOfBothSteps) {
       fake_quantize(ctx, format.format, group_of(format, size.K), v[0], v[0]);  // in place
     };
     expect_same_bits(dtype, {&weight, &out}, fake, "fake_quantize to " + label(format, size));
-    const Arrays arrays = arrays_for(format, size);
+    const StoredMatrix arrays = arrays_for(format, size);
     Problem both(dtype);
     both.input(weight.clone())
         .input(arrays.codes.clone())
@@ -177,11 +158,11 @@ TEST_F(Quantized, FakeQuantizeHasTheBitsOfTheCpuAndOfBothSteps) {
 
 /// Scales of rows, and rows rounded by scales that are twice what they need.
 TEST_F(Quantized, GivenScalesGiveTheBitsOfTheCpu) {
-  const Format format = {WeightFormat::int8, 0};
+  const GroupedFormat format = {WeightFormat::int8, 0};
   for (const DType dtype : compute_types()) {
     for (const Size& size : kSizes) {
       const Tensor weight = weights(dtype, size);
-      const Arrays out = arrays_for(format, size);
+      const StoredMatrix out = arrays_for(format, size);
       const Tensor given = filled_tensor(DType::f32, {size.M}, 0.0625);
       const Tensor rounded = poisoned(dtype, {size.M, size.K});
       expect_same_bits(
@@ -200,7 +181,7 @@ TEST_F(Quantized, GivenScalesGiveTheBitsOfTheCpu) {
 /// A product with weights that the CPU made.
 struct Product {
   DType dtype;
-  Format format;
+  GroupedFormat format;
   Size size;
   Dim rows;
   bool bias;
@@ -212,7 +193,7 @@ struct Product {
   }
   /// Operands x, bias, codes, scales, block scales, y.
   [[nodiscard]] std::vector<Tensor> operands() const {
-    Arrays arrays = quantized_on_cpu(format, size, DType::f32);
+    StoredMatrix arrays = quantized_on_cpu(format, size, DType::f32);
     std::vector<Tensor> out;
     out.push_back(random_tensor(dtype, {rows, size.K}, 1, 1 / std::sqrt(double(size.K))));
     out.push_back(random_tensor(dtype, {size.M}, 3));
@@ -248,7 +229,7 @@ void expect_match(const Product& product) {
 
 TEST_F(Quantized, LinearMatchesTheOracle) {
   for (const DType dtype : compute_types()) {
-    for (const Format& format : kFormats) {
+    for (const GroupedFormat& format : kFormats) {
       for (const Size& size : kSizes) {
         if (!holds(format, size.K)) continue;
         for (const Dim rows : {1, 2, 5, 8, 9, 33}) {
@@ -261,7 +242,7 @@ TEST_F(Quantized, LinearMatchesTheOracle) {
 
 TEST_F(Quantized, CodesAtOddAddressesMultiplyToo) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
-    for (const Format& format : kFormats) {
+    for (const GroupedFormat& format : kFormats) {
       if (!holds(format, 2304)) continue;
       for (const Dim rows : {3, 20}) {
         const Product product = {dtype, format, {17, 2304}, rows, true};
@@ -308,8 +289,9 @@ void expect_bits_of_f32(const Product& product) {
 /// another, more columns than it has shared memory for.
 TEST_F(Quantized, OneRowMatchesTheOracleForAllTilesAndColumns) {
   for (const DType dtype : compute_types()) {
-    for (const Format& format : {Format{WeightFormat::int8, 0}, Format{WeightFormat::int4, 32},
-                                 Format{WeightFormat::int4, 64}}) {
+    for (const GroupedFormat& format :
+         {GroupedFormat{WeightFormat::int8, 0}, GroupedFormat{WeightFormat::int4, 32},
+          GroupedFormat{WeightFormat::int4, 64}}) {
       for (const Size& size :
            std::vector<Size>{{16, 64}, {33, 1088}, {20000, 128}, {8, 4160}, {24, 20480}}) {
         expect_match({dtype, format, size, 1, true});
@@ -321,7 +303,8 @@ TEST_F(Quantized, OneRowMatchesTheOracleForAllTilesAndColumns) {
 TEST_F(Quantized, NotANumberInOneRowComesOut) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const double bad : {std::nan(""), std::numeric_limits<double>::infinity()}) {
-      for (const Format& format : {Format{WeightFormat::int8, 0}, Format{WeightFormat::int4, 64}}) {
+      for (const GroupedFormat& format :
+           {GroupedFormat{WeightFormat::int8, 0}, GroupedFormat{WeightFormat::int4, 64}}) {
         const Product product = {dtype, format, {40, 512}, 1, false};
         auto operands = product.operands();
         auto x = to_doubles(operands[0].view());
