@@ -11,8 +11,10 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
 
 results=analysis/results/gpu-tests.json
 hash_of_sources() {
-  hs_sources_hash CMakeLists.txt cmake include src parallel io tests/CMakeLists.txt tests/gpu \
-    tests/comm/comm_test.hpp tests/io/dataset/files.hpp tests/ops/shards.hpp tests/ops/classes_case.hpp tests/ops/image_case.hpp tests/interop tests/sharding/fp8_matrices.hpp \
+  hs_sources_hash CMakeLists.txt cmake include src parallel io tests/CMakeLists.txt tests/devices tests/gpu \
+    tests/comm/comm_test.hpp tests/io/dataset/files.hpp tests/interop tests/ops/attention_case.hpp tests/ops/classes_case.hpp \
+    tests/ops/image_case.hpp tests/ops/low_rank_case.hpp tests/ops/ops_test.hpp tests/ops/quantized_case.hpp \
+    tests/ops/sample_case.hpp tests/ops/shards.hpp tests/sharding/fp8_matrices.hpp \
     tests/support inputs/parity-16h.yaml inputs/layouts-2-ranks.txt inputs/layouts-4-ranks.txt inputs/layouts-8-ranks.txt \
     inputs/gpt2-124m.yaml inputs/llama-8b.yaml inputs/small.yaml
 }
@@ -349,16 +351,17 @@ for name in memory count components; do alone+=("record $name $name"); done
 if ((sanitizers)); then
   # Under racecheck the largest problems take more minutes than they are worth; every kernel keeps a
   # smaller one.
-  shared=("sanitized racecheck kernels_norm *.Backward:*.TheKept*:*.AMean*:*.NoneAdds"
-    "sanitized racecheck kernels_loss -*.ManyRows:*.ManyRowsThrough*:*.MatchesTheOracle:*.ZLoss*:*.AVocabulary*" "${shared[@]}"
-    "sanitized racecheck kernels_attention *.CachedForward:*.ARank*")
-  for name in embedding optimizer; do shared+=("sanitized racecheck kernels_$name"); done
-  for name in norm loss; do shared+=("sanitized synccheck kernels_$name"); done
-  shared+=("sanitized racecheck kernels_fp8 *PartsOfQuantize*:*NotFinite*:*MagnitudesThatAreGiven*")
-  for name in attention norm head_norm loss embedding elementwise optimizer fp8; do
-    shared+=("sanitized memcheck kernels_$name")
+  shared=("sanitized racecheck norm *.Backward:*.TheKept*:*.AMean*:*.NoneAdds"
+    "sanitized racecheck loss -*.ManyRows:*.ManyRowsThrough*:*.MatchesTheOracle:*.ZLoss*:*.AVocabulary*" "${shared[@]}"
+    "sanitized racecheck kernels_attention *.CachedForward" "sanitized racecheck attention *.ARank*")
+  for name in embedding optimizer; do shared+=("sanitized racecheck $name"); done
+  for name in norm loss; do shared+=("sanitized synccheck $name"); done
+  shared+=("sanitized racecheck fp8 *PartsOfQuantize*:*NotFinite*:*MagnitudesThatAreGiven*")
+  for name in kernels_attention norm head_norm loss embedding elementwise optimizer fp8; do
+    shared+=("sanitized memcheck $name")
   done
-  shared+=("sanitized memcheck attention Intervals/*Matches*" "sanitized memcheck deferred_reductions"
+  shared+=("sanitized memcheck attention Intervals/*Matches*:ReferenceAttention.*"
+    "sanitized memcheck matmul *.BackwardWeightAndBias" "sanitized memcheck deferred_reductions"
     "sanitized memcheck bf16_gradients")
 fi
 # take KIND JOB...: runs those that no other worker has taken.

@@ -3,7 +3,6 @@
 #include "hyperslab/ops/attention.hpp"
 #include "hyperslab/ops/elementwise.hpp"
 #include "hyperslab/ops/embedding.hpp"
-#include "hyperslab/ops/matmul.hpp"
 #include "support/rope_frequencies.hpp"
 
 namespace hyperslab::ops {
@@ -82,107 +81,6 @@ TEST_F(GpuAttentionKernels, PositionsAreReadOnTheGpu) {
       embedding_forward(ctx, v[7], {v[8], {0, 8, 8}, v[9], here}, 1.0F, v[10]);
     };
     problem.expect_match(call, "one token after those of a position on the GPU");
-  }
-}
-
-/// Squares whose rows a warp computes, and ones whose rows a block computes; even and odd.
-struct Square {
-  Dim B, T;
-  HeadLayout layout;
-  AttentionMask mask{};
-};
-const std::vector<Square> kSquares = {{1, 1, {1, 1, 8}},
-                                      {2, 17, {2, 1, 16}},
-                                      {2, 64, {2, 2, 32}},
-                                      {1, 1096, {1, 1, 8}},
-                                      {2, 17, {2, 1, 16}, kNoMask},
-                                      {2, 64, {2, 2, 32}, kNoMask},
-                                      {1, 1096, {1, 1, 8}, kNoMask}};
-
-TEST_F(GpuAttentionKernels, MaskedSoftmaxWithDropout) {
-  StepState state;
-  state.input.step = 3;
-  for (const DType dtype : kGpuTypes) {
-    for (const auto& [B, T, layout, mask] : kSquares) {
-      for (const float probability : {0.0F, 0.25F}) {
-        std::vector<double> positions(static_cast<std::size_t>(B));
-        for (Dim b = 0; b < B; ++b) positions[b] = static_cast<double>(9 - 4 * b);
-        const Shape square = {B, layout.heads, T, T};
-        Problem problem(dtype);
-        problem.input(random_tensor(dtype, {B, T, layout.packed_width()}, 1))
-            .input(random_tensor(dtype, {B, T, layout.heads * layout.head_width}, 2))
-            .fixed(tensor_of(DType::i64, {B}, positions))
-            .fixed(bytes_of(state))
-            .output(dtype, {B, T, layout.heads * layout.head_width})
-            .output(dtype, square)
-            .output(dtype, square)
-            .output(dtype, {B, T, layout.packed_width()});
-        problem.expect_match(
-            [=, layout = layout, mask = mask](Context& ctx, const Problem::Views& v) {
-              const Dropout dropout = {probability, 42, 6, v[2], struct_at<StepState>(v[3])};
-              attention_reference_forward(ctx, layout, mask, v[0], dropout, v[4], v[5]);
-              attention_reference_backward(ctx, layout, mask, v[1], {v[0], v[5], dropout}, v[6],
-                                           v[7]);
-            },
-            "attention_reference", 3);
-      }
-    }
-  }
-}
-
-TEST_F(GpuAttentionKernels, ARankDrawsTheMaskOfItsHeads) {
-  StepState state;
-  state.input.step = 3;
-  for (const DType dtype : kGpuTypes) {
-    for (const Dim T : {17, 64}) {
-      const HeadLayout layout = {2, 1, 16};
-      const Shape square = {2, 2, T, T};
-      Problem problem(dtype);
-      problem.input(random_tensor(dtype, {2, T, layout.packed_width()}, 1))
-          .input(random_tensor(dtype, {2, T, 32}, 2))
-          .fixed(tensor_of(DType::i64, {2}, {9, 500}))
-          .fixed(bytes_of(state))
-          .output(dtype, {2, T, 32})
-          .output(dtype, square)
-          .output(dtype, square)
-          .output(dtype, {2, T, layout.packed_width()});
-      problem.expect_match(
-          [=](Context& ctx, const Problem::Views& v) {
-            Dropout dropout = {0.25F, 42, 6, v[2], struct_at<StepState>(v[3])};
-            dropout.first_head = 3;
-            dropout.total_heads = 6;
-            attention_reference_forward(ctx, layout, {}, v[0], dropout, v[4], v[5]);
-            attention_reference_backward(ctx, layout, {}, v[1], {v[0], v[5], dropout}, v[6], v[7]);
-          },
-          "attention_reference of some heads", 3);
-    }
-  }
-}
-
-TEST_F(GpuAttentionKernels, BiasGradients) {
-  struct Size {
-    Dim rows, M;
-  };
-  for (const DType dtype : kGpuTypes) {
-    for (const auto& [rows, M] :
-         std::vector<Size>{{1, 1}, {7, 13}, {1000, 72}, {4099, 257}, {70, 2048}}) {
-      for (const Accumulate accumulate : {Accumulate::no, Accumulate::yes}) {
-        const auto gradient = [&](const Shape& shape, std::uint64_t seed) {
-          return accumulate == Accumulate::yes ? random_tensor(DType::f32, shape, seed)
-                                               : poisoned(DType::f32, shape);
-        };
-        Problem problem(dtype);
-        problem.input(random_tensor(dtype, {rows, M}, 1))
-            .input(random_tensor(dtype, {rows, 5}, 2))
-            .in_out(gradient({M, 5}, 3))
-            .in_out(gradient({M}, 4));
-        problem.expect_match(
-            [=](Context& ctx, const Problem::Views& v) {
-              linear_backward_weight(ctx, v[0], v[1], accumulate, v[2], v[3]);
-            },
-            "linear_backward_weight");
-      }
-    }
   }
 }
 

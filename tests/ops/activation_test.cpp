@@ -41,30 +41,6 @@ TEST_F(ActivationOps, GatedForwardByHand) {
   expect_values(y.view(), {5 * 0.8413447461, 7 * -0.0455002639, 0, -2.9959503206}, 4e-6);
 }
 
-TEST_F(ActivationOps, TheKeptInputGivesTheSameBits) {
-  for (const Activation activation : kPlain) {
-    for (const DType dtype : {DType::f32, DType::f64}) {
-      for (const auto& [rows, K, M] : {std::array<Dim, 3>{1, 1, 1}, {7, 13, 37}, {301, 9, 67}}) {
-        const Tensor x = random_tensor(dtype, {rows, K}, 1, 2.0);
-        const Tensor weight = random_tensor(dtype, {M, K}, 2);
-        const Tensor bias = random_tensor(dtype, {M}, 3);
-        for (const bool with_bias : {false, true}) {
-          Tensor pre = poisoned(dtype, {rows, M});
-          Tensor y = poisoned(dtype, {rows, M});
-          Tensor again = poisoned(dtype, {rows, M});
-
-          linear_activation_forward(ctx, x.view(), weight.view(),
-                                    with_bias ? CView(bias.view()) : CView(), activation,
-                                    pre.view(), y.view());
-          activation_forward(ctx, activation, pre.view(), again.view());
-
-          EXPECT_TRUE(same_bits(y.view(), again.view())) << static_cast<int>(activation);
-        }
-      }
-    }
-  }
-}
-
 TEST_F(ActivationOps, GradientsMatchDifferences) {
   for (const Activation activation : kPlain) {
     Tensor x = random_tensor(DType::f64, {5, 7}, 11);
@@ -172,55 +148,6 @@ TEST_F(ActivationOps, InPlaceGivesTheSameBits) {
     Tensor over_dy = dy.clone();
     activation_backward(ctx, activation, x.view(), over_dy.view(), over_dy.view());
     EXPECT_TRUE(same_bits(over_dy.view(), dx.view()));
-  }
-}
-
-TEST_F(ActivationOps, GatedFloatMatchesTheOracle) {
-  const Tensor gate_up = random_tensor(DType::f32, {29, 2 * 37}, 1, 2.0);
-  const Tensor dy = random_tensor(DType::f32, {29, 37}, 2);
-  const Tensor gate_up64 = converted(gate_up.view(), DType::f64);
-  const Tensor dy64 = converted(dy.view(), DType::f64);
-  for (const Activation activation : kGated) {
-    Tensor y = poisoned(DType::f32, {29, 37});
-    Tensor y64 = poisoned(DType::f64, {29, 37});
-    Tensor d = poisoned(DType::f32, {29, 74});
-    Tensor d64 = poisoned(DType::f64, {29, 74});
-
-    gated_forward(ctx, activation, gate_up.view(), y.view());
-    gated_forward(ctx, activation, gate_up64.view(), y64.view());
-    gated_backward(ctx, activation, gate_up.view(), dy.view(), d.view());
-    gated_backward(ctx, activation, gate_up64.view(), dy64.view(), d64.view());
-
-    expect_matches_oracle(y.view(), y64.view(), "y", 0.05);
-    expect_matches_oracle(d.view(), d64.view(), "dgate_up", 0.05);
-  }
-}
-
-/// The amax of all values, found one by one.
-float most_of(CView view) {
-  const Tensor wide = converted(view, DType::f64);
-  double most = 0;
-  for (const double value : wide.view().span<double>()) most = std::max(most, std::abs(value));
-  return static_cast<float>(most);
-}
-
-TEST_F(ActivationOps, GatedOnesReportTheAmaxThatTheyStore) {
-  for (const DType dtype : {DType::f32, DType::bf16}) {
-    const Tensor gate_up = random_tensor(dtype, {29, 2 * 37}, 1, 2.0);
-    const Tensor dy = random_tensor(dtype, {29, 37}, 2);
-    Tensor y = poisoned(dtype, {29, 37});
-    Tensor d = poisoned(dtype, {29, 74});
-    Tensor of_y = filled_tensor(DType::f32, {1}, 1e30);
-    Tensor of_d = filled_tensor(DType::f32, {1}, 1e30);
-
-    gated_forward(ctx, Activation::swiglu, gate_up.view(), y.view(), of_y.view());
-    gated_backward(ctx, Activation::swiglu, gate_up.view(), dy.view(), d.view(), of_d.view());
-
-    EXPECT_EQ(of_y.view().data<float>()[0], most_of(y.view()));
-    EXPECT_EQ(of_d.view().data<float>()[0], most_of(d.view()));
-    Tensor without = poisoned(dtype, {29, 37});
-    gated_forward(ctx, Activation::swiglu, gate_up.view(), without.view());
-    EXPECT_TRUE(same_bits(y.view(), without.view()));
   }
 }
 

@@ -27,6 +27,21 @@ struct AttentionSize {
   [[nodiscard]] Shape out() const { return {B, T, layout.heads * layout.head_width}; }
   [[nodiscard]] Shape statistics() const { return {B, layout.heads, T}; }
   [[nodiscard]] Shape square() const { return {B, layout.heads, T, T}; }
+  /// `documents`: first_keys() of the size, read if there are documents.
+  [[nodiscard]] AttentionScores scores(CView documents) const {
+    AttentionScores scores(mask);
+    scores.scale = scale;
+    scores.softcap = softcap;
+    if (document > 0) scores.first_keys = documents;
+    return scores;
+  }
+  [[nodiscard]] std::string str() const {
+    return "B " + std::to_string(B) + " T " + std::to_string(T) + " heads " +
+           std::to_string(layout.heads) + "/" + std::to_string(layout.kv_heads) + " x " +
+           std::to_string(layout.head_width) + " mask " + std::string(name_of(mask.kind)) +
+           " window " + std::to_string(mask.window) + " document " + std::to_string(document) +
+           " softcap " + std::to_string(softcap);
+  }
 };
 
 /// Sizes of one, primes, all head ratios, widths beside the vector width, several blocks; each with
@@ -83,10 +98,7 @@ struct AttentionCase {
   }
 
   [[nodiscard]] AttentionScores scores() const {
-    AttentionScores scores(size.mask);
-    scores.scale = size.scale;
-    scores.softcap = size.softcap;
-    if (size.document > 0) scores.first_keys = first_keys.view();
+    AttentionScores scores = size.scores(first_keys.view());
     if (size.sinks) scores.sinks = {sinks.view(), written_weights};
     return scores;
   }

@@ -175,28 +175,5 @@ TEST_F(DispatchedBf16Products, BitsDoNotDependOnThreads) {
   omp_set_num_threads(most);
 }
 
-TEST_F(DispatchedBf16Products, ActivationIsThatOfWhatIsKeptAndItsGradientMatchesTheOracle) {
-  const Tensor x = bf16_numbers({9, 40}, 1);
-  const Tensor weight = bf16_numbers({37, 40}, 2);
-  const Tensor dy = bf16_numbers({9, 11}, 3);
-  const Tensor next = bf16_numbers({11, 37}, 4);
-  Tensor pre = poisoned(DType::bf16, {9, 37});
-  Tensor y = poisoned(DType::bf16, {9, 37});
-  Tensor again = poisoned(DType::bf16, {9, 37});
-  Tensor dpre = poisoned(DType::bf16, {9, 37});
-  Tensor oracle = poisoned(DType::f64, {9, 37});
-
-  linear_activation_forward(ctx, x.view(), weight.view(), {}, Activation::gelu, pre.view(),
-                            y.view());
-  activation_forward(ctx, Activation::gelu, pre.view(), again.view());
-  linear_activation_backward_input(ctx, dy.view(), next.view(), pre.view(), Activation::gelu,
-                                   {dpre.view()});
-  linear_activation_backward_input(ctx, in_double(dy).view(), in_double(next).view(),
-                                   in_double(pre).view(), Activation::gelu, {oracle.view()});
-
-  EXPECT_TRUE(same_bits(y.view(), again.view()));
-  expect_matches_oracle(dpre.view(), oracle.view(), "dpre");
-}
-
 }  // namespace
 }  // namespace hyperslab::ops

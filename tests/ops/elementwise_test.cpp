@@ -108,14 +108,6 @@ TEST_F(Elementwise, CastsBetweenAllFloatingTypesToNearestEven) {
   }
 }
 
-TEST_F(Elementwise, FourWaysOfAddingAHundredthAThousandTimes) {
-  Hundredths hundredths(ctx);
-  expect_eight_decimals(hundredths.all_f32(), 10.00013351);
-  expect_eight_decimals(hundredths.stored_in_f16(), 9.95312500);
-  expect_eight_decimals(hundredths.mixed(), 10.00213623);
-  expect_eight_decimals(hundredths.converted(), 10.00213623);
-}
-
 TEST_F(Elementwise, RootMeanSquare) {
   Tensor out = poisoned(DType::f32, {1});
   root_mean_square(ctx, tensor_of(DType::f32, {1, 2}, {3, -4}).view(), out.view());

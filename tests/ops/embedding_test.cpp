@@ -91,37 +91,6 @@ TEST_F(EmbeddingOps, PositionsBeginAgainWithEachDocument) {
   expect_values(dpositions.view(), {2 * 61, 2 * 66, 2 * 128, 0, 0});
 }
 
-TEST_F(EmbeddingOps, BackwardClearsOrAddsWhateverTheTokensAre) {
-  const Dim V = 37;
-  const Dim C = 19;
-  const std::vector<std::vector<std::int32_t>> cases = {
-      std::vector<std::int32_t>(30, 17),  // one token everywhere
-      std::vector<std::int32_t>(30, 36),
-      {5, 5,  0,  0,  36, 36, 1,  2, 3, 4, 0, 5, 6, 7,  8,
-       9, 10, 11, 12, 13, 14, 15, 0, 0, 0, 0, 0, 0, 36, 0}};
-  for (const auto& ids : cases) {
-    const Tensor tokens = int_tensor({3, 10}, ids);
-    const Tensor order = order_of(tokens.view());
-    const Tensor dy = random_tensor(DType::f32, {3, 10, C}, 3);
-    std::vector<double> expected(static_cast<std::size_t>(V * C), 0.0);
-    for (std::size_t i = 0; i < ids.size(); ++i) {
-      for (Dim c = 0; c < C; ++c) {
-        expected[ids[i] * C + c] += 2.0 * dy.view().data<float>()[static_cast<Dim>(i) * C + c];
-      }
-    }
-    Tensor dtable = poisoned(DType::f32, {V, C});
-
-    embedding_backward(ctx, {tokens.view(), order.view()}, dy.view(), whole(dtable), 2,
-                       Accumulate::no, dtable.view());
-    expect_values(dtable.view(), expected, 2e-5);
-
-    embedding_backward(ctx, {tokens.view(), order.view()}, dy.view(), whole(dtable), 2,
-                       Accumulate::yes, dtable.view());
-    for (double& v : expected) v *= 2;
-    expect_values(dtable.view(), expected, 4e-5);
-  }
-}
-
 TEST_F(EmbeddingOps, BackwardDoesNotDependOnTheNumberOfChunks) {
   std::vector<std::int32_t> ids(4096);
   for (std::size_t i = 0; i < ids.size(); ++i) {

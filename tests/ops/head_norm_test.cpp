@@ -111,20 +111,6 @@ TEST_F(HeadNorm, AddsToGradientsIfAskedAndLeavesFrozenOnes) {
   EXPECT_EQ(to_doubles(frozen.view()), to_doubles(d.view()));
 }
 
-TEST_F(HeadNorm, FloatMatchesTheOracle) {
-  Case c(DType::f32, 3, 50);
-  Case oracle(DType::f64, 3, 50);
-  const Tensor dy = random_tensor(DType::f32, c.qkv.view().shape(), 5);
-
-  const Tensor d = c.backward(ctx, dy, Accumulate::no);
-  const Tensor d64 = oracle.backward(ctx, converted(dy.view(), DType::f64), Accumulate::no);
-
-  expect_matches_oracle(c.normalized(ctx).view(), oracle.normalized(ctx).view(), "y");
-  expect_matches_oracle(d.view(), d64.view(), "dqkv");
-  expect_matches_oracle(c.dquery.view(), oracle.dquery.view(), "dquery");
-  expect_matches_oracle(c.dkey.view(), oracle.dkey.view(), "dkey");
-}
-
 TEST_F(HeadNorm, WrongOperandsAreNamed) {
   Case c(DType::f64, 1, 2);
   const Tensor wide = filled_tensor(DType::f64, {7}, 0);

@@ -186,21 +186,6 @@ TEST_F(QuantizedLinear, WidenedWeightsMatchDequantizedOnesInDouble) {
   }
 }
 
-TEST_F(QuantizedLinear, Int8WithoutGroupsOfVectors) {
-  const Tensor x = random_tensor(DType::f32, {3, 37}, 1);
-  const StoredMatrix weight =
-      quantized({WeightFormat::int8, 0}, random_tensor(DType::f32, {9, 37}, 2));
-  Tensor wide = poisoned(DType::f64, {9, 37});
-  dequantize(ctx, weight.view(), wide.view());
-  Tensor oracle = poisoned(DType::f64, {3, 9});
-  linear_forward(ctx, converted(x.view(), DType::f64).view(), wide.view(), {}, oracle.view());
-  Tensor y = poisoned(DType::f32, {3, 9});
-
-  quantized_linear_forward(ctx, x.view(), weight.view(), {}, ActivationFormat::none, y.view());
-
-  expect_matches_oracle(y.view(), oracle.view(), "y");
-}
-
 TEST_F(QuantizedLinear, ThreadsDoNotChangeBits) {
   const int threads = omp_get_max_threads();
   for (const Dim rows : {1, 3, 40}) {
@@ -240,29 +225,6 @@ TEST_F(QuantizedLinear, EmptySizesAreLegal) {
     Tensor nothing = filled_tensor(DType::f32, {0, 2}, 0);
     quantized_linear_forward(ctx, no_rows.view(), weight.view(), bias.view(), activations,
                              nothing.view());
-  }
-}
-
-TEST_F(QuantizedLinear, TheWorkspaceIsThePlannedOne) {
-  for (const auto activations : {ActivationFormat::none, ActivationFormat::dynamic_int8}) {
-    for (const Dim rows : {1, 8, 9, 300}) {
-      const Tensor x = random_tensor(DType::f32, {rows, 192}, 1);
-      const StoredMatrix weight =
-          quantized({WeightFormat::int8, 0}, random_tensor(DType::f32, {50, 192}, 2));
-      Tensor y = poisoned(DType::f32, {rows, 50});
-      Context meta(Device::meta, 0, Device::cpu);
-      const auto on_meta = [](CView view) {
-        return View(nullptr, view.dtype(), Device::meta, view.shape());
-      };
-      CQuantizedMatrix planned = weight.view();
-      planned.codes = on_meta(planned.codes);
-      planned.scales = on_meta(planned.scales);
-      quantized_linear_forward(meta, on_meta(x.view()), planned, {}, activations,
-                               on_meta(y.view()));
-      Context exact(Device::cpu, meta.workspace_high_water());
-      quantized_linear_forward(exact, x.view(), weight.view(), {}, activations, y.view());
-      EXPECT_EQ(exact.workspace_high_water(), meta.workspace_high_water());
-    }
   }
 }
 

@@ -97,19 +97,6 @@ TEST_F(Rope, InverseIsTheBackwardPass) {
   });
 }
 
-TEST_F(Rope, FloatMatchesTheOracle) {
-  Tensor qkv = random_tensor(DType::f32, {3, 9, layout.packed_width()}, 1);
-  Tensor qkv64 = converted(qkv.view(), DType::f64);
-  Tensor cosines32 = poisoned(DType::f32, {9, 3});
-  Tensor sines32 = poisoned(DType::f32, {9, 3});
-  rope_table(ctx, rope_frequencies(100, 3), 1, cosines32.view(), sines32.view());
-
-  rope(ctx, layout, cosines32.view(), sines32.view(), 0, Rotation::forward, qkv.view());
-  rotate(qkv64.view(), 0, Rotation::forward);
-
-  expect_matches_oracle(qkv.view(), qkv64.view(), "qkv", 0.1);
-}
-
 TEST_F(Rope, WrongOperandsAreNamed) {
   Tensor qkv = filled_tensor(DType::f64, {1, 4, layout.packed_width()}, 0);
   expect_error_naming("rope first_position", [&] { rotate(qkv.view(), 6, Rotation::forward); });

@@ -234,37 +234,6 @@ TEST_F(VocabularyLoss, OneRankHasTheBitsOfTheWholeLoss) {
   }
 }
 
-TEST_F(VocabularyLoss, OfEqualLargestLogitsTheLowestTokenIsTheAnswer) {
-  for (const std::int32_t target : {1, 4, 5, 9}) {
-    for (const std::int32_t other : {1, 4, 5, 9}) {
-      std::vector<double> logits(10, -1.0);
-      logits[target] = 2;
-      logits[other] = 2;
-      SharedLoss loss(DType::f32, {10, 4, 3}, logits);
-
-      loss.run(ctx, int_tensor({1}, {target}).view(), nullptr, WithGradient::no);
-
-      EXPECT_EQ(sum_of(loss.sums[0], kSumCorrect), 1 + (target <= other ? 1 : 0))
-          << target << ", " << other;
-    }
-  }
-}
-
-TEST_F(VocabularyLoss, WithoutGradientNothingIsWritten) {
-  const auto values = to_doubles(random_tensor(DType::f32, {6, 11}, 1).view());
-  const Tensor targets = int_tensor({6}, targets_for(6, 11));
-  SharedLoss loss(DType::f32, {11, 4, 3}, values);
-  const SharedLoss before(DType::f32, {11, 4, 3}, values);
-
-  loss.run(ctx, targets.view(), nullptr, WithGradient::no);
-
-  for (std::size_t rank = 0; rank < 3; ++rank) {
-    EXPECT_TRUE(same_bits(loss.logits[rank].view(), before.logits[rank].view()));
-  }
-  EXPECT_NEAR(sum_of(loss.sums[2], kSumLoss),
-              1 + Definition(values, 11, targets_for(6, 11), 1).loss, 1e-5);
-}
-
 TEST_F(VocabularyLoss, LogitsOfMinusInfinityHaveNoPartAndNansAreSeen) {
   // Rank 1 of three owns nothing but -infinity.
   std::vector<double> logits = {1, 2, -kInfinity, -kInfinity, 3, -kInfinity};

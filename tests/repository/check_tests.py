@@ -16,7 +16,7 @@ import tree
 
 # The sources of deck are io/deck, and so its tests are tests/io/deck.
 MODULES = set(check_includes.ORDER) - {"deck"}
-WHOLE_PROGRAM = {"data", "docs", "e2e", "fault", "fuzz", "golden", "gpu", "install", "repository", "support"}
+WHOLE_PROGRAM = {"data", "devices", "docs", "e2e", "fault", "fuzz", "golden", "gpu", "install", "repository", "support"}
 # Fuzz targets give bytes to the parser itself, which may be private, and tests on GPUs launch rows of the tables of kernels.
 BESIDE_MODULES = {
     pathlib.PurePosixPath("tests/fuzz"): [pathlib.PurePosixPath(top) for top in ("io", "src/interop", "src/serve")],

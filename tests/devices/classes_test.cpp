@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpu/gpu_test.hpp"
 #include "hyperslab/ops/classes.hpp"
+
 #include "hyperslab/ops/dropout.hpp"
 #include "ops/classes_case.hpp"
+#include "problem.hpp"
 
 namespace hyperslab::ops {
 namespace {
@@ -11,11 +12,11 @@ using namespace hyperslab::test;
 using ops::test::class_labels;
 using ops::test::class_weights;
 
-class GpuClasses : public GpuTest {
+class Classes : public DevicesTest {
  protected:
   StepState state;
   void SetUp() override {
-    GpuTest::SetUp();
+    DevicesTest::SetUp();
     state.gradient_scale = 0.25F;
     state.input.step = 9;
   }
@@ -25,8 +26,8 @@ double sum_of(const Tensor& sums, SumIndex index) {
   return to_doubles(sums.view())[static_cast<std::size_t>(index)];
 }
 
-TEST_F(GpuClasses, LossMatchesTheOracle) {
-  for (const DType dtype : kGpuTypes) {
+TEST_F(Classes, LossMatchesTheOracle) {
+  for (const DType dtype : compute_types()) {
     for (const auto& [B, classes, padding] : std::vector<std::array<Dim, 3>>{
              {1, 2, 0}, {7, 10, 118}, {66, 200, 56}, {5, 1000, 24}, {3, 21843, 45}}) {
       Problem p(dtype);
@@ -36,22 +37,23 @@ TEST_F(GpuClasses, LossMatchesTheOracle) {
           .fixed(bytes_of(state))
           .in_out(filled_tensor(DType::f32, {kSumCount}, 1));
       const Dim count = classes;
-      const auto call = [=](Context& ctx, const Problem::Views& v) {
+      const auto call = [=](Context& ctx, const Views& v) {
         class_cross_entropy(ctx, {v[0], count, v[1], v[2]}, 0.1, struct_at<StepState>(v[3]),
                             WithGradient::yes, v[4]);
       };
       p.expect_match(call, "class loss of " + std::to_string(classes), 2);
-      const auto found = p.on_gpu(call);
       const auto oracle = p.on_oracle(call);
-      for (const SumIndex index : {kSumTokens, kSumCorrect, kSumCorrect5, kSumStop}) {
-        EXPECT_EQ(sum_of(found[4], index), sum_of(oracle[4], index)) << classes << " " << index;
-      }
+      p.on_each(call, [&](const Results& found) {
+        for (const SumIndex index : {kSumTokens, kSumCorrect, kSumCorrect5, kSumStop}) {
+          EXPECT_EQ(sum_of(found[4], index), sum_of(oracle[4], index)) << index;
+        }
+      });
     }
   }
 }
 
-TEST_F(GpuClasses, TokensAndPoolingMatchTheOracle) {
-  for (const DType dtype : kGpuTypes) {
+TEST_F(Classes, TokensAndPoolingMatchTheOracle) {
+  for (const DType dtype : compute_types()) {
     for (const auto& [B, N, C] : std::vector<std::array<Dim, 3>>{
              {1, 1, 4}, {3, 4, 12}, {5, 64, 192}, {2, 196, 384}, {2, 9, 13}}) {
       for (const Dim first : {Dim{0}, Dim{1}}) {
@@ -61,52 +63,43 @@ TEST_F(GpuClasses, TokensAndPoolingMatchTheOracle) {
         tokens.input(random_tensor(dtype, {B, N, C}, 1))
             .input(random_tensor(dtype, {C}, 2))
             .input(random_tensor(dtype, {T, C}, 3))
-            .output(dtype, {B, T, C});
-        tokens.expect_match(
-            [=](Context& ctx, const Problem::Views& v) {
-              patch_tokens_forward(ctx, v[0], first == 1 ? CView(v[1]) : CView(), v[2], v[3]);
-            },
-            name);
-        Problem gradients(dtype);
-        gradients.input(random_tensor(dtype, {B, T, C}, 1))
+            .output(dtype, {B, T, C})
+            .input(random_tensor(dtype, {B, T, C}, 1))
             .output(dtype, {B, N, C})
             .in_out(random_tensor(DType::f32, {C}, 2))
             .in_out(random_tensor(DType::f32, {T, C}, 3));
-        gradients.expect_match(
-            [=](Context& ctx, const Problem::Views& v) {
-              patch_tokens_backward(ctx, v[0], Accumulate::yes, v[1], first == 1 ? v[2] : View(),
-                                    v[3]);
+        tokens.expect_match(
+            [=](Context& ctx, const Views& v) {
+              patch_tokens_forward(ctx, v[0], first == 1 ? CView(v[1]) : CView(), v[2], v[3]);
+              patch_tokens_backward(ctx, v[4], Accumulate::yes, v[5], first == 1 ? v[6] : View(),
+                                    v[7]);
             },
-            name + " gradients");
+            name);
         for (const bool token : {true, false}) {
           Problem pool(dtype);
           pool.input(random_tensor(dtype, {B, T, C}, 1))
               .input(random_tensor(dtype, {B, T, C}, 2))
-              .output(DType::f32, {B, C});
+              .output(DType::f32, {B, C})
+              .input(random_tensor(dtype, {B, C}, 1))
+              .output(dtype, {B, T, C});
           const PooledRows rows = {B, T, 0, token};
           pool.expect_match(
-              [=](Context& ctx, const Problem::Views& v) {
+              [=](Context& ctx, const Views& v) {
                 pool_rows_forward(ctx, rows, v[0], v[1], v[2]);
+                pool_rows_backward(ctx, rows, v[3], v[4]);
               },
               name + " pooled");
-          Problem unpool(dtype);
-          unpool.input(random_tensor(dtype, {B, C}, 1)).output(dtype, {B, T, C});
-          unpool.expect_match(
-              [=](Context& ctx, const Problem::Views& v) {
-                pool_rows_backward(ctx, rows, v[0], v[1]);
-              },
-              name + " unpooled");
         }
       }
     }
   }
 }
 
-TEST_F(GpuClasses, SinusoidsAndDropPathMatchTheOracle) {
-  for (const DType dtype : kGpuTypes) {
+TEST_F(Classes, SinusoidsAndDropPathMatchTheOracle) {
+  for (const DType dtype : compute_types()) {
     Problem table(dtype);
     table.output(dtype, {50, 24});
-    table.expect_match([](Context& ctx, const Problem::Views& v) { sincos2d_table(ctx, 7, v[0]); },
+    table.expect_match([](Context& ctx, const Views& v) { sincos2d_table(ctx, 7, v[0]); },
                        "sincos2d");
     const Dim B = 33;
     std::vector<std::int64_t> places;
@@ -119,7 +112,7 @@ TEST_F(GpuClasses, SinusoidsAndDropPathMatchTheOracle) {
         .fixed(bytes_of(state))
         .output(dtype, {B, 5, 16});
     path.expect_match(
-        [](Context& ctx, const Problem::Views& v) {
+        [](Context& ctx, const Views& v) {
           drop_path(ctx, {0.4F, 11, 6, v[1], struct_at<StepState>(v[2])}, v[0], v[3]);
         },
         "drop path");

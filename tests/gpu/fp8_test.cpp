@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "hyperslab/ops/fp8.hpp"
+
 #include <cmath>
 #include <limits>
 
 #include "gpu_test.hpp"
 #include "hyperslab/core/round_up.hpp"
-#include "hyperslab/ops/fp8.hpp"
 
 namespace hyperslab::ops {
 namespace {

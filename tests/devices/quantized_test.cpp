@@ -1,26 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "hyperslab/ops/quantized.hpp"
+
 #include <cmath>
 #include <limits>
 
-#include "gpu_test.hpp"
-#include "hyperslab/ops/quantized.hpp"
+#include "ops/quantized_case.hpp"
+#include "problem.hpp"
 
 namespace hyperslab::ops {
 namespace {
 
 using namespace hyperslab::test;
-using Views = Problem::Views;
 
-class GpuQuantized : public GpuTest {};
+class Quantized : public DevicesTest {};
 
-struct Format {
-  WeightFormat format;
-  Dim group;  ///< 0: the row
-};
-const std::vector<Format> kFormats = {{WeightFormat::int8, 0},   {WeightFormat::int4, 32},
-                                      {WeightFormat::int4, 64},  {WeightFormat::int4, 128},
-                                      {WeightFormat::int4, 256}, {WeightFormat::int4, 24},
-                                      {WeightFormat::int4, 6},   {WeightFormat::nf4, 64}};
+const std::vector<GroupedFormat> kFormats = {{WeightFormat::int8, 0},   {WeightFormat::int4, 32},
+                                             {WeightFormat::int4, 64},  {WeightFormat::int4, 128},
+                                             {WeightFormat::int4, 256}, {WeightFormat::int4, 24},
+                                             {WeightFormat::int4, 6},   {WeightFormat::nf4, 64}};
 
 struct Size {
   Dim M, K;
@@ -28,31 +25,18 @@ struct Size {
 /// Less than a tile of rows, several block scales of nf4, long rows; and odd ones.
 const std::vector<Size> kSizes = {{1, 256}, {17, 768}, {40, 2304}, {3, 14336}, {5, 6}, {7, 1001}};
 
-Dim group_of(const Format& format, Dim K) { return format.group == 0 ? K : format.group; }
-bool holds(const Format& format, Dim K) { return K % group_of(format, K) == 0; }
+Dim group_of(const GroupedFormat& format, Dim K) { return format.group == 0 ? K : format.group; }
+bool holds(const GroupedFormat& format, Dim K) { return K % group_of(format, K) == 0; }
 
-std::string label(const Format& format, const Size& size) {
+std::string label(const GroupedFormat& format, const Size& size) {
   return std::string(name_of(format.format)) + " in groups of " +
          std::to_string(group_of(format, size.K)) + ", " + Shape{size.M, size.K}.str();
 }
 
-/// The three arrays of a matrix.
-struct Arrays {
-  Tensor codes, scales, block_scales;
-};
-Arrays arrays_for(const Format& format, const Size& size) {
-  const Shape shape = {size.M, size.K};
-  const Dim groups = shape.numel() / group_of(format, size.K);
-  const bool is_int8 = format.format == WeightFormat::int8;
-  const bool is_nf4 = format.format == WeightFormat::nf4;
-  const DType scale = is_int8 ? DType::f32 : is_nf4 ? DType::u8 : DType::f16;
-  Arrays out;
-  out.codes = filled_tensor(DType::u8, {size.M, is_int8 ? size.K : size.K / 2}, 3);
-  out.scales = filled_tensor(scale, {groups}, 3);
-  out.block_scales = filled_tensor(DType::f32, {(groups + kScaleBlock - 1) / kScaleBlock}, 3);
-  return out;
+StoredMatrix arrays_for(const GroupedFormat& format, const Size& size) {
+  return stored_matrix(format, size.M, size.K);
 }
-QuantizedMatrix matrix_of(const Format& format, const Size& size, View codes, View scales,
+QuantizedMatrix matrix_of(const GroupedFormat& format, const Size& size, View codes, View scales,
                           View block_scales) {
   return {format.format,    group_of(format, size.K),
           {size.M, size.K}, codes,
@@ -71,13 +55,10 @@ Tensor weights(DType dtype, const Size& size) {
   return tensor_of(dtype, {size.M, size.K}, values);
 }
 
-/// Arrays filled on the CPU.
-Arrays quantized_on_cpu(const Format& format, const Size& size, DType dtype) {
-  Arrays out = arrays_for(format, size);
+StoredMatrix quantized_on_cpu(const GroupedFormat& format, const Size& size, DType dtype) {
+  StoredMatrix out = arrays_for(format, size);
   Context ctx(Device::cpu);
-  const Tensor weight = weights(dtype, size);
-  quantize(ctx, weight.view(),
-           matrix_of(format, size, out.codes.view(), out.scales.view(), out.block_scales.view()));
+  quantize(ctx, weights(dtype, size).view(), out.matrix);
   return out;
 }
 
@@ -102,19 +83,17 @@ void expect_same_bits(DType dtype, const std::vector<const Tensor*>& operands,
   Problem problem(dtype);
   for (const Tensor* operand : operands) problem.in_out(operand->clone());
   const auto expected = on_cpu(operands, call);
-  for (const Dim offset : {0, 1}) {
-    const auto found = problem.on_gpu(call, offset);
+  problem.on_each(call, [&](const Results& found) {
     for (std::size_t i = 0; i < operands.size(); ++i) {
-      EXPECT_TRUE(same_bits(found[i].view(), expected[i].view()))
-          << what << " of " << name_of(dtype) << ", operand " << i << ", offset " << offset;
+      EXPECT_TRUE(same_bits(found[i].view(), expected[i].view())) << what << ", operand " << i;
     }
-  }
+  });
 }
 
 template <class Body>
 void for_all(const Body& body) {
-  for (const DType dtype : kGpuTypes) {
-    for (const Format& format : kFormats) {
+  for (const DType dtype : compute_types()) {
+    for (const GroupedFormat& format : kFormats) {
       for (const Size& size : kSizes) {
         if (holds(format, size.K)) body(dtype, format, size);
       }
@@ -122,10 +101,10 @@ void for_all(const Body& body) {
   }
 }
 
-TEST_F(GpuQuantized, QuantizeHasTheBitsOfTheCpu) {
-  for_all([](DType dtype, const Format& format, const Size& size) {
+TEST_F(Quantized, QuantizeHasTheBitsOfTheCpu) {
+  for_all([](DType dtype, const GroupedFormat& format, const Size& size) {
     const Tensor weight = weights(dtype, size);
-    const Arrays out = arrays_for(format, size);
+    const StoredMatrix out = arrays_for(format, size);
     expect_same_bits(
         dtype, {&weight, &out.codes, &out.scales, &out.block_scales},
         [&](Context& ctx, const Views& v) {
@@ -135,9 +114,9 @@ TEST_F(GpuQuantized, QuantizeHasTheBitsOfTheCpu) {
   });
 }
 
-TEST_F(GpuQuantized, DequantizeHasTheBitsOfTheCpu) {
-  for_all([](DType dtype, const Format& format, const Size& size) {
-    const Arrays in = quantized_on_cpu(format, size, dtype);
+TEST_F(Quantized, DequantizeHasTheBitsOfTheCpu) {
+  for_all([](DType dtype, const GroupedFormat& format, const Size& size) {
+    const StoredMatrix in = quantized_on_cpu(format, size, dtype);
     const Tensor out = poisoned(dtype, {size.M, size.K});
     expect_same_bits(
         dtype, {&in.codes, &in.scales, &in.block_scales, &out},
@@ -148,8 +127,8 @@ TEST_F(GpuQuantized, DequantizeHasTheBitsOfTheCpu) {
   });
 }
 
-TEST_F(GpuQuantized, FakeQuantizeHasTheBitsOfTheCpuAndOfBothSteps) {
-  for_all([](DType dtype, const Format& format, const Size& size) {
+TEST_F(Quantized, FakeQuantizeHasTheBitsOfTheCpuAndOfBothSteps) {
+  for_all([](DType dtype, const GroupedFormat& format, const Size& size) {
     const Tensor weight = weights(dtype, size);
     const Tensor out = poisoned(dtype, {size.M, size.K});
     const auto fake = [&](Context& ctx, const Views& v) {
@@ -157,7 +136,7 @@ TEST_F(GpuQuantized, FakeQuantizeHasTheBitsOfTheCpuAndOfBothSteps) {
       fake_quantize(ctx, format.format, group_of(format, size.K), v[0], v[0]);  // in place
     };
     expect_same_bits(dtype, {&weight, &out}, fake, "fake_quantize to " + label(format, size));
-    const Arrays arrays = arrays_for(format, size);
+    const StoredMatrix arrays = arrays_for(format, size);
     Problem both(dtype);
     both.input(weight.clone())
         .input(arrays.codes.clone())
@@ -165,23 +144,25 @@ TEST_F(GpuQuantized, FakeQuantizeHasTheBitsOfTheCpuAndOfBothSteps) {
         .input(arrays.block_scales.clone())
         .output(dtype, {size.M, size.K})
         .output(dtype, {size.M, size.K});
-    const auto found = both.on_gpu([&](Context& ctx, const Views& v) {
+    const auto steps = [&](Context& ctx, const Views& v) {
       const QuantizedMatrix matrix = matrix_of(format, size, v[1], v[2], v[3]);
       quantize(ctx, v[0], matrix);
       dequantize(ctx, as_const(matrix), v[4]);
       fake_quantize(ctx, format.format, matrix.group, v[0], v[5]);
+    };
+    both.on_each(steps, [&](const Results& found) {
+      EXPECT_TRUE(same_bits(found[4].view(), found[5].view())) << label(format, size);
     });
-    EXPECT_TRUE(same_bits(found[4].view(), found[5].view())) << label(format, size);
   });
 }
 
 /// Scales of rows, and rows rounded by scales that are twice what they need.
-TEST_F(GpuQuantized, GivenScalesGiveTheBitsOfTheCpu) {
-  const Format format = {WeightFormat::int8, 0};
-  for (const DType dtype : kGpuTypes) {
+TEST_F(Quantized, GivenScalesGiveTheBitsOfTheCpu) {
+  const GroupedFormat format = {WeightFormat::int8, 0};
+  for (const DType dtype : compute_types()) {
     for (const Size& size : kSizes) {
       const Tensor weight = weights(dtype, size);
-      const Arrays out = arrays_for(format, size);
+      const StoredMatrix out = arrays_for(format, size);
       const Tensor given = filled_tensor(DType::f32, {size.M}, 0.0625);
       const Tensor rounded = poisoned(dtype, {size.M, size.K});
       expect_same_bits(
@@ -200,7 +181,7 @@ TEST_F(GpuQuantized, GivenScalesGiveTheBitsOfTheCpu) {
 /// A product with weights that the CPU made.
 struct Product {
   DType dtype;
-  Format format;
+  GroupedFormat format;
   Size size;
   Dim rows;
   bool bias;
@@ -212,7 +193,7 @@ struct Product {
   }
   /// Operands x, bias, codes, scales, block scales, y.
   [[nodiscard]] std::vector<Tensor> operands() const {
-    Arrays arrays = quantized_on_cpu(format, size, DType::f32);
+    StoredMatrix arrays = quantized_on_cpu(format, size, DType::f32);
     std::vector<Tensor> out;
     out.push_back(random_tensor(dtype, {rows, size.K}, 1, 1 / std::sqrt(double(size.K))));
     out.push_back(random_tensor(dtype, {size.M}, 3));
@@ -230,36 +211,51 @@ struct Product {
   }
 };
 
-TEST_F(GpuQuantized, LinearMatchesTheOracle) {
-  for (const DType dtype : kGpuTypes) {
-    for (const Format& format : kFormats) {
+/// x, bias and y are rounded for the oracle, the weights are what they are.
+Problem problem_of(const Product& product) {
+  Problem problem(product.dtype);
+  auto operands = product.operands();
+  problem.input(std::move(operands[0])).input(std::move(operands[1]));
+  for (const std::size_t i : {2, 3, 4}) problem.fixed(std::move(operands[i]));
+  problem.in_out(std::move(operands[5]));
+  // The plan of a CPU's workspace for bf16 is half of what the op takes.
+  if (product.dtype == DType::bf16) problem.only_on(Device::cuda);
+  return problem;
+}
+
+void expect_match(const Product& product) {
+  problem_of(product).expect_match(product.call(), "quantized_linear_forward of " + product.str());
+}
+
+TEST_F(Quantized, LinearMatchesTheOracle) {
+  for (const DType dtype : compute_types()) {
+    for (const GroupedFormat& format : kFormats) {
       for (const Size& size : kSizes) {
         if (!holds(format, size.K)) continue;
         for (const Dim rows : {1, 2, 5, 8, 9, 33}) {
-          const Product product = {dtype, format, size, rows, rows % 2 == 1};
-          auto operands = product.operands();
-          Problem problem(dtype);
-          problem.input(std::move(operands[0])).input(std::move(operands[1]));
-          for (const std::size_t i : {2, 3, 4}) problem.fixed(std::move(operands[i]));
-          problem.in_out(std::move(operands[5]));
-          problem.expect_match(product.call(), "quantized_linear_forward of " + product.str());
+          expect_match({dtype, format, size, rows, rows % 2 == 1});
         }
       }
     }
   }
 }
 
-TEST_F(GpuQuantized, CodesAtOddAddressesMultiplyToo) {
-  for (const Format& format : kFormats) {
-    for (const Dim rows : {3, 20}) {
-      const Product product = {DType::bf16, format, {17, 2304}, rows, true};
+TEST_F(Quantized, CodesAtOddAddressesMultiplyToo) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const GroupedFormat& format : kFormats) {
       if (!holds(format, 2304)) continue;
-      Problem problem(DType::bf16);
-      for (Tensor& operand : product.operands()) problem.input(std::move(operand));
-      const auto straight = problem.on_gpu(product.call());
-      const auto odd = problem.on_gpu(product.call(), 1);
-      EXPECT_LE(relative_difference(odd[5].view(), straight[5].view()), tolerance(DType::bf16))
-          << product.str();
+      for (const Dim rows : {3, 20}) {
+        const Product product = {dtype, format, {17, 2304}, rows, true};
+        Problem problem(dtype);
+        if (dtype == DType::bf16) problem.only_on(Device::cuda);
+        for (Tensor& operand : product.operands()) problem.input(std::move(operand));
+        for (const Device device : problem.devices()) {
+          const auto straight = problem.on(device, product.call());
+          const auto odd = problem.on(device, product.call(), 1);
+          EXPECT_LE(relative_difference(odd[5].view(), straight[5].view()), tolerance(dtype))
+              << product.str() << " on " << name_of(device);
+        }
+      }
     }
   }
 }
@@ -284,57 +280,52 @@ void expect_bits_of_f32(const Product& product) {
   const auto expected = in_dtype(on_cpu(pointers, product.call()), product.dtype);
   Problem problem(product.dtype);
   for (const Tensor& operand : operands) problem.in_out(operand.clone());
-  for (const Dim offset : {0, 1}) {
-    const auto found = problem.on_gpu(product.call(), offset);
-    EXPECT_TRUE(same_bits(found[5].view(), expected[5].view()))
-        << product.str() << ", offset " << offset;
-  }
+  problem.on_each(product.call(), [&](const Results& found) {
+    EXPECT_TRUE(same_bits(found[5].view(), expected[5].view())) << product.str();
+  });
 }
 
 /// What one row's kernel has of its own: the columns of a lane, tiles that a block takes after
 /// another, more columns than it has shared memory for.
-TEST_F(GpuQuantized, OneRowMatchesTheOracleForAllTilesAndColumns) {
-  for (const DType dtype : {DType::bf16, DType::f16}) {
-    for (const Format& format : {Format{WeightFormat::int8, 0}, Format{WeightFormat::int4, 32},
-                                 Format{WeightFormat::int4, 64}}) {
+TEST_F(Quantized, OneRowMatchesTheOracleForAllTilesAndColumns) {
+  for (const DType dtype : compute_types()) {
+    for (const GroupedFormat& format :
+         {GroupedFormat{WeightFormat::int8, 0}, GroupedFormat{WeightFormat::int4, 32},
+          GroupedFormat{WeightFormat::int4, 64}}) {
       for (const Size& size :
            std::vector<Size>{{16, 64}, {33, 1088}, {20000, 128}, {8, 4160}, {24, 20480}}) {
-        const Product product = {dtype, format, size, 1, true};
+        expect_match({dtype, format, size, 1, true});
+      }
+    }
+  }
+}
+
+TEST_F(Quantized, NotANumberInOneRowComesOut) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const double bad : {std::nan(""), std::numeric_limits<double>::infinity()}) {
+      for (const GroupedFormat& format :
+           {GroupedFormat{WeightFormat::int8, 0}, GroupedFormat{WeightFormat::int4, 64}}) {
+        const Product product = {dtype, format, {40, 512}, 1, false};
         auto operands = product.operands();
+        auto x = to_doubles(operands[0].view());
+        x[200] = bad;
+        operands[0] = tensor_of(dtype, {1, 512}, x);
         Problem problem(dtype);
-        for (std::size_t i = 0; i < 5; ++i) {
-          if (i < 2) {
-            problem.input(std::move(operands[i]));
-          } else {
-            problem.fixed(std::move(operands[i]));
+        if (dtype == DType::bf16) problem.only_on(Device::cuda);
+        for (Tensor& operand : operands) problem.in_out(std::move(operand));
+        const auto check = [&](const Results& found) {
+          for (const double y : to_doubles(found[5].view())) {
+            EXPECT_FALSE(std::isfinite(y)) << product.str();
           }
-        }
-        problem.in_out(std::move(operands[5]));
-        problem.expect_match(product.call(), "quantized_linear_forward of " + product.str());
+        };
+        problem.on_each(product.call(), check, {0});
       }
     }
   }
 }
 
-TEST_F(GpuQuantized, NotANumberInOneRowComesOut) {
-  for (const double bad : {std::nan(""), std::numeric_limits<double>::infinity()}) {
-    for (const Format& format : {Format{WeightFormat::int8, 0}, Format{WeightFormat::int4, 64}}) {
-      const Product product = {DType::bf16, format, {40, 512}, 1, false};
-      auto operands = product.operands();
-      auto x = to_doubles(operands[0].view());
-      x[200] = bad;
-      operands[0] = tensor_of(DType::bf16, {1, 512}, x);
-      Problem problem(DType::bf16);
-      for (const Tensor& operand : operands) problem.in_out(operand.clone());
-      for (const double y : to_doubles(problem.on_gpu(product.call())[5].view())) {
-        EXPECT_FALSE(std::isfinite(y)) << product.str();
-      }
-    }
-  }
-}
-
-TEST_F(GpuQuantized, Int8ActivationsHaveTheBitsOfTheCpu) {
-  for (const DType dtype : kGpuTypes) {
+TEST_F(Quantized, Int8ActivationsHaveTheBitsOfTheCpu) {
+  for (const DType dtype : compute_types()) {
     for (const Size& size : std::vector<Size>{
              {1, 16}, {17, 768}, {64, 2304}, {40, 14336}, {5, 6}, {7, 1001}, {12, 20}}) {
       for (const Dim rows : {1, 3, 8, 9, 64, 130}) {

@@ -3,16 +3,15 @@
 
 #include <cmath>
 
-#include "gpu_test.hpp"
 #include "ops/low_rank_case.hpp"
+#include "problem.hpp"
 
 namespace hyperslab::ops {
 namespace {
 
 using namespace hyperslab::test;
-using Views = Problem::Views;
 
-class GpuLowRank : public GpuTest {};
+class LowRank : public DevicesTest {};
 
 /// Operands 0 and 1 are dy and u, 2 is du, and then come B and dB of every part.
 void expect_match(const LowRankCase& sizes, DType dtype, Accumulate accumulate) {
@@ -45,7 +44,7 @@ void expect_match(const LowRankCase& sizes, DType dtype, Accumulate accumulate) 
           std::string(name_of(dtype)));
 }
 
-TEST_F(GpuLowRank, AwkwardSizes) {
+TEST_F(LowRank, AwkwardSizes) {
   const std::vector<LowRankCase> cases = {
       {.rows = 1, .rank = 8, .widths = {8}},
       {.rows = 127, .rank = 16, .widths = {520}},

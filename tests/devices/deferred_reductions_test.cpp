@@ -3,37 +3,45 @@
 // the same ops one by one.
 #include "hyperslab/ops/deferred_reductions.hpp"
 
-#include "gpu/gpu_test.hpp"
 #include "hyperslab/ops/attention.hpp"
 #include "hyperslab/ops/matmul.hpp"
 #include "hyperslab/ops/norm.hpp"
+#include "problem.hpp"
 
 namespace hyperslab::ops {
 namespace {
 
 using namespace hyperslab::test;
-using Views = Problem::Views;
 
-class GpuDeferredReductions : public GpuTest {
+class DeferredReductions : public DevicesTest {
  protected:
   static void expect_same(const Problem& problem, const Problem::Call& call,
                           const std::string& what) {
-    const auto one_by_one = problem.on_gpu(call);
-    const auto late = problem.on_gpu([&](Context& ctx, const Views& v) {
-      with_deferred_reductions(ctx, [&] { call(ctx, v); });
-    });
-    for (std::size_t i = 0; i < late.size(); ++i) {
-      EXPECT_TRUE(same_bits(late[i].view(), one_by_one[i].view())) << what << ", operand " << i;
+    expect_same_bits(problem, call, what);
+    problem.expect_match(deferred(call), what, 4);
+  }
+  static void expect_same_bits(const Problem& problem, const Problem::Call& call,
+                               const std::string& what) {
+    for (const Device device : problem.devices()) {
+      const auto one_by_one = problem.on(device, call);
+      const auto late = problem.on(device, deferred(call));
+      for (std::size_t i = 0; i < late.size(); ++i) {
+        EXPECT_TRUE(same_bits(late[i].view(), one_by_one[i].view()))
+            << what << " on " << name_of(device) << ", operand " << i;
+      }
     }
-    problem.expect_match(
-        [&](Context& ctx, const Views& v) { with_deferred_reductions(ctx, [&] { call(ctx, v); }); },
-        what, 4);
+  }
+
+ private:
+  static Problem::Call deferred(const Problem::Call& call) {
+    return
+        [=](Context& ctx, const Views& v) { with_deferred_reductions(ctx, [&] { call(ctx, v); }); };
   }
 };
 
 /// Of a product through an activation, of a layer's bias and of a norm, as a block has them; more
 /// than one kernel takes.
-TEST_F(GpuDeferredReductions, OfManyOps) {
+TEST_F(DeferredReductions, OfManyOps) {
   for (const Accumulate accumulate : {Accumulate::no, Accumulate::yes}) {
     constexpr int kLayers = 4;
     Problem problem(DType::bf16);
@@ -66,7 +74,7 @@ TEST_F(GpuDeferredReductions, OfManyOps) {
 }
 
 /// Ops take scratch memory while the sums of others wait.
-TEST_F(GpuDeferredReductions, LieBesideScratchMemory) {
+TEST_F(DeferredReductions, LieBesideScratchMemory) {
   const HeadLayout layout = {4, 4, 64};
   constexpr Dim kPacked = Dim{3} * 256;
   Problem problem(DType::bf16);
@@ -95,16 +103,11 @@ TEST_F(GpuDeferredReductions, LieBesideScratchMemory) {
     norm_backward(ctx, NormKind::rmsnorm, v[1], {.sum = v[1], .weight = v[2], .rstd = v[3]},
                   {.dsum = v[14], .dweight = v[13]});
   };
-  const auto one_by_one = problem.on_gpu(call);
-  const auto late = problem.on_gpu(
-      [&](Context& ctx, const Views& v) { with_deferred_reductions(ctx, [&] { call(ctx, v); }); });
-  for (std::size_t i = 0; i < late.size(); ++i) {
-    EXPECT_TRUE(same_bits(late[i].view(), one_by_one[i].view())) << "operand " << i;
-  }
+  expect_same_bits(problem, call, "sums beside scratch memory");
 }
 
 /// Each addition sees the one before.
-TEST_F(GpuDeferredReductions, OfOneGradientStayInOrder) {
+TEST_F(DeferredReductions, OfOneGradientStayInOrder) {
   Problem problem(DType::bf16);
   problem.input(random_tensor(DType::bf16, {1000, 96}, 1))
       .input(random_tensor(DType::bf16, {70, 96}, 2))

@@ -10,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "gpu/gpu_test.hpp"
 #include "hyperslab/ops/attention.hpp"
 #include "hyperslab/ops/classes.hpp"
 #include "hyperslab/ops/embedding.hpp"
@@ -19,16 +18,16 @@
 #include "hyperslab/ops/muon.hpp"
 #include "hyperslab/ops/norm.hpp"
 #include "hyperslab/ops/optimizer.hpp"
+#include "problem.hpp"
 
 namespace hyperslab::ops {
 namespace {
 
 using namespace hyperslab::test;
-using Views = Problem::Views;
 
 constexpr DType kBf16 = DType::bf16;
 
-class GpuBf16Gradients : public GpuTest {
+class Bf16Gradients : public DevicesTest {
  protected:
   static constexpr std::array kBoth = {Accumulate::no, Accumulate::yes};
   static Tensor target(const Shape& shape, std::uint64_t seed, Accumulate accumulate) {
@@ -37,7 +36,7 @@ class GpuBf16Gradients : public GpuTest {
   }
 };
 
-TEST_F(GpuBf16Gradients, OfLinearLayers) {
+TEST_F(Bf16Gradients, OfLinearLayers) {
   for (const Accumulate accumulate : kBoth) {
     for (const auto& [rows, M, K] :
          std::vector<std::array<Dim, 3>>{{1, 1, 1}, {7, 13, 5}, {130, 96, 72}, {1024, 256, 128}}) {
@@ -56,7 +55,7 @@ TEST_F(GpuBf16Gradients, OfLinearLayers) {
 }
 
 /// Whatever algorithm is the fastest, parts of a sum over many rows are added up in f32.
-TEST_F(GpuBf16Gradients, OfManyRowsAreRoundedOnce) {
+TEST_F(Bf16Gradients, OfManyRowsAreRoundedOnce) {
   for (const auto& [rows, M, K] :
        std::vector<std::array<Dim, 3>>{{8192, 64, 96}, {32768, 128, 64}, {4096, 768, 768}}) {
     Problem problem(kBf16);
@@ -64,22 +63,25 @@ TEST_F(GpuBf16Gradients, OfManyRowsAreRoundedOnce) {
         .input(random_tensor(kBf16, {rows, K}, 2))
         .output(kBf16, {M, K})
         .output(DType::f32, {M, K});
-    const auto found = problem.on_gpu([](Context& ctx, const Views& v) {
+    const auto call = [](Context& ctx, const Views& v) {
       ctx.set_deterministic(false);
       linear_backward_weight(ctx, v[0], v[1], Accumulate::no, v[2], {});
       linear_backward_weight(ctx, v[0], v[1], Accumulate::no, v[3], {});
-    });
-    const auto narrow = to_doubles(found[2].view());
-    const auto wide = to_doubles(found[3].view());
+    };
     const double sums = std::sqrt(static_cast<double>(rows));
-    for (std::size_t i = 0; i < wide.size(); ++i) {
-      ASSERT_NEAR(narrow[i], wide[i], std::abs(wide[i]) * 0x1p-8 + 1e-5 * sums) << "element " << i;
-    }
+    const auto check = [&](const Results& found) {
+      const auto narrow = to_doubles(found[2].view());
+      const auto wide = to_doubles(found[3].view());
+      for (std::size_t i = 0; i < wide.size(); ++i) {
+        ASSERT_NEAR(narrow[i], wide[i], std::abs(wide[i]) * 0x1p-8 + 1e-5 * sums) << i;
+      }
+    };
+    problem.on_each(call, check, {0});
   }
 }
 
 /// By a product of our own, whose columns are summed in it.
-TEST_F(GpuBf16Gradients, OfABiasBeforeAnActivation) {
+TEST_F(Bf16Gradients, OfABiasBeforeAnActivation) {
   for (const Accumulate accumulate : kBoth) {
     for (const auto& [rows, M, K] :
          std::vector<std::array<Dim, 3>>{{9, 24, 40}, {300, 192, 256}, {1024, 256, 512}}) {
@@ -99,7 +101,7 @@ TEST_F(GpuBf16Gradients, OfABiasBeforeAnActivation) {
   }
 }
 
-TEST_F(GpuBf16Gradients, OfNorms) {
+TEST_F(Bf16Gradients, OfNorms) {
   for (const Accumulate accumulate : kBoth) {
     for (const auto& [rows, C] : std::vector<std::array<Dim, 2>>{
              {3, 7}, {5, 32}, {701, 768}, {13, 1032}, {6, 1603}, {5, 4096}, {2, 16384}}) {
@@ -129,7 +131,7 @@ TEST_F(GpuBf16Gradients, OfNorms) {
   }
 }
 
-TEST_F(GpuBf16Gradients, OfNormsOfHeads) {
+TEST_F(Bf16Gradients, OfNormsOfHeads) {
   const HeadLayout layout = {6, 2, 40};
   for (const Accumulate accumulate : kBoth) {
     Problem problem(kBf16);
@@ -152,7 +154,7 @@ TEST_F(GpuBf16Gradients, OfNormsOfHeads) {
 }
 
 /// By kernels of our own (64 wide) and by cuDNN (128).
-TEST_F(GpuBf16Gradients, OfTheBiasOfAttention) {
+TEST_F(Bf16Gradients, OfTheBiasOfAttention) {
   for (const HeadLayout& layout : {HeadLayout{4, 4, 64}, HeadLayout{4, 2, 128}}) {
     for (const Accumulate accumulate : kBoth) {
       for (const Dim T : {64, 200}) {
@@ -169,16 +171,19 @@ TEST_F(GpuBf16Gradients, OfTheBiasOfAttention) {
           attention_forward(ctx, layout, {}, v[0], v[2], v[3]);
           attention_backward(ctx, layout, {}, v[1], {v[0], v[2], v[3]}, {v[4], v[5], accumulate});
         };
-        EXPECT_LE(relative_difference(problem.on_gpu(call)[5].view(),
-                                      problem.on_oracle(call)[5].view(), 4.0),
-                  2 * tolerance(kBf16))
-            << layout.head_width << " wide, " << T << " tokens";
+        const auto oracle = problem.on_oracle(call);
+        const auto check = [&](const Results& found) {
+          EXPECT_LE(relative_difference(found[5].view(), oracle[5].view(), 4.0),
+                    2 * tolerance(kBf16))
+              << layout.head_width << " wide, " << T << " tokens";
+        };
+        problem.on_each(call, check, {0});
       }
     }
   }
 }
 
-TEST_F(GpuBf16Gradients, OfSinks) {
+TEST_F(Bf16Gradients, OfSinks) {
   const HeadLayout layout = {9, 9, 80};
   for (const Accumulate accumulate : kBoth) {
     Problem problem(kBf16);
@@ -194,7 +199,7 @@ TEST_F(GpuBf16Gradients, OfSinks) {
   }
 }
 
-TEST_F(GpuBf16Gradients, OfTables) {
+TEST_F(Bf16Gradients, OfTables) {
   for (const auto& [T, V] : std::vector<std::array<Dim, 2>>{{30, 101}, {700, 5}, {500, 1}}) {
     std::vector<std::int32_t> ids(static_cast<std::size_t>(2 * T));
     for (std::size_t i = 0; i < ids.size(); ++i) {
@@ -223,7 +228,7 @@ TEST_F(GpuBf16Gradients, OfTables) {
   }
 }
 
-TEST_F(GpuBf16Gradients, OfPatches) {
+TEST_F(Bf16Gradients, OfPatches) {
   for (const Accumulate accumulate : kBoth) {
     for (const Dim C : {13, 192}) {
       Problem problem(kBf16);
@@ -241,7 +246,7 @@ TEST_F(GpuBf16Gradients, OfPatches) {
 }
 
 /// What reads them: the norm and the updates, by vectors and one by one.
-TEST_F(GpuBf16Gradients, UpdateAsThoseInF32) {
+TEST_F(Bf16Gradients, UpdateAsThoseInF32) {
   StepState state;
   state.input.learning_rate = 1e-2F;
   state.clip_scale = 0.5F;

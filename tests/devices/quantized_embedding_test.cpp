@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpu/gpu_test.hpp"
 #include "hyperslab/ops/embedding.hpp"
+#include "ops/quantized_case.hpp"
 #include "ops/shards.hpp"
+#include "problem.hpp"
 #include "support/first_keys.hpp"
 
 namespace hyperslab::ops {
@@ -12,7 +13,7 @@ using namespace hyperslab::ops::test;
 
 constexpr Dim kVocabulary = 50;
 
-class GpuQuantizedEmbedding : public GpuTest {};
+class QuantizedEmbedding : public DevicesTest {};
 
 Tensor tokens() {
   std::vector<std::int32_t> ids;
@@ -20,40 +21,15 @@ Tensor tokens() {
   return int_tensor({3, 7}, ids);
 }
 
-/// A quantized table that the CPU made.
-struct Table {
-  Table(WeightFormat format, Dim columns_of_a_scale, Dim C)
-      : is_int8(format == WeightFormat::int8),
-        is_nf4(format == WeightFormat::nf4),
-        group(is_int8 ? C : columns_of_a_scale),
-        shape{kVocabulary, C},
-        codes(filled_tensor(DType::u8, {kVocabulary, is_int8 ? C : C / 2}, 3)),
-        scales(filled_tensor(is_int8  ? DType::f32
-                             : is_nf4 ? DType::u8
-                                      : DType::f16,
-                             {kVocabulary * C / group}, 3)),
-        block_scales(filled_tensor(
-            DType::f32, {(kVocabulary * C / group + kScaleBlock - 1) / kScaleBlock}, 3)) {
-    Context cpu(Device::cpu);
-    quantize(
-        cpu, random_tensor(DType::f32, shape, 5).view(),
-        {format, group, shape, codes.view(), scales.view(), is_nf4 ? block_scales.view() : View()});
-  }
-  bool is_int8;
-  bool is_nf4;
-  Dim group;
-  Shape shape;
-  Tensor codes;
-  Tensor scales;
-  Tensor block_scales;
-};
-
 /// All rows, and those of a rank.
-TEST_F(GpuQuantizedEmbedding, Forward) {
-  for (const DType dtype : kGpuTypes) {
+TEST_F(QuantizedEmbedding, Forward) {
+  for (const DType dtype : compute_types()) {
     for (const WeightFormat format : {WeightFormat::int8, WeightFormat::int4, WeightFormat::nf4}) {
       for (const Dim C : {64, 192}) {
-        const Table table(format, 64, C);
+        const GroupedFormat of = {format, format == WeightFormat::int8 ? 0 : 64};
+        const StoredMatrix table = stored_matrix(of, kVocabulary, C);
+        Context cpu(Device::cpu);
+        quantize(cpu, random_tensor(DType::f32, {kVocabulary, C}, 5).view(), table.matrix);
         for (const VocabularyShard& shard :
              {whole_vocabulary(kVocabulary), VocabularyShard{13, 37, kVocabulary}}) {
           Problem problem(dtype);
@@ -67,9 +43,10 @@ TEST_F(GpuQuantizedEmbedding, Forward) {
               .output(dtype, {3, 7, C})
               .output(dtype, {3, 7, C});
           problem.expect_match(
-              [&](Context& ctx, const Problem::Views& v) {
-                const CQuantizedMatrix matrix = {format, table.group, table.shape,
-                                                 v[1],   v[2],        table.is_nf4 ? v[3] : View()};
+              [&](Context& ctx, const Views& v) {
+                CQuantizedMatrix matrix = {format, table.matrix.group, table.matrix.shape, v[1],
+                                           v[2]};
+                if (format == WeightFormat::nf4) matrix.block_scales = v[3];
                 quantized_embedding_forward(ctx, v[0], matrix, {.table = {}, .shard = shard}, 1.5F,
                                             v[6]);
                 quantized_embedding_forward(

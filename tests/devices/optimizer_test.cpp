@@ -1,31 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "hyperslab/ops/optimizer.hpp"
+
 #include <algorithm>
 #include <array>
 #include <cmath>
 
-#include "gpu/gpu_test.hpp"
 #include "hyperslab/ops/average.hpp"
 #include "hyperslab/ops/elementwise.hpp"
 #include "hyperslab/ops/muon.hpp"
-#include "hyperslab/ops/optimizer.hpp"
+#include "problem.hpp"
 
 namespace hyperslab::ops {
 namespace {
 
 using namespace hyperslab::test;
 
-class GpuOptimizer : public GpuTest {
+class Optimizer : public DevicesTest {
  protected:
   StepState state;
   void SetUp() override {
-    GpuTest::SetUp();
+    DevicesTest::SetUp();
     state.input.learning_rate = 1e-2F;
     state.clip_scale = 0.5F;
     state.bias_correction1 = 0.19F;
     state.bias_correction2 = 0.0975F;
   }
   /// decay, state, master, gradient, exp_avg, exp_avg_sq, value.
-  Problem update(Dim size, DType value, DType moment = DType::f32) const {
+  [[nodiscard]] Problem update(Dim size, DType value, DType moment = DType::f32) const {
     const Dim granules = (size + kDecayGranule - 1) / kDecayGranule;
     std::vector<double> decays(static_cast<std::size_t>(granules));
     for (std::size_t i = 0; i < decays.size(); ++i) decays[i] = i % 3 == 0 ? 0.1 : 0.0;
@@ -43,19 +44,19 @@ class GpuOptimizer : public GpuTest {
   }
 };
 
-void update_call(Context& ctx, const Problem::Views& v) {
+void update_call(Context& ctx, const Views& v) {
   adamw(ctx, {}, struct_at<StepState>(v[1]), {v[2], v[3], v[6], v[0]}, v[4], v[5]);
 }
 
-TEST_F(GpuOptimizer, AdamW) {
-  for (const DType value : kGpuTypes) {
+TEST_F(Optimizer, AdamW) {
+  for (const DType value : kStoredTypes) {
     for (const Dim size : {1, 31, 64, 4097, 100000}) {
       update(size, value).expect_match(update_call, "adamw with " + std::string(name_of(value)));
     }
   }
 }
 
-TEST_F(GpuOptimizer, AdamWWithRates) {
+TEST_F(Optimizer, AdamWWithRates) {
   for (const DType moment : {DType::f32, DType::bf16}) {
     for (const Dim size : {1, 31, 64, 4097, 100000}) {
       const Dim granules = (size + kDecayGranule - 1) / kDecayGranule;
@@ -64,7 +65,7 @@ TEST_F(GpuOptimizer, AdamWWithRates) {
       Problem problem = update(size, DType::bf16, moment);
       problem.fixed(tensor_of(DType::f32, {granules}, rates));
       problem.expect_match(
-          [](Context& ctx, const Problem::Views& v) {
+          [](Context& ctx, const Views& v) {
             adamw(ctx, {}, struct_at<StepState>(v[1]), {v[2], v[3], v[6], v[0], v[7]}, v[4], v[5]);
           },
           "adamw with rates, moments in " + std::string(name_of(moment)));
@@ -72,8 +73,8 @@ TEST_F(GpuOptimizer, AdamWWithRates) {
   }
 }
 
-TEST_F(GpuOptimizer, AverageOfWeights) {
-  const auto call = [](Context& ctx, const Problem::Views& v) {
+TEST_F(Optimizer, AverageOfWeights) {
+  const auto call = [](Context& ctx, const Views& v) {
     average_weights(ctx, {0.25F, 1}, struct_at<StepState>(v[0]), v[1], v[2]);
   };
   for (const std::int64_t adam_step : {1, 2, 3}) {  // the average begins twice, and goes on
@@ -91,8 +92,8 @@ TEST_F(GpuOptimizer, AverageOfWeights) {
   }
 }
 
-TEST_F(GpuOptimizer, Exchange) {
-  const auto call = [](Context& ctx, const Problem::Views& v) { exchange(ctx, v[0], v[1]); };
+TEST_F(Optimizer, Exchange) {
+  const auto call = [](Context& ctx, const Views& v) { exchange(ctx, v[0], v[1]); };
   for (const Dim size : {1, 31, 64, 4097, 100000}) {
     Problem problem(DType::f32);
     problem.in_out(random_tensor(DType::f32, {size}, 1))
@@ -101,38 +102,38 @@ TEST_F(GpuOptimizer, Exchange) {
   }
 }
 
-TEST_F(GpuOptimizer, AdamWWithMomentsInBf16) {
+TEST_F(Optimizer, AdamWWithMomentsInBf16) {
   state.adam_step = 7;
-  const auto call = [](Context& ctx, const Problem::Views& v) {
+  const auto call = [](Context& ctx, const Views& v) {
     AdamWConstants constants;
     constants.decay_rule = DecayRule::cautious;
     adamw(ctx, constants, struct_at<StepState>(v[1]), {v[2], v[3], v[6], v[0]}, v[4], v[5]);
   };
-  for (const DType value : kGpuTypes) {
+  for (const DType value : kStoredTypes) {
     for (const Dim size : {1, 31, 64, 4097, 100000}) {
       update(size, value, DType::bf16).expect_match(call, "adamw with moments in bf16");
     }
   }
 }
 
-TEST_F(GpuOptimizer, Sgd) {
-  const auto call = [](Context& ctx, const Problem::Views& v) {
+TEST_F(Optimizer, Sgd) {
+  const auto call = [](Context& ctx, const Views& v) {
     sgd(ctx, 0.9F, struct_at<StepState>(v[1]), {v[2], v[3], v[6], v[0]}, v[4]);
   };
-  for (const DType value : kGpuTypes) {
+  for (const DType value : kStoredTypes) {
     for (const Dim size : {1, 31, 64, 4097, 100000}) {
       update(size, value).expect_match(call, "sgd with " + std::string(name_of(value)));
     }
   }
 }
 
-TEST_F(GpuOptimizer, MuonDirectionAndUpdate) {
-  const auto call = [](Context& ctx, const Problem::Views& v) {
+TEST_F(Optimizer, MuonDirectionAndUpdate) {
+  const auto call = [](Context& ctx, const Views& v) {
     const auto* on_device = struct_at<StepState>(v[1]);
     muon_direction(ctx, 0.95F, on_device, v[3], v[4], v[5]);
     muon_update(ctx, 0.1F, DecayRule::cautious, on_device, {v[2], v[5], v[6], {}});
   };
-  for (const DType value : kGpuTypes) {
+  for (const DType value : kStoredTypes) {
     for (const Dim size : {1, 31, 64, 4097, 100000}) {
       update(size, value).expect_match(call, "muon with " + std::string(name_of(value)));
     }
@@ -143,10 +144,8 @@ TEST_F(GpuOptimizer, MuonDirectionAndUpdate) {
 const std::array kBatches = {Shape{3, 48, 96}, Shape{2, 96, 48}, Shape{4, 64, 64}, Shape{2, 33, 65},
                              Shape{1, 129, 7}};
 
-TEST_F(GpuOptimizer, NormalizeMatrices) {
-  const auto call = [](Context& ctx, const Problem::Views& v) {
-    normalize_matrices(ctx, v[0], v[1]);
-  };
+TEST_F(Optimizer, NormalizeMatrices) {
+  const auto call = [](Context& ctx, const Views& v) { normalize_matrices(ctx, v[0], v[1]); };
   for (const DType products : {DType::f32, DType::bf16}) {
     for (const Shape& shape : kBatches) {
       Problem problem(products);
@@ -156,31 +155,32 @@ TEST_F(GpuOptimizer, NormalizeMatrices) {
   }
 }
 
-TEST_F(GpuOptimizer, ScaleKeepsTheDtypeOrWidens) {
-  const auto call = [](Context& ctx, const Problem::Views& v) {
+TEST_F(Optimizer, ScaleKeepsTheDtypeOrWidens) {
+  const auto call = [](Context& ctx, const Views& v) {
     scale(ctx, 0.3F, v[0], v[1]);
     scale(ctx, 0.3F, v[2], v[2]);
   };
-  for (const DType dtype : kGpuTypes) {
+  for (const DType dtype : compute_types()) {
     for (const DType out : {DType::f32, dtype}) {
       for (const Dim size : {1, 31, 4096, 70001}) {
         Problem problem(out);
         problem.input(random_tensor(dtype, {size}, 1))
             .output(out, {size})
             .in_out(random_tensor(dtype, {size}, 2));
+        if (dtype == DType::f16) problem.only_on(Device::cuda);
         problem.expect_match(call, "scale of " + std::string(name_of(dtype)));
       }
     }
   }
 }
 
-TEST_F(GpuOptimizer, ProductsOfBatches) {
+TEST_F(Optimizer, ProductsOfBatches) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const Shape& shape : kBatches) {
       const Dim side = std::min(shape[1], shape[2]);
       Problem gram(dtype);
       gram.input(random_tensor(dtype, shape, 1)).output(dtype, {shape[0], side, side});
-      gram.expect_match([](Context& ctx, const Problem::Views& v) { matmul_gram(ctx, v[0], v[1]); },
+      gram.expect_match([](Context& ctx, const Views& v) { matmul_gram(ctx, v[0], v[1]); },
                         "matmul_gram " + shape.str());
       Problem sum(dtype);
       sum.input(random_tensor(dtype, {shape[0], shape[1], shape[1]}, 2))
@@ -188,7 +188,7 @@ TEST_F(GpuOptimizer, ProductsOfBatches) {
           .input(random_tensor(dtype, shape, 4))
           .output(dtype, shape);
       sum.expect_match(
-          [](Context& ctx, const Problem::Views& v) {
+          [](Context& ctx, const Views& v) {
             matmul_add(ctx, {0.5F, -3.0F}, v[0], v[1], v[2], v[3]);
           },
           "matmul_add " + shape.str());
@@ -196,12 +196,12 @@ TEST_F(GpuOptimizer, ProductsOfBatches) {
   }
 }
 
-TEST_F(GpuOptimizer, Orthogonalize) {
+TEST_F(Optimizer, Orthogonalize) {
   for (const DType products : {DType::f32, DType::bf16}) {
     for (const Shape& shape : kBatches) {
       const Dim size = shape.numel();
       const Dim side = std::min(shape[1], shape[2]);
-      const auto call = [&](Context& ctx, const Problem::Views& v) {
+      const auto call = [&](Context& ctx, const Views& v) {
         // Five steps: the result ends in the second buffer.
         (void)orthogonalize(ctx, v[0], {v[1], v[2], v[3], v[4]});
       };
@@ -217,31 +217,33 @@ TEST_F(GpuOptimizer, Orthogonalize) {
   }
 }
 
-TEST_F(GpuOptimizer, AdamWWithoutACopy) {
-  const auto call = [](Context& ctx, const Problem::Views& v) {
+TEST_F(Optimizer, AdamWWithoutACopy) {
+  const auto call = [](Context& ctx, const Views& v) {
     adamw(ctx, {}, struct_at<StepState>(v[1]), {v[2], v[3], {}, v[0]}, v[4], v[5]);
     cast(ctx, v[2], v[6]);  // compared too
   };
   update(777, DType::f32).expect_match(call, "adamw");
 }
 
-TEST_F(GpuOptimizer, ASkippedStepChangesNothing) {
+TEST_F(Optimizer, ASkippedStepChangesNothing) {
   state.skip = 1;
-  const auto problem = update(100, DType::bf16);
-  const auto found = problem.on_gpu(update_call);
-  const auto master = random_tensor(DType::f32, {100}, 1);
-  EXPECT_TRUE(same_bits(found[2].view(), master.view()));
-  EXPECT_TRUE(same_bits(found[6].view(), poisoned(DType::bf16, {100}).view()));
+  const auto nothing = [](Context& /*ctx*/, const Views& /*v*/) {};
+  const Problem problem = update(100, DType::bf16);
+  const auto before = problem.on(Device::cpu, nothing);
+  problem.on_each(update_call, [&](const Results& found) {
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      EXPECT_TRUE(same_bits(found[i].view(), before[i].view())) << "operand " << i;
+    }
+  });
 }
 
-TEST_F(GpuOptimizer, NormSquaredAndNonFinite) {
+TEST_F(Optimizer, NormSquaredAndNonFinite) {
   for (const Dim size : {1, 1000, 70001, 5000011}) {
     Problem problem(DType::f32);
     problem.input(random_tensor(DType::f32, {size}, 1, 10.0))
         .in_out(filled_tensor(DType::f32, {kSumCount}, 3));
-    problem.expect_match(
-        [](Context& ctx, const Problem::Views& v) { add_norm_squared(ctx, v[0], v[1]); },
-        "add_norm_squared", 0.1);
+    problem.expect_match([](Context& ctx, const Views& v) { add_norm_squared(ctx, v[0], v[1]); },
+                         "add_norm_squared", 0.1);
   }
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   Tensor gradient = filled_tensor(DType::f32, {301}, 1);
@@ -250,12 +252,12 @@ TEST_F(GpuOptimizer, NormSquaredAndNonFinite) {
   }
   Problem problem(DType::f32);
   problem.input(std::move(gradient)).in_out(filled_tensor(DType::f32, {kSumCount}, 0));
-  const auto found = problem.on_gpu(
-      [](Context& ctx, const Problem::Views& v) { add_norm_squared(ctx, v[0], v[1]); });
-  EXPECT_EQ(to_doubles(found[1].view())[kSumNonFinite], 3);
+  problem.on_each(
+      [](Context& ctx, const Views& v) { add_norm_squared(ctx, v[0], v[1]); },
+      [](const Results& found) { EXPECT_EQ(to_doubles(found[1].view())[kSumNonFinite], 3); });
 }
 
-/// One step of begin, sums from the reduction, finalize; on both devices.
+/// One step of begin, sums from the reduction, finalize.
 struct Finalized {
   StepState state;
   StepResult result;
@@ -293,7 +295,7 @@ void expect_same(const Finalized& a, const Finalized& b) {
   EXPECT_NEAR(a.result.gradient_norm, b.result.gradient_norm, kWithin * b.result.gradient_norm);
 }
 
-TEST_F(GpuOptimizer, StepsAreJudgedAsOnTheCpu) {
+TEST_F(Optimizer, StepsAreJudgedAsByTheOracle) {
   struct Case {
     double norm_squared, non_finite, loss;
     FinalizeConstants constants;
@@ -324,15 +326,17 @@ TEST_F(GpuOptimizer, StepsAreJudgedAsOnTheCpu) {
         .fixed_output(bytes_of(std::array<StepResult, kResultRing>{}))
         .output(DType::f32, {kSumCount})
         .input(std::move(reduced));
-    const auto call = [&](Context& ctx, const Problem::Views& v) {
+    const auto call = [&](Context& ctx, const Views& v) {
       begin_step(ctx, input, struct_at<StepState>(v[0]), v[2]);
       finalize_step(ctx, c.constants, v[3], struct_at<StepState>(v[0]),
                     struct_at<StepResult>(v[1]));
     };
-    const auto gpu = finalized(problem.on_gpu(call), input.step);
-    const auto cpu = finalized(problem.on_oracle(call), input.step);
-    expect_same(gpu, cpu);
-    EXPECT_EQ(gpu.sums, cpu.sums);
+    const auto oracle = finalized(problem.on_oracle(call), input.step);
+    problem.on_each(call, [&](const Results& results) {
+      const auto found = finalized(results, input.step);
+      expect_same(found, oracle);
+      EXPECT_EQ(found.sums, oracle.sums);
+    });
   }
 }
 

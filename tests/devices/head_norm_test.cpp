@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpu/gpu_test.hpp"
 #include "hyperslab/ops/head_norm.hpp"
+
+#include "problem.hpp"
 
 namespace hyperslab::ops {
 namespace {
 
 using namespace hyperslab::test;
 
-class GpuHeadNorm : public GpuTest {};
+class HeadNorm : public DevicesTest {};
 
 /// A lane's column, odd widths, the widest; as many key heads as query heads, and fewer.
 const std::vector<HeadLayout> kLayouts = {{1, 1, 1},  {3, 3, 6},   {4, 2, 33},
                                           {8, 1, 64}, {5, 5, 128}, {2, 1, 256}};
 
-TEST_F(GpuHeadNorm, ForwardAndBackward) {
-  for (const DType dtype : kGpuTypes) {
+TEST_F(HeadNorm, ForwardAndBackward) {
+  for (const DType dtype : compute_types()) {
     for (const HeadLayout& layout : kLayouts) {
       for (const Accumulate accumulate : {Accumulate::no, Accumulate::yes}) {
         const Dim heads = layout.heads + layout.kv_heads;
@@ -29,7 +30,7 @@ TEST_F(GpuHeadNorm, ForwardAndBackward) {
             .in_out(random_tensor(DType::f32, weight, 5))
             .in_out(random_tensor(DType::f32, weight, 6));
         problem.expect_match(
-            [=](Context& ctx, const Problem::Views& v) {
+            [=](Context& ctx, const Views& v) {
               const HeadNormWeights weights = {v[1], v[2], 1e-5F};
               head_norm_forward(ctx, layout, weights, v[0], {v[3], v[4]});
               head_norm_backward(ctx, layout, weights, {v[3], v[4]}, v[5],
