@@ -218,8 +218,6 @@ Problem problem_of(const Product& product) {
   problem.input(std::move(operands[0])).input(std::move(operands[1]));
   for (const std::size_t i : {2, 3, 4}) problem.fixed(std::move(operands[i]));
   problem.in_out(std::move(operands[5]));
-  // The plan of a CPU's workspace for bf16 is half of what the op takes.
-  if (product.dtype == DType::bf16) problem.only_on(Device::cuda);
   return problem;
 }
 
@@ -247,7 +245,6 @@ TEST_F(Quantized, CodesAtOddAddressesMultiplyToo) {
       for (const Dim rows : {3, 20}) {
         const Product product = {dtype, format, {17, 2304}, rows, true};
         Problem problem(dtype);
-        if (dtype == DType::bf16) problem.only_on(Device::cuda);
         for (Tensor& operand : product.operands()) problem.input(std::move(operand));
         for (const Device device : problem.devices()) {
           const auto straight = problem.on(device, product.call());
@@ -311,7 +308,6 @@ TEST_F(Quantized, NotANumberInOneRowComesOut) {
         x[200] = bad;
         operands[0] = tensor_of(dtype, {1, 512}, x);
         Problem problem(dtype);
-        if (dtype == DType::bf16) problem.only_on(Device::cuda);
         for (Tensor& operand : operands) problem.in_out(std::move(operand));
         const auto check = [&](const Results& found) {
           for (const double y : to_doubles(found[5].view())) {

@@ -31,7 +31,8 @@ struct NormResults {
 /// absent. mean, rstd: (...) in f32 (f64 for f64), kept for backward; mean is absent for rmsnorm.
 /// Statistics are summed in f32 or better; eps is inside the root. Statistics and y come from `sum`
 /// as it is stored: the norm of the kept sum, without delta, gives the same bits again (on a
-/// GPU if the operands of both calls are aligned to 16 bytes, or of both are not).
+/// GPU if the operands of both calls are aligned to 16 bytes, or of both are not). A CPU in bf16
+/// takes them from the sum before it is rounded.
 void add_norm_forward(Context& ctx, NormKind kind, const NormOperands& operands,
                       const NormResults& results);
 

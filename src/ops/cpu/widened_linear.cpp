@@ -95,7 +95,8 @@ void multiply_few(int threads, const WidenedProblem<float>& p, const CQuantizedM
 
 std::size_t widened_linear_workspace(int, Dim rows, Dim M, Dim K, DType dtype) {
   const Dim few = rows <= kFewRows ? rows * K : 0;
-  return static_cast<std::size_t>(std::max(few, block_rows(M, K) * K)) * size_of(dtype);
+  return static_cast<std::size_t>(std::max(few, block_rows(M, K) * K)) *
+         size_of(statistic_dtype(dtype));
 }
 
 void widened_linear(Context& ctx, InstructionSet set, const QuantizedLinear& operands) {
