@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "amx.hpp"
+#include "avx512_transpose.hpp"
 #include "bf16_rounding.hpp"
 #include "hyperslab/core/round_up.hpp"
 
@@ -20,36 +21,6 @@ namespace hyperslab::ops::cpu {
 namespace {
 
 constexpr Dim kLanes = 16;  // pairs of one vector
-
-/// Transposes 16 x 16 pairs.
-HS_BF16 HS_INLINE void transpose(__m512i (&v)[16]) {
-  __m512i t[16];
-#pragma GCC unroll 8
-  for (int i = 0; i < 16; i += 2) {
-    t[i] = _mm512_unpacklo_epi32(v[i], v[i + 1]);
-    t[i + 1] = _mm512_unpackhi_epi32(v[i], v[i + 1]);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 16; i += 4) {  // v[i + j]: word 4 lane + j of rows i to i + 3
-    v[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
-    v[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
-    v[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
-    v[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
-  }
-#pragma GCC unroll 4
-  for (int j = 0; j < 4; ++j) {
-    const __m512i low02 = _mm512_shuffle_i32x4(v[j], v[4 + j], 0x88);
-    const __m512i low13 = _mm512_shuffle_i32x4(v[j], v[4 + j], 0xDD);
-    const __m512i high02 = _mm512_shuffle_i32x4(v[8 + j], v[12 + j], 0x88);
-    const __m512i high13 = _mm512_shuffle_i32x4(v[8 + j], v[12 + j], 0xDD);
-    t[j] = _mm512_shuffle_i32x4(low02, high02, 0x88);
-    t[4 + j] = _mm512_shuffle_i32x4(low13, high13, 0x88);
-    t[8 + j] = _mm512_shuffle_i32x4(low02, high02, 0xDD);
-    t[12 + j] = _mm512_shuffle_i32x4(low13, high13, 0xDD);
-  }
-#pragma GCC unroll 16
-  for (int i = 0; i < 16; ++i) v[i] = t[i];
-}
 
 /// Up to 16 rows whose pairs lie side by side, to `to`, kWidth pairs from one k to the next.
 template <Dim kWidth>
@@ -63,7 +34,7 @@ HS_BF16 void pack_neighbours(Bf16Rows rows, Dim count, Dim k, Bf16Pair* to) {
       const bf16* from = rows.data + std::min(i, count - 1) * rows.row + first;
       block[i] = _mm512_maskz_loadu_epi16(i < count ? mask : 0, from);
     }
-    transpose(block);
+    transpose_words(block);
     const Dim pairs = (here + 1) / 2;
     for (Dim p = 0; p < pairs; ++p) _mm512_storeu_si512(to + p * kWidth, block[p]);
     to += pairs * kWidth;
@@ -149,7 +120,7 @@ HS_BF16 void pack_rows(Bf16Rows rows, Dim count, Dim k, Dim pitch, Bf16Pair* pan
       alignas(64) Bf16Pair of_k[kLanes * kLanes] = {};
       pack_strides<kLanes>(rows.at(0, 2 * first), count, here, of_k);
       for (Dim i = 0; i < kLanes; ++i) block[i] = _mm512_load_si512(of_k + i * kLanes);
-      transpose(block);
+      transpose_words(block);
     } else {
       const __mmask32 mask = ~__mmask32{0} >> (2 * kLanes - here);
       for (Dim i = 0; i < count; ++i) {

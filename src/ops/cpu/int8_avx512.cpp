@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "avx512_transpose.hpp"
+
 #define HS_AVX512 __attribute__((target("avx512f,avx512bw,avx512vl,avx512vnni")))
 #define HS_AMX __attribute__((target("amx-tile,amx-int8,avx512f,avx512bw,avx512vl")))
 #define HS_INLINE inline __attribute__((always_inline))
@@ -103,36 +105,6 @@ void vnni_dots(int rows, int weight_rows, const Int8Rows& x, const Int8Weights& 
   vnni_rows<1>(rows, x, weights, sums, pitch);
 }
 
-/// Transposes 16 x 16 words of 32 bits.
-HS_AVX512 HS_INLINE void transpose(__m512i (&v)[16]) {
-  __m512i t[16];
-#pragma GCC unroll 8
-  for (int i = 0; i < 16; i += 2) {
-    t[i] = _mm512_unpacklo_epi32(v[i], v[i + 1]);
-    t[i + 1] = _mm512_unpackhi_epi32(v[i], v[i + 1]);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 16; i += 4) {  // v[i + j]: word 4 lane + j of rows i to i + 3
-    v[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
-    v[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
-    v[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
-    v[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
-  }
-#pragma GCC unroll 4
-  for (int j = 0; j < 4; ++j) {
-    const __m512i low02 = _mm512_shuffle_i32x4(v[j], v[4 + j], 0x88);
-    const __m512i low13 = _mm512_shuffle_i32x4(v[j], v[4 + j], 0xDD);
-    const __m512i high02 = _mm512_shuffle_i32x4(v[8 + j], v[12 + j], 0x88);
-    const __m512i high13 = _mm512_shuffle_i32x4(v[8 + j], v[12 + j], 0xDD);
-    t[j] = _mm512_shuffle_i32x4(low02, high02, 0x88);
-    t[4 + j] = _mm512_shuffle_i32x4(low13, high13, 0x88);
-    t[8 + j] = _mm512_shuffle_i32x4(low02, high02, 0xDD);
-    t[12 + j] = _mm512_shuffle_i32x4(low13, high13, 0xDD);
-  }
-#pragma GCC unroll 16
-  for (int i = 0; i < 16; ++i) v[i] = t[i];
-}
-
 /// Packs codes plus `kOffset`, 0 or 128.
 template <int kOffset>
 HS_AVX512 void pack(const Int8Weights& weights, Dim weight_rows, std::uint8_t* panels) {
@@ -148,7 +120,7 @@ HS_AVX512 void pack(const Int8Weights& weights, Dim weight_rows, std::uint8_t* p
         const std::uint8_t* from = weights.codes + std::min(first + i, last) * weights.K + k;
         block[i] = _mm512_xor_si512(_mm512_maskz_loadu_epi8(mask, from), sign);
       }
-      transpose(block);
+      transpose_words(block);
 #pragma GCC unroll 16
       for (int i = 0; i < 16; ++i) {
         _mm512_store_si512(panels, block[i]);
