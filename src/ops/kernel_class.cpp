@@ -8,6 +8,7 @@
 #include "cuda/attention/table.hpp"
 #include "cuda/products/activation_table.hpp"
 #include "cuda/products/decode_block.hpp"
+#include "cuda/products/linear_table.hpp"
 
 namespace hyperslab::ops {
 namespace {
@@ -58,8 +59,6 @@ constexpr std::array kPatterns = {
     Pattern{"gemv", KernelClass::matmul},
     Pattern{"cublas", KernelClass::matmul},
     Pattern{"xmma", KernelClass::matmul},
-    Pattern{"few_rows_kernel", KernelClass::matmul},
-    Pattern{"plain_rows_kernel", KernelClass::matmul},
     Pattern{"any_rows_kernel", KernelClass::matmul},
     Pattern{"quantized_row_kernel", KernelClass::matmul},
     Pattern{"int8_kernel", KernelClass::matmul},
@@ -126,7 +125,7 @@ KernelClass class_of_kernel(std::string_view name) {
     return KernelClass::attention;
   }
   if (is_named_in(cuda::kActivationForward, name) || is_named_in(cuda::kActivationBackward, name) ||
-      is_named_in(cuda::kDecodeBlock, name)) {
+      is_named_in(cuda::kLinearForward, name) || is_named_in(cuda::kDecodeBlock, name)) {
     return KernelClass::matmul;
   }
   for (const Pattern& pattern : kPatterns) {

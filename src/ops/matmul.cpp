@@ -7,6 +7,7 @@
 #include "backend.hpp"
 #include "checks.hpp"
 #include "cuda/products/activation_table.hpp"
+#include "cuda/products/linear_table.hpp"
 #include "cuda/products/matrix_vector.hpp"
 #include "hyperslab/core/error.hpp"
 #include "kernel_choice.hpp"
@@ -110,6 +111,11 @@ void linear(Context& ctx, CView x, CView weight, CView bias, Accumulate accumula
   require_rows(ctx, x, rows, K, x.dtype(), "linear_forward x");
   if (bias) require_operand(ctx, bias, {M}, x.dtype(), "linear_forward bias");
   require_rows(ctx, y, rows, M, x.dtype(), "linear_forward y");
+  const cuda::LinearProblem problem = {x, weight, accumulate == Accumulate::yes};
+  note_kernel(ctx, "linear_forward", cuda::kLinearForward, problem, [&] {
+    return std::to_string(rows) + " x " + std::to_string(K) + " by " + std::to_string(K) + " x " +
+           std::to_string(M) + ", " + std::string(name_of(x.dtype()));
+  });
   if (on_meta(ctx, "linear_forward", gemm_flops(rows, M, K), {x, weight, bias, y})) return;
   if (auto* observer = ctx.product_observer()) observer->product(ctx, x, weight);
   dispatch<cuda::linear_forward, cpu::linear_forward>(ctx, x, weight, bias, accumulate, y);
@@ -156,7 +162,8 @@ void linear_gated_forward(Context& ctx, CView x, CView weight, CView bias, Activ
   require(is_gated(activation), "linear_gated_forward: for gated activations");
   if constexpr (kHasCuda) {
     if (ctx.device() == Device::cuda && ctx.product_observer() == nullptr &&
-        cuda::suits_plain_rows(x, weight, true)) {
+        cuda::features_of_kernels().ring &&
+        cuda::suits_plain_rows({x, weight, false, true}).empty()) {
       const auto [M, K] = weight.dims<2>("linear_gated_forward weight");
       const Dim rows = leading(x.shape());
       require_here(ctx, x, "linear_gated_forward x");

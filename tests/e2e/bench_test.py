@@ -48,6 +48,8 @@ class Bench(support.Case):
             return {row["op"]: row for row in found["kernels"]}
 
         whole = rows()
+        product = whole.pop("linear_forward")
+        self.assertEqual((product["kernel"], [row["reason"] for row in product["before"]]), ("cuBLASLt", ["more than 8 rows are a GEMM"] * 2))
         self.assertEqual({op: (row["kernel"], row["calls"], row["before"]) for op, row in whole.items()},
                          {op: ("warpgroups", 96, []) for op in (
                              "attention_forward", "attention_backward", "linear_activation_forward",
@@ -58,7 +60,7 @@ class Bench(support.Case):
             {"kernel": "warpgroups", "reason": "cuDNN is faster beyond 2048 tokens"},
             {"kernel": "tiles", "reason": "cuDNN is faster without caps and documents"}])
         small = rows("model.context=128", "train.microbatch=1", "train.global_batch=1", "model.activation=gelu")
-        self.assertEqual(small["linear_activation_forward"]["kernel"], "cuBLASLt, then the activation")
+        self.assertEqual(small["linear_activation_forward"]["kernel"], "a product, then the activation")
         self.assertEqual([row["reason"] for row in small["linear_activation_forward"]["before"]],
                          ["fewer than 64 tiles leave multiprocessors idle", "cuBLASLt has gelu_tanh alone"])
         self.assertEqual(whole["attention_backward"]["source"],

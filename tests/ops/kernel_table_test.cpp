@@ -13,6 +13,7 @@
 #include "cuda/attention/table.hpp"
 #include "cuda/products/activation_table.hpp"
 #include "cuda/products/decode_block.hpp"
+#include "cuda/products/linear_table.hpp"
 
 namespace hyperslab::ops::cuda {
 namespace {
@@ -180,6 +181,7 @@ std::vector<Row> all_rows() {
   add(kAttentionCached);
   add(kActivationForward);
   add(kActivationBackward);
+  add(kLinearForward);
   add(kDecodeBlock);
   return rows;
 }
@@ -197,6 +199,28 @@ TEST(KernelTables, RowsNameKernelsOfTheirFiles) {
     }
   }
   EXPECT_GE(named, 15);
+}
+
+/// The rules that stood in suits_plain_rows, suits_ring and matrix_vector.
+TEST(LinearTable, ChoosesAsTheFormerRules) {
+  for (const Dim rows : {1, 7, 8, 9, 4096}) {
+    for (const Dim M : {8, 16, 24, 1000}) {
+      for (const Dim K : {4, 8, 768, 772}) {
+        for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+          for (const bool accumulate : {false, true}) {
+            const LinearProblem problem = {there({rows, K}, dtype), there({M, K}, dtype),
+                                           accumulate};
+            const bool few = !accumulate && dtype != DType::f32 && rows <= 8 && K % 8 == 0;
+            EXPECT_EQ(choose(kLinearForward, problem, kHopper).name,
+                      few ? "plain rows" : "cuBLASLt");
+            EXPECT_EQ(choose(kLinearForward, problem, kOther).name, few ? "few rows" : "cuBLASLt");
+            const LinearProblem gated = {problem.x, problem.weight, accumulate, true};
+            EXPECT_EQ(suits_plain_rows(gated).empty(), few && M % 16 == 0);
+          }
+        }
+      }
+    }
+  }
 }
 
 ActivationProblem product_of(Dim rows, Dim depth, Dim columns) {
@@ -233,12 +257,12 @@ TEST(ActivationTable, ChoosesAsTheFormerRules) {
                 tiled && !problem.deterministic && depth <= 1024 ? "warpgroups"
                 : fusable && !problem.deterministic && rows > kMatrixVectorRows
                     ? "cuBLASLt with epilogue"
-                    : "cuBLASLt, then the activation";
+                    : "a product, then the activation";
             EXPECT_EQ(choose(kActivationForward, problem, kHopper).name, forward);
             const std::string_view backward = tiled                 ? "warpgroups"
                                               : problem.is_in_place ? "cuBLASLt in blocks"
                                               : fusable             ? "cuBLASLt with epilogue"
-                                                        : "cuBLASLt, then the activation";
+                                                        : "a product, then the activation";
             EXPECT_EQ(choose(kActivationBackward, problem, kHopper).name, backward);
           }
         }

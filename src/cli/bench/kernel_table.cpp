@@ -39,14 +39,13 @@ nlohmann::ordered_json to_json(const std::vector<KernelChoice::Refused>& rows) {
 nlohmann::ordered_json to_json(const Choices& choices) {
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
   for (const auto& [key, choice] : choices) {
-    nlohmann::ordered_json row = {{"op", key.first},
-                                  {"problem", key.second},
-                                  {"calls", choice.calls},
-                                  {"kernel", choice.kernel},
-                                  {"source", choice.source},
-                                  {"before", to_json(choice.before)},
-                                  {"after", to_json(choice.after)}};
-    rows.push_back(row);
+    rows.push_back({{"op", key.first},
+                    {"problem", key.second},
+                    {"calls", choice.calls},
+                    {"kernel", choice.kernel},
+                    {"source", choice.source},
+                    {"before", to_json(choice.before)},
+                    {"after", to_json(choice.after)}});
   }
   return rows;
 }

@@ -124,7 +124,7 @@ inline constexpr std::array kActivationForward = {
                             "products/activation_product.cuh", "activation_product_kernel"},
     ActivationForwardKernel{"cuBLASLt with epilogue", Needs::any_gpu, suits_epilogue_forward,
                             launch_of<epilogue_activation_forward>()},
-    ActivationForwardKernel{"cuBLASLt, then the activation", Needs::any_gpu, suits_any,
+    ActivationForwardKernel{"a product, then the activation", Needs::any_gpu, suits_any,
                             launch_of<separate_activation_forward>()}};
 
 using ActivationBackwardKernel =
@@ -137,7 +137,7 @@ inline constexpr std::array kActivationBackward = {
                              launch_of<epilogue_activation_backward>()},
     ActivationBackwardKernel{"cuBLASLt in blocks", Needs::any_gpu, suits_blocks,
                              launch_of<blocked_activation_backward>()},
-    ActivationBackwardKernel{"cuBLASLt, then the activation", Needs::any_gpu, suits_any,
+    ActivationBackwardKernel{"a product, then the activation", Needs::any_gpu, suits_any,
                              launch_of<separate_activation_backward>()}};
 
 }  // namespace hyperslab::ops::cuda

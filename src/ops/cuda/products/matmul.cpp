@@ -10,7 +10,7 @@
 #include "cuda/tools/warpgroup.hpp"
 #include "cuda/tools/workspace.hpp"
 #include "gemm.hpp"
-#include "matrix_vector.hpp"
+#include "linear_table.hpp"
 
 namespace hyperslab::ops::cuda {
 namespace {
@@ -174,12 +174,16 @@ void matmul_add(Context& ctx, const ProductScales& scales, CView a, CView b, CVi
 
 void linear_forward(Context& ctx, CView x, CView weight, CView bias, Accumulate accumulate,
                     View y) {
+  choose(kLinearForward, {x, weight, accumulate == Accumulate::yes}, features_of_kernels())
+      .launch(ctx, x, weight, bias, accumulate, y);
+}
+
+void linear_by_library(Context& ctx, CView x, CView weight, CView bias, Accumulate accumulate,
+                       View y) {
   const auto [M, K] = weight.dims<2>("linear_forward weight");
-  const bool adds = accumulate == Accumulate::yes;
-  if (!adds && matrix_vector(ctx, x, weight, bias, y)) return;
   Gemm p = gemm_of("linear_forward", {leading(x.shape()), M, K}, {x, Trans::no},
                    {weight, Trans::yes}, y);
-  p.accumulate = adds;
+  p.accumulate = accumulate == Accumulate::yes;
   if (!bias) return multiply_or_clear(ctx, p, y);
   p.epilogue = Epilogue::bias;
   p.bias = address(bias);

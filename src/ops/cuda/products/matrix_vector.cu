@@ -340,15 +340,9 @@ void launch_quantized(Context& ctx, const FewRows<T>& call, const CQuantizedMatr
 
 }  // namespace
 
-bool matrix_vector(Context& ctx, CView x, CView weight, CView bias, View y) {
-  if (suits_plain_rows(x, weight, false)) {
-    plain_rows(ctx, x, weight, bias, {y});
-    return true;
-  }
-  const auto [M, K] = weight.dims<2>("linear_forward weight");
-  const bool is_16_bit = x.dtype() == DType::bf16 || x.dtype() == DType::f16;
-  if (!is_16_bit || leading(x.shape()) > kMatrixVectorRows || K % 8 != 0) return false;
-  if (!aligned(x.raw(), weight.raw())) return false;
+void linear_by_few_rows(Context& ctx, CView x, CView weight, CView bias, Accumulate /*accumulate*/,
+                        View y) {
+  const Dim K = weight.shape()[1];
   with_element(x.dtype(), "linear_forward", [&]<class T>(T) {
     if constexpr (sizeof(T) == 2) {
       const CQuantizedMatrix whole = {WeightFormat::int8, K, weight.shape(), weight, {}, {}};
@@ -356,7 +350,6 @@ bool matrix_vector(Context& ctx, CView x, CView weight, CView bias, View y) {
                                               few_rows<T>(x, whole, bias, y));
     }
   });
-  return true;
 }
 
 void quantized_matrix_vector(Context& ctx, CView x, const CQuantizedMatrix& weight, CView bias,

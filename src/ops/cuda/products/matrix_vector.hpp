@@ -17,19 +17,12 @@ struct RowsOutput {
   Activation activation = Activation::swiglu;  ///< if gated
 };
 
-/// y = x weight^T + bias as linear_forward. Returns false, and enqueues nothing, if the operands do
-/// not suit: they must be bf16 or f16, K a multiple of 8, x and weight aligned to 16 bytes.
-[[nodiscard]] bool matrix_vector(Context& ctx, CView x, CView weight, CView bias, View y);
-
 /// quantized_linear_forward on every operand, for a few rows of x.
 void quantized_matrix_vector(Context& ctx, CView x, const CQuantizedMatrix& weight, CView bias,
                              View y);
 
-/// True if plain_rows takes these: x of bf16 or f16, at most kMatrixVectorRows rows, K a multiple
-/// of 8, x and weight aligned to 16 bytes, M / 2 of a gated output a multiple of 8, and a GPU of
-/// compute capability 9.0 or newer.
-[[nodiscard]] bool suits_plain_rows(CView x, CView weight, bool gated);
-/// linear_forward that reads the weights at the speed of the memory.
+/// linear_forward, gated or not, that reads the weights at the speed of the memory, of operands
+/// that suits_plain_rows() has nothing against.
 void plain_rows(Context& ctx, CView x, CView weight, CView bias, const RowsOutput& out);
 
 /// True if quantized_row takes these: one row of x, weights of int8 or of int4 in groups of 32 to

@@ -112,13 +112,6 @@ __global__ void __launch_bounds__(kRingThreads, 1)
 
 }  // namespace
 
-bool suits_plain_rows(CView x, CView weight, bool gated) {
-  const auto [M, K] = weight.dims<2>("linear_forward weight");
-  const bool is_16_bit = x.dtype() == DType::bf16 || x.dtype() == DType::f16;
-  return is_16_bit && leading(x.shape()) <= kMatrixVectorRows && suits_ring(M, 2 * K, gated) &&
-         aligned(x.raw(), weight.raw());
-}
-
 void plain_rows(Context& ctx, CView x, CView weight, CView bias, const RowsOutput& out) {
   const auto [M, K] = weight.dims<2>("linear_forward weight");
   with_element(x.dtype(), "linear_forward", [&]<class T>(T) {
@@ -134,6 +127,11 @@ void plain_rows(Context& ctx, CView x, CView weight, CView bias, const RowsOutpu
                   call);
     }
   });
+}
+
+void linear_by_plain_rows(Context& ctx, CView x, CView weight, CView bias,
+                          Accumulate /*accumulate*/, View y) {
+  plain_rows(ctx, x, weight, bias, {y});
 }
 
 }  // namespace hyperslab::ops::cuda

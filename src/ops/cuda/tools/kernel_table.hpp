@@ -21,16 +21,24 @@ using Reason = std::string_view;
 enum class Needs : std::uint8_t {
   any_gpu,
   overlap,     ///< compute capability 9.0 and newer: kernels that overlap, clusters
+  ring,        ///< overlap, and 227 KiB of shared memory for a block
   warpgroups,  ///< 9.0 alone
 };
 struct Features {
   bool overlap = false;
+  bool ring = false;
   bool warpgroups = false;
   [[nodiscard]] constexpr bool has(Needs needs) const {
-    return needs == Needs::any_gpu || (needs == Needs::overlap ? overlap : warpgroups);
+    switch (needs) {
+      case Needs::any_gpu: return true;
+      case Needs::overlap: return overlap;
+      case Needs::ring: return ring;
+      case Needs::warpgroups: return warpgroups;
+    }
+    return false;
   }
 };
-inline constexpr Features kHopper = {true, true};
+inline constexpr Features kHopper = {true, true, true};
 /// The features of the GPU in use, as this was built.
 [[nodiscard]] Features features_of_kernels();
 
