@@ -143,6 +143,7 @@ struct Numbered {
 
 std::vector<std::string_view> names_of_activations() {
   std::vector<std::string_view> names;
+  names.reserve(ops::kActivations.size());
   for (const ops::Activation activation : ops::kActivations) names.push_back(name_of(activation));
   return names;
 }
