@@ -61,12 +61,17 @@ hs_missing() {
   done
 }
 
+# mawk, Debian's awk, would wait for 4 KiB of a pipe.
+hs_awk=(awk)
+if [[ $(awk -W version 2>/dev/null </dev/null) == mawk* ]]; then hs_awk=(awk -W interactive); fi
+
 # hs_progress: from the output of Ninja or make, the share of the commands that ran: a line that is
 # written over on a terminal, else a line at every tenth.
 hs_progress() {
   local terminal=0
   [[ ! -t 2 ]] || terminal=1
-  awk -v terminal="$terminal" '
+  # shellcheck disable=SC2016 # a program of awk
+  "${hs_awk[@]}" -v terminal="$terminal" '
     match($0, /^\[ *[0-9]+\/[0-9]+\]/) {
       split(substr($0, RSTART + 1, RLENGTH - 2), part, "/")
       percent = int(100 * part[1] / part[2])

@@ -81,7 +81,7 @@ TEST(AttentionTable, SaysWhyEarlierRowsDoNotSuit) {
             "cuDNN is faster beyond 2048 tokens");
   EXPECT_EQ(against(problem_of(64, kAll, 1024), 0, kHopper), "mask is not causal");
   EXPECT_EQ(against(problem_of(64, kCausal, 1024), 1, kHopper),
-            "cuDNN is faster without caps and documents");
+            "slower than cuDNN without caps and documents");
   AttentionProblem capped = problem_of(64, kCausal, 1024);
   capped.scores.softcap = 50;
   EXPECT_EQ(against(capped, 2, kHopper), "scores are capped");

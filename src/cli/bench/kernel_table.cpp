@@ -16,11 +16,13 @@ namespace {
 using Choices = std::map<Ledger::Key, KernelChoice>;
 
 void print(const Choices& choices) {
-  if (choices.empty()) return fmt::print("no op of this step has a table of kernels\n");
+  if (choices.empty()) return fmt::print("every operation has one kernel alone\n");
   fmt::print("{:<34} {:>5}  {:<28}  {}\n", "op", "calls", "kernel", "problem");
   for (const auto& [key, choice] : choices) {
     fmt::print("{:<34} {:>5}  {:<28}  {}\n", key.first, choice.calls, choice.kernel, key.second);
-    if (!choice.source.empty()) fmt::print("{:<34} {:>5}  {}\n", "", "", choice.source);
+    if (!choice.source.empty()) {
+      fmt::print("{:<34} {:>5}  src/ops/cuda/{}\n", "", "", choice.source);
+    }
     for (const auto* rows : {&choice.before, &choice.after}) {
       for (const auto& [kernel, reason] : *rows) {
         fmt::print("{:<34} {:>5}  {:<4} {:<23}  {}\n", "", "", reason.empty() ? "then" : "not",
@@ -77,8 +79,11 @@ ExitCode run_kernel_table(comm::World& world, const Arguments& args) {
   }
   const plan::Plan plan = plan::make_plan(config, options, 0);
   if (world.rank() != 0) return ExitCode::ok;
-  fmt::print("kernels of {} of rank 0 on GPUs of compute capability 9.0\n",
-             mode == "step" ? "a step" : "a prompt and a token of every text");
+  fmt::print(
+      "operations of {} of rank 0 that have several kernels, and the one that each takes on GPUs "
+      "of "
+      "compute capability 9.0\n",
+      mode == "step" ? "a step" : "a prompt and a token of every text");
   print(plan.ledger.kernels());
   if (args.has("json")) {
     const nlohmann::ordered_json out = {{"deck", source.path},

@@ -36,6 +36,15 @@ std::vector<std::string> launcher_words(const std::vector<std::string>& parent,
   return {parent.begin(), parent.begin() + before};
 }
 
+/// A setting in the environment that a person who pastes the command has not.
+void add_oversubscription(std::vector<std::string>& launcher) {
+  constexpr std::string_view kOption = "--oversubscribe";
+  const char* setting = std::getenv("OMPI_MCA_rmaps_base_oversubscribe");
+  if (setting == nullptr || std::string_view(setting) != "1") return;
+  if (std::ranges::find(launcher, kOption) != launcher.end()) return;
+  launcher.emplace(launcher.begin() + 1, kOption);
+}
+
 }  // namespace
 
 run::StartCommand start_command(const comm::World& world,
@@ -46,7 +55,11 @@ run::StartCommand start_command(const comm::World& world,
   command.program = own.front();
   command.arguments = arguments;
   command.launcher = launcher_words(words_of(std::to_string(getppid())), own);
-  if (!command.launcher.empty() || world.size() == 1) return command;
+  if (!command.launcher.empty()) {
+    add_oversubscription(command.launcher);
+    return command;
+  }
+  if (world.size() == 1) return command;
   const bool slurm =
       std::getenv("SLURM_PROCID") != nullptr && std::getenv("OMPI_COMM_WORLD_SIZE") == nullptr;
   command.launcher = {slurm ? "srun" : "mpirun", slurm ? "-n" : "-np",

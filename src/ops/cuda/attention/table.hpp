@@ -41,7 +41,7 @@ struct AttentionProblem {
 
 [[nodiscard]] inline Reason suits_attention_tiles(const AttentionProblem& problem) {
   if (is_beyond_cudnn(problem.scores)) return {};
-  return "cuDNN is faster without caps and documents";
+  return "slower than cuDNN without caps and documents";
 }
 
 [[nodiscard]] inline Reason suits_attention_cudnn(const AttentionProblem& problem) {
