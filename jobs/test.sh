@@ -258,8 +258,7 @@ test_all() {
   fi
   if ((failed == 0)); then
     hs_part "tests"
-    # A start of ranks waits more than it computes; a test takes a slot a rank.
-    run_ctest tests $((2 * $(hs_cores))) -LE "$left_out|e2e|fault|timed"
+    run_ctest tests "$(hs_cores)" -LE "$left_out|e2e|fault|timed"
     hs_part "repository"
     run_ctest repository "$(hs_cores)" -L repository
     hs_part "layers"
