@@ -127,7 +127,8 @@ settings+=("${axes[@]}")
 hs_part "resume: steps $((steps / 2 + 1)) to $steps, $resume_layout"
 hs_mpirun "$ranks" "$hyperslab" train "$deck" "${settings[@]}" --resume auto
 hs_part "evaluate"
-hs_mpirun "$ranks" "$hyperslab" eval "$deck" "${settings[@]}" \
+# All that was held out, as what the loss is compared with; validation while training takes a part.
+hs_mpirun "$ranks" "$hyperslab" eval "$deck" "${settings[@]}" --set train.validate_batches=0 \
   --checkpoint "$run/checkpoints" --json "$run/report/eval.json"
 learned=yes
 check || learned=no
