@@ -21,6 +21,7 @@ LOCAL_MPI = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1
              "OMPI_MCA_btl_vader_single_copy_mechanism": "none", "OMPI_MCA_odls_base_sigkill_timeout": "5"}
 # Exit codes of the program, docs/files.md.
 DEVICE, NUMBERS, PREEMPTED, INTERRUPTED = 6, 7, 75, 130
+KILLED = (137, -9)
 
 
 @dataclass(frozen=True)
@@ -80,8 +81,12 @@ def state_of(code: int, output: str) -> str:
     return STOPPED if code in (PREEMPTED, INTERRUPTED) else FAILED
 
 
-def message_of(output: str) -> str:
-    """The program's own line of what went wrong, else the last one that is no hint of what to do next."""
+def message_of(output: str, code: int = 1) -> str:
+    """The program's own line of what went wrong, else the last one that is no hint of what to do next. A program that was
+    killed says nothing."""
+    if code in KILLED and not any(line.startswith("hyperslab: ") for line in output.splitlines()):
+        return (f"killed (code {code}), probably by the system when memory ran out: compare hyperslab plan with this machine's "
+                "memory; --small makes a study small enough for CPU ranks")
     lines = [line for line in output.splitlines() if line.strip() and not line.startswith("  ")]
     own = [line for line in lines if line.startswith("hyperslab: ")]
     return (own or lines or [""])[-1][:500]

@@ -114,7 +114,7 @@ def run_point(point: Point, record: Record, launcher: Launcher, live: Live, stop
     record.code, stop.child = stop.child.returncode, None
     record.seconds = time.monotonic() - begun
     text = (place / OUTPUT).read_text(encoding="utf-8", errors="replace")
-    record.state, record.message = state_of(record.code, text), message_of(text)
+    record.state, record.message = state_of(record.code, text), message_of(text, record.code)
     if stop.asked and record.state not in RESULTS:
         record.state = STOPPED
     write_record(launcher.folder, record)

@@ -206,6 +206,8 @@ class Running(StudyTest):
         self.assertEqual(state_of(6, "out of memory: 9"), "out of memory")
         self.assertEqual(state_of(6, "no such device"), "failed")
         self.assertEqual(message_of("a\nhyperslab: what\nmpirun says more\n"), "hyperslab: what")
+        self.assertEqual(message_of("a\nhyperslab: what\n", 137), "hyperslab: what")
+        self.assertRegex(message_of("ranks_1: 124.440 M parameters\n", 137), r"killed \(code 137\), probably .* memory")
         self.assertEqual(message_of("a\nstopped on request\n  plot      python3 -m analysis\n"), "stopped on request")
 
     def test_another_studys_folder_is_refused(self) -> None:

@@ -223,7 +223,11 @@ void require_usable(const Arguments& args) {
   for (const char* option : {"mtbf-hours", "save-seconds", "search"}) {
     if (!args.has(option)) continue;
     if (!args.has("machine")) {
-      throw Error(ExitCode::usage, fmt::format("--{} goes with --machine FILE", option))
+      throw Error(ExitCode::usage,
+                  fmt::format("--{} goes with --machine FILE, which has a machine's times: one of "
+                              "inputs/machines, or measure this one with hyperslab bench DECK "
+                              "--machine FILE",
+                              option))
           .on_all_ranks();
     }
     if (std::string_view(option) != "search" && !(args.get<double>(option) > 0)) {
