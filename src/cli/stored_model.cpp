@@ -115,7 +115,8 @@ StoredModel open_stored_model(comm::World& world, const Arguments& args,
   std::optional<StoredModel> model;
   comm::agree(world,
               [&] { model.emplace(open(folder, world.size(), world.rank() == 0, args, special)); });
-  return std::move(*model);
+  // agree() throws on every rank if one has none.
+  return std::move(*model);  // NOLINT(bugprone-unchecked-optional-access)
 }
 
 comm::WatchdogOptions watch_options(const comm::World& world, const train::Config& config) {

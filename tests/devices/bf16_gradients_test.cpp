@@ -267,7 +267,8 @@ TEST_F(Bf16Gradients, UpdateAsThoseInF32) {
        }}};
   for (const Dim size : {1, 31, 64, 4097, 100000}) {
     const Dim granules = (size + kDecayGranule - 1) / kDecayGranule;
-    for (const auto& [name, update] : updates) {
+    for (const auto& named : updates) {
+      const Update& update = named.second;
       Problem problem(DType::f32);
       problem.fixed(filled_tensor(DType::f32, {granules}, 0.1))
           .fixed(bytes_of(state))
@@ -277,7 +278,8 @@ TEST_F(Bf16Gradients, UpdateAsThoseInF32) {
           .in_out(filled_tensor(DType::f32, {size}, 0.5))
           .in_out(filled_tensor(kBf16, {size}, 1));
       problem.expect_match(
-          [&](Context& ctx, const Views& v) { update(ctx, struct_at<StepState>(v[1]), v); }, name);
+          [&](Context& ctx, const Views& v) { update(ctx, struct_at<StepState>(v[1]), v); },
+          named.first);
     }
     Problem squares(DType::f32);
     squares.input(random_tensor(kBf16, {size}, 1, 10.0))

@@ -122,8 +122,8 @@ HS_AVX512 void pack(const Int8Weights& weights, Dim weight_rows, std::uint8_t* p
       }
       transpose_words(block);
 #pragma GCC unroll 16
-      for (int i = 0; i < 16; ++i) {
-        _mm512_store_si512(panels, block[i]);
+      for (const __m512i& words : block) {
+        _mm512_store_si512(panels, words);
         panels += 64;
       }
     }
