@@ -17,7 +17,7 @@ inline const std::vector<std::array<Dim, 3>> kSizes = {{1, 1, 1},     {2, 3, 4},
                                                        {17, 1, 31},   {64, 64, 64},   {72, 40, 24},
                                                        {33, 65, 257}, {256, 136, 520}};
 
-/// What operands are stored in, and how GEMMs of f32 are computed.
+/// The dtype of stored operands, and the arithmetic of GEMMs in f32.
 struct Precision {
   DType dtype;
   bool tf32 = false;
@@ -44,7 +44,7 @@ inline Tensor operand(DType dtype, const Shape& shape, std::uint64_t seed, Dim K
   return random_tensor(dtype, shape, seed, 1.0 / std::sqrt(static_cast<double>(K)));
 }
 
-/// What a GEMM is added to; poison if it is overwritten.
+/// The addend of a GEMM; poison if the GEMM overwrites it.
 inline Tensor target(DType dtype, const Shape& shape, std::uint64_t seed, Accumulate accumulate) {
   return accumulate == Accumulate::yes ? operand(dtype, shape, seed) : poisoned(dtype, shape);
 }

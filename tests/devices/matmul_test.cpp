@@ -259,7 +259,7 @@ TEST_F(Linear, BackwardWeightAndBias) {
   }
 }
 
-/// Of a frozen weight.
+/// A frozen weight has no gradient; its bias may have one.
 TEST_F(Linear, TheGradientOfABiasAlone) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     Problem problem(dtype);

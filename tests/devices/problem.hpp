@@ -77,7 +77,7 @@ class Problem {
   Problem& in_out(Tensor value, double floor = kFloor) {
     return append({std::move(value), true, false, true, floor});
   }
-  /// Of the same dtype for the oracle: tokens, positions, structs, tables in f32.
+  /// An operand that keeps its dtype for the oracle: tokens, positions, structs, tables in f32.
   Problem& fixed(Tensor value) { return append({std::move(value), false, true, true}); }
   Problem& fixed_output(Tensor value) { return append({std::move(value), true, true, true}); }
   Problem& absent() { return append({Tensor(), false, true, false}); }
@@ -135,7 +135,7 @@ class Problem {
   [[nodiscard]] std::string where(Device device) const {
     return std::string(name_of(compute_)) + " on " + std::string(name_of(device));
   }
-  /// Of an operand on a device.
+  /// The dtype in which an operand lies on a device.
   [[nodiscard]] static DType dtype_of(const Operand& operand, bool in_double) {
     const DType dtype = operand.value.view().dtype();
     return in_double && !operand.fixed && is_floating(dtype) ? DType::f64 : dtype;
