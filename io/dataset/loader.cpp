@@ -32,9 +32,10 @@ void sort_by_digit(Ids tokens, Ids from, int shift, int bits, std::int32_t* to) 
   }
 }
 
-/// order: the positions of `tokens` sorted by token, equal tokens by position. Two passes serve ids
-/// below 2^22, three any id.
-void sort_positions(Ids tokens, std::span<std::int32_t> order, std::span<std::int32_t> scratch) {
+}  // namespace
+
+/// Two passes serve ids below 2^22, three any id.
+void sort_tokens(Ids tokens, std::span<std::int32_t> order, std::span<std::int32_t> scratch) {
   std::uint32_t largest = 1;
   for (const std::int32_t id : tokens) largest = std::max(largest, static_cast<std::uint32_t>(id));
   const int width = std::bit_width(largest);
@@ -47,8 +48,6 @@ void sort_positions(Ids tokens, std::span<std::int32_t> order, std::span<std::in
     from = to;
   }
 }
-
-}  // namespace
 
 Loader::Loader(const Samples& samples, std::int64_t global_batch, int data_rank, int data_ranks,
                bool overfit_one_batch)
@@ -74,7 +73,7 @@ void Loader::load(std::int64_t step, int microbatch, const Batch& out) {
           "a sort index of another size than the tokens");
   const std::lock_guard lock(scratch_mutex_);
   if (scratch_.size() < tokens.size()) scratch_.resize(tokens.size());
-  sort_positions(tokens, out.token_sort_index.span<std::int32_t>(), scratch_);
+  sort_tokens(tokens, out.token_sort_index.span<std::int32_t>(), scratch_);
 }
 
 void Loader::add_keys(std::int64_t step, CView first_keys) {

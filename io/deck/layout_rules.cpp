@@ -16,14 +16,17 @@ using train::Config;
 
 std::string ranks_message(const Config& c, const Surroundings& s) {
   const auto& p = c.parallel;
-  const std::int64_t others = std::int64_t{p.tensor} * p.pipeline;
+  const std::int64_t others = std::int64_t{p.tensor} * p.pipeline * p.context;
   const auto needed = required_ranks(c);
   const auto found = s.is_plan
                          ? fmt::format("--ranks is {}; set it to {}", s.ranks, needed)
                          : fmt::format("{} {} started; start {} (mpirun -np {} hyperslab ...)",
                                        s.ranks, s.ranks == 1 ? "was" : "were", needed, needed);
-  auto text = fmt::format("needs {} rank{} ({} x {} x {}, data x tensor x pipeline), {}", needed,
-                          needed == 1 ? "" : "s", p.data, p.tensor, p.pipeline, found);
+  const bool has_context = p.context > 1;
+  auto text = fmt::format("needs {} rank{} ({} x {} x {}{}, data x tensor x pipeline{}), {}",
+                          needed, needed == 1 ? "" : "s", p.data, p.tensor, p.pipeline,
+                          has_context ? fmt::format(" x {}", p.context) : "",
+                          has_context ? " x context" : "", found);
   if (divides(others, s.ranks))
     text += fmt::format(" or set parallel.data to {}", s.ranks / others);
   return text;
@@ -43,7 +46,7 @@ std::int64_t rows(const Config& c) {
   const std::int64_t samples = c.train.microbatch > 0
                                    ? c.train.microbatch
                                    : c.train.global_batch / std::max(1, c.parallel.data);
-  return samples * c.model.context;
+  return samples * (c.model.context / std::max(1, c.parallel.context));
 }
 
 bool fits_stages(const Config& c) {
@@ -56,8 +59,8 @@ bool fits_stages(const Config& c) {
 }
 
 constexpr std::array kLayoutRules = {
-    Rule{"parallel.data", "parallel.tensor parallel.pipeline",
-         "data x tensor x pipeline is the number of ranks",
+    Rule{"parallel.data", "parallel.tensor parallel.pipeline parallel.context",
+         "data x tensor x pipeline x context is the number of ranks",
          [](const Config& c, const Surroundings& s) {
            return s.ranks == 0 || required_ranks(c) == s.ranks;
          },
@@ -200,35 +203,37 @@ constexpr std::array kLayoutRules = {
          [](const Config& c, const Surroundings&) {
            const auto& p = c.parallel;
            return c.run.compare_replicas_every == 0 || p.zero < 3 || p.pipeline > 1 ||
-                  p.shards() == 1 || p.shards() < p.data;
+                  p.shards() == 1 || p.fold() < p.data;
          },
          [](const Config&, const Surroundings&) -> std::string {
            return "with zero 3 each parameter is on one data rank alone, and there is nothing to "
                   "compare it with; set it to 0, or parallel.zero to 2";
          }},
-    Rule{
-        "train.log_norms", "parallel.tensor parallel.pipeline parallel.zero memory.recompute",
-        "0 unless every rank holds the whole model and its activations: tensor 1, pipeline 1, zero "
-        "0, recompute not full",
-        [](const Config& c, const Surroundings&) {
-          const auto& p = c.parallel;
-          return c.train.log_norms == 0 || (p.tensor == 1 && p.pipeline == 1 && p.zero == 0 &&
-                                            c.memory.recompute != nn::Recompute::full);
-        },
-        [](const Config& c, const Surroundings&) {
-          const auto& p = c.parallel;
-          std::vector<std::string> found;
-          if (p.tensor > 1) found.push_back(fmt::format("parallel.tensor {}", p.tensor));
-          if (p.pipeline > 1) found.push_back(fmt::format("parallel.pipeline {}", p.pipeline));
-          if (p.zero > 0) found.push_back(fmt::format("parallel.zero {}", p.zero));
-          if (c.memory.recompute == nn::Recompute::full) {
-            found.emplace_back("memory.recompute full");
-          }
-          return fmt::format(
-              "norms are logged only if every rank holds the whole model and its activations, not "
-              "with {}; set it to 0",
-              fmt::join(found, ", "));
-        }},
+    Rule{"train.log_norms",
+         "parallel.tensor parallel.pipeline parallel.context parallel.zero memory.recompute",
+         "0 unless every rank holds the whole model and its activations: tensor 1, pipeline 1, "
+         "context 1, zero 0, recompute not full",
+         [](const Config& c, const Surroundings&) {
+           const auto& p = c.parallel;
+           return c.train.log_norms == 0 ||
+                  (p.tensor == 1 && p.pipeline == 1 && p.context == 1 && p.zero == 0 &&
+                   c.memory.recompute != nn::Recompute::full);
+         },
+         [](const Config& c, const Surroundings&) {
+           const auto& p = c.parallel;
+           std::vector<std::string> found;
+           if (p.tensor > 1) found.push_back(fmt::format("parallel.tensor {}", p.tensor));
+           if (p.pipeline > 1) found.push_back(fmt::format("parallel.pipeline {}", p.pipeline));
+           if (p.context > 1) found.push_back(fmt::format("parallel.context {}", p.context));
+           if (p.zero > 0) found.push_back(fmt::format("parallel.zero {}", p.zero));
+           if (c.memory.recompute == nn::Recompute::full) {
+             found.emplace_back("memory.recompute full");
+           }
+           return fmt::format(
+               "norms are logged only if every rank holds the whole model and its activations, not "
+               "with {}; set it to 0",
+               fmt::join(found, ", "));
+         }},
 };
 
 }  // namespace

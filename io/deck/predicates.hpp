@@ -33,7 +33,8 @@ namespace hyperslab::deck {
 }
 
 [[nodiscard]] inline std::int64_t required_ranks(const train::Config& c) {
-  return std::int64_t{c.parallel.data} * c.parallel.tensor * c.parallel.pipeline;
+  return std::int64_t{c.parallel.data} * c.parallel.tensor * c.parallel.pipeline *
+         c.parallel.context;
 }
 
 /// Steps of the decay at the end of a wsd schedule.
@@ -43,6 +44,8 @@ namespace hyperslab::deck {
 
 /// Rules of deck section `parallel`.
 [[nodiscard]] std::span<const Rule> layout_rules();
+/// Rules of samples whose tokens lie on several ranks.
+[[nodiscard]] std::span<const Rule> context_rules();
 /// Rules of deck sections `adapter` and `quantization`, and of model.frozen_format.
 [[nodiscard]] std::span<const Rule> adapter_rules();
 /// Rules of models of images, and of deck section `augment`.

@@ -8,10 +8,12 @@ namespace hyperslab::deck {
 namespace {
 
 constexpr auto kTrainingSentences = std::to_array<KeySentence>({
-    {"parallel", "How the run is cut over ranks: data x tensor x pipeline of them."},
+    {"parallel", "How the run is cut over ranks: data x tensor x pipeline x context of them."},
     {"parallel.data", "Ranks that share the samples of a step."},
     {"parallel.tensor", "Ranks that share the matrices of every layer."},
     {"parallel.pipeline", "Ranks that share the layers, in stages."},
+    {"parallel.context",
+     "Ranks that share the tokens of every sample; attention exchanges heads between them."},
     {"parallel.sequence",
      "Whether tensor ranks also share the tokens between those matrices, "
      "which saves activations."},

@@ -24,6 +24,8 @@ inline constexpr PhaseColumn kAfterReduce[] = {
     {"reduce_exposed_seconds", Phase::reduce_exposed,
      "waiting for reductions of gradients that nothing else covers"},
     {"tensor_comm_seconds", Phase::tensor_comm, "communication of the tensor group"},
+    {"context_comm_seconds", Phase::context_comm,
+     "exchanges among ranks that hold other tokens of the same samples"},
     {"pipeline_comm_seconds", Phase::pipeline_comm, "sending and receiving between stages"},
     {"pipeline_idle_seconds", Phase::pipeline_idle, "waiting for another stage of the pipeline"},
     {"wait_seconds", Phase::wait, "waiting for slower ranks"},

@@ -29,14 +29,18 @@ Handle create(const std::string& path, StagedFile& disk) {
   return file;
 }
 
-/// "data 2 x tensor 1 x pipeline 1": the groups that all ranks have.
+/// "data 2 x tensor 1 x pipeline 1": the axes that all ranks have. Context ranks are in the data
+/// group, too.
 std::string layout_of(const RankInfo& info) {
+  const auto context = std::ranges::find(info.groups, GroupRole::context, &GroupInfo::role);
+  const int tokens = context == info.groups.end() ? 1 : context->size;
   std::string text;
   for (const GroupInfo& group : info.groups) {
     const bool is_axis = group.role == GroupRole::data || group.role == GroupRole::tensor ||
-                         group.role == GroupRole::pipeline;
+                         group.role == GroupRole::pipeline || group.role == GroupRole::context;
     if (!is_axis) continue;
-    text += fmt::format("{}{} {}", text.empty() ? "" : " x ", name_of(group.role), group.size);
+    const int size = group.role == GroupRole::data ? group.size / tokens : group.size;
+    text += fmt::format("{}{} {}", text.empty() ? "" : " x ", name_of(group.role), size);
   }
   return text;
 }

@@ -31,6 +31,7 @@ std::string_view name_of(Call call) {
     case Call::all_reduce: return "all_reduce";
     case Call::reduce_scatter: return "reduce_scatter";
     case Call::all_gather: return "all_gather";
+    case Call::all_to_all: return "all_to_all";
     case Call::broadcast: return "broadcast";
     case Call::send: return "send";
     case Call::recv: return "recv";
@@ -240,6 +241,31 @@ Ticket Communicator::all_gather(Stream& after, CView shard, View full) {
   const Ticket ticket = open(after, Call::all_gather, full.bytes());
   count(Call::all_gather, full.bytes());
   if (after.device() != Device::meta) do_all_gather(after, shard, full, ticket);
+  return ticket;
+}
+
+void Communicator::check_parts(Call call, CView sent, CView received) const {
+  if (sent.dtype() != received.dtype() || sent.numel() != received.numel()) {
+    refuse(name_of(call), fmt::format("{} elements of {} are sent, {} of {} received", sent.numel(),
+                                      hyperslab::name_of(sent.dtype()), received.numel(),
+                                      hyperslab::name_of(received.dtype())));
+  }
+  if (sent.numel() % size_ != 0) {
+    refuse(name_of(call),
+           fmt::format("{} elements are no equal parts for {} members", sent.numel(), size_));
+  }
+  if (sent.device() != Device::meta && overlap(sent, received)) {
+    refuse(name_of(call), "the views overlap");
+  }
+}
+
+Ticket Communicator::all_to_all(Stream& after, CView sent, View received) {
+  check_view(after.device(), Call::all_to_all, sent, "sent");
+  check_view(after.device(), Call::all_to_all, received, "received");
+  check_parts(Call::all_to_all, sent, received);
+  const Ticket ticket = open(after, Call::all_to_all, sent.bytes());
+  count(Call::all_to_all, sent.bytes());
+  if (after.device() != Device::meta) do_all_to_all(after, sent, received, ticket);
   return ticket;
 }
 

@@ -48,6 +48,10 @@ class SelfCommunicator final : public Communicator {
     note_stream(after, ticket);
     copy_unless_same(after, shard, full);
   }
+  void do_all_to_all(Stream& after, CView sent, View received, Ticket ticket) override {
+    note_stream(after, ticket);
+    copy_unless_same(after, sent, received);
+  }
   void do_broadcast(Stream& after, View, int, Ticket ticket) override {
     note_stream(after, ticket);
   }
@@ -114,6 +118,7 @@ class MetaCommunicator final : public Communicator {
   void do_all_reduce(Stream&, View, ReduceOp, Ticket) override {}
   void do_reduce_scatter(Stream&, View, View, Ticket) override {}
   void do_all_gather(Stream&, CView, View, Ticket) override {}
+  void do_all_to_all(Stream&, CView, View, Ticket) override {}
   void do_broadcast(Stream&, View, int, Ticket) override {}
   void do_exchange(Stream&, std::span<const Message>, Ticket) override {}
   double do_wait(Stream&, Ticket) override { return 0; }

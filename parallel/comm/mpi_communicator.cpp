@@ -133,6 +133,33 @@ void MpiCommunicator::do_all_gather(Stream&, CView shard, View full, Ticket tick
   engine_->add(request, operation(ticket));
 }
 
+void MpiCommunicator::do_all_to_all(Stream&, CView sent, View received, Ticket ticket) {
+  const Dim n = sent.numel() / size();
+  if (sent.numel() > max_count_) return exchange_parts(sent, received, operation(ticket));
+  const MPI_Datatype type = engine_->types().type(sent.dtype());
+  MPI_Request request = MPI_REQUEST_NULL;
+  HS_MPI(name(), MPI_Ialltoall(sent.raw(), static_cast<int>(n), type, received.raw(),
+                               static_cast<int>(n), type, comm_, &request));
+  engine_->add(request, operation(ticket));
+}
+
+/// One message for each member: displacements of more elements have no place in an int.
+void MpiCommunicator::exchange_parts(CView sent, View received, Operation& mine) {
+  const Dim n = sent.numel() / size();
+  std::vector<Message> messages;
+  for (int member = 0; member < size(); ++member) {
+    const CView to = part(sent, member * n, n);
+    const View from = part(received, member * n, n);
+    if (member == rank()) {
+      std::memcpy(from.raw(), to.raw(), to.bytes());
+      continue;
+    }
+    messages.push_back({.send = {}, .recv = from, .peer = member});
+    messages.push_back({.send = to, .recv = {}, .peer = member});
+  }
+  send_messages(messages, mine);
+}
+
 void MpiCommunicator::do_broadcast(Stream&, View buffer, int root, Ticket ticket) {
   broadcast_chunks(buffer, root, operation(ticket));
 }
@@ -148,7 +175,10 @@ void MpiCommunicator::broadcast_chunks(View buffer, int root, Operation& mine) {
 }
 
 void MpiCommunicator::do_exchange(Stream&, std::span<const Message> messages, Ticket ticket) {
-  Operation& mine = operation(ticket);
+  send_messages(messages, operation(ticket));
+}
+
+void MpiCommunicator::send_messages(std::span<const Message> messages, Operation& mine) {
   MPI_Request request = MPI_REQUEST_NULL;
   for (const Message& message : messages) {
     const View recv = message.recv;

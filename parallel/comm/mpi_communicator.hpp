@@ -35,6 +35,7 @@ class MpiCommunicator final : public Communicator {
   void do_all_reduce(Stream& after, View buffer, ReduceOp op, Ticket ticket) override;
   void do_reduce_scatter(Stream& after, View full, View shard, Ticket ticket) override;
   void do_all_gather(Stream& after, CView shard, View full, Ticket ticket) override;
+  void do_all_to_all(Stream& after, CView sent, View received, Ticket ticket) override;
   void do_broadcast(Stream& after, View buffer, int root, Ticket ticket) override;
   void do_exchange(Stream& after, std::span<const Message> messages, Ticket ticket) override;
   double do_wait(Stream& before, Ticket ticket) override;
@@ -44,6 +45,8 @@ class MpiCommunicator final : public Communicator {
 
   Operation& operation(Ticket ticket) { return operations_[ticket % kMaxUnderWay]; }
   void reduce_to_owners(View full, View shard, Operation& operation);
+  void exchange_parts(CView sent, View received, Operation& operation);
+  void send_messages(std::span<const Message> messages, Operation& operation);
   void broadcast_chunks(View buffer, int root, Operation& operation);
 
   std::shared_ptr<MpiEngine> engine_;

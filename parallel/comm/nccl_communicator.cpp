@@ -19,7 +19,7 @@ namespace hyperslab::comm {
 namespace {
 
 /// Thread blocks (CTAs) of one operation of a group; the variable NCCL_MAX_CTAS overrides it.
-/// Tensor groups delay every layer and take the number that NCCL finds best.
+/// Tensor and context groups delay every layer and take the number that NCCL finds best.
 int cta_budget(GroupRole role, const CtaBudgets& budgets) {
   switch (role) {
     case GroupRole::world: return budgets.world;
@@ -29,6 +29,7 @@ int cta_budget(GroupRole role, const CtaBudgets& budgets) {
     case GroupRole::pipeline: return budgets.pipeline;
     case GroupRole::tied: return budgets.tied;
     case GroupRole::tensor:
+    case GroupRole::context:
     case GroupRole::key_value:
     case GroupRole::host:
     case GroupRole::other: break;
@@ -266,6 +267,20 @@ void NcclCommunicator::do_all_gather(Stream& after, CView shard, View full, Tick
   run(after, Call::all_gather, ticket, [&] {
     HS_NCCL(name(), nccl_,
             ncclAllGather(shard.raw(), full.raw(), shard.bytes(), ncclUint8, nccl_, stream_));
+  });
+}
+
+void NcclCommunicator::do_all_to_all(Stream& after, CView sent, View received, Ticket ticket) {
+  run(after, Call::all_to_all, ticket, [&] {
+    const Dim n = sent.numel() / size();
+    HS_NCCL(name(), nccl_, ncclGroupStart());
+    for (int member = 0; member < size(); ++member) {
+      const CView to = sent.flat().slice(member * n, n);
+      const View from = received.flat().slice(member * n, n);
+      HS_NCCL(name(), nccl_, ncclSend(to.raw(), to.bytes(), ncclUint8, member, nccl_, stream_));
+      HS_NCCL(name(), nccl_, ncclRecv(from.raw(), from.bytes(), ncclUint8, member, nccl_, stream_));
+    }
+    HS_NCCL(name(), nccl_, ncclGroupEnd());
   });
 }
 

@@ -23,12 +23,13 @@ struct Axes {
   GroupRole role;
 };
 constexpr std::array kGroups = {
-    Axes{kSamples, GroupRole::data}, Axes{Axis::tensor, GroupRole::tensor},
-    Axes{Axis::pipeline, GroupRole::pipeline}, Axes{kShards, GroupRole::shard},
-    Axes{Axis::replica, GroupRole::replica}};
+    Axes{kGradients, GroupRole::data},         Axes{Axis::tensor, GroupRole::tensor},
+    Axes{Axis::pipeline, GroupRole::pipeline}, Axes{Axis::context, GroupRole::context},
+    Axes{kShards, GroupRole::shard},           Axes{Axis::replica, GroupRole::replica}};
 
 /// True if a mesh has the group: the data group is cut in two if several ranks hold equal shards.
 bool has_group(const Position& position, GroupRole role) {
+  if (role == GroupRole::context) return position.size(Axis::context) > 1;
   const bool is_part = role == GroupRole::shard || role == GroupRole::replica;
   return !is_part || (position.size(Axis::replica) > 1 && position.size(kShards) > 1);
 }
@@ -68,7 +69,7 @@ Mesh::Mesh(comm::World& world, Device device, const ParallelConfig& config, cons
   }
   for (comm::Communicator* one : groups()) {
     // The clocks of the data group and its parts add up gradient reductions alone.
-    const bool sums = one == &group(kSamples) || one == &group(kShards);
+    const bool sums = one == &group(kGradients) || one == &group(kShards);
     if (!sums) one->time_operations(needs_.timed);
   }
   all.time_operations(needs_.timed);
@@ -205,7 +206,7 @@ std::string placement_warning(comm::World& world, const ParallelConfig& config) 
         "network; let parallel.tensor divide the ranks of a host",
         tensor);
   }
-  const bool is_hybrid = config.shards() < config.data;
+  const bool is_hybrid = config.fold() < config.data;
   const std::string shards = is_hybrid ? groups_over_hosts(config, kShards, hosts) : "";
   if (shards.empty()) return {};
   return fmt::format(

@@ -58,13 +58,19 @@ std::string describe(AxisSet axes) {
 }
 
 std::string describe(const Position& at) {
-  return "data " + std::to_string(at.at(kSamples)) + ", pipeline " +
-         std::to_string(at.at(Axis::pipeline)) + ", tensor " + std::to_string(at.at(Axis::tensor));
+  std::string text = "data " + std::to_string(at.at(kSamples)) + ", pipeline " +
+                     std::to_string(at.at(Axis::pipeline)) + ", tensor " +
+                     std::to_string(at.at(Axis::tensor));
+  if (at.size(Axis::context) > 1) text += ", context " + std::to_string(at.at(Axis::context));
+  return text;
 }
 
 std::string describe(const ParallelConfig& config) {
-  return "data " + std::to_string(config.data) + " x tensor " + std::to_string(config.tensor) +
-         " x pipeline " + std::to_string(config.pipeline);
+  std::string text = "data " + std::to_string(config.data) + " x tensor " +
+                     std::to_string(config.tensor) + " x pipeline " +
+                     std::to_string(config.pipeline);
+  if (config.context > 1) text += " x context " + std::to_string(config.context);
+  return text;
 }
 
 }  // namespace hyperslab::mesh

@@ -217,6 +217,12 @@ class CollectiveBench {
         return to.group_end(ctx_);
       });
     }
+    if (group.role() == comm::GroupRole::context) {
+      const View received(shard_.data(), DType::f32, ctx_.device(), full.shape());
+      return time("all_to_all", group, part * ranks, [&, received](comm::Communicator& in) {
+        return in.all_to_all(ctx_, full, received);
+      });
+    }
     time("all_reduce", group, part * ranks,
          [&](comm::Communicator& in) { return in.all_reduce(ctx_, full, comm::ReduceOp::sum); });
     time("reduce_scatter", group, part * ranks,
@@ -292,8 +298,8 @@ std::map<std::string, double> overlap_cost(Device device, const CtaBudgets& ctas
 std::vector<CollectiveRow> collective_rows(comm::World& world, Device device) {
   CollectiveBench bench(world, device);
   std::vector<CollectiveRow> all;
-  for (const auto role :
-       {comm::GroupRole::data, comm::GroupRole::tensor, comm::GroupRole::pipeline}) {
+  for (const auto role : {comm::GroupRole::data, comm::GroupRole::tensor, comm::GroupRole::pipeline,
+                          comm::GroupRole::context}) {
     std::ranges::move(bench.run(role), std::back_inserter(all));
   }
   return all;

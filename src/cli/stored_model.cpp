@@ -64,22 +64,13 @@ void log_cache(const generate::Generator& generator) {
 
 namespace {
 
-/// One tensor group of so many ranks, whatever the layout of the run was.
-std::vector<std::string> layout_overrides(int ranks) {
-  if (ranks == 1) return {};
-  return {"parallel.data=1",          fmt::format("parallel.tensor={}", ranks),
-          "parallel.pipeline=1",      "parallel.sequence=false",
-          "parallel.schedule=1f1b",   "parallel.virtual_stages=1",
-          "parallel.stage_layers=[]", "parallel.zero=0",
-          "parallel.shard=0"};
-}
-
 StoredModel open(const std::string& folder, int ranks, bool logs, const Arguments& args,
                  io::SpecialTokens special) {
   io::CheckpointReader reader(folder);
   if (args.has("ema")) reader.use_averages();
   std::vector<std::string> notes;
-  std::vector<std::string> overrides = layout_overrides(ranks);
+  std::vector<std::string> overrides;
+  if (ranks > 1) overrides = plain_layout(1, ranks, 1);
   if (args.has("base")) overrides.push_back("checkpoint.initial=" + args.get<std::string>("base"));
   train::Config config =
       read_stored_deck(stored_deck(reader), overrides, ranks == 1 ? 0 : ranks, notes);

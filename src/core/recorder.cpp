@@ -22,6 +22,7 @@ std::string_view name_of(Phase phase) {
     case Phase::optimizer: return "optimizer";
     case Phase::reduce_exposed: return "reduce_exposed";
     case Phase::tensor_comm: return "tensor_comm";
+    case Phase::context_comm: return "context_comm";
     case Phase::pipeline_comm: return "pipeline_comm";
     case Phase::pipeline_idle: return "pipeline_idle";
     case Phase::wait: return "wait";

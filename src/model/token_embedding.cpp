@@ -24,7 +24,11 @@ nn::ResidualStream TokenEmbedding::forward(Context& ctx, const UnitCall& call,
                                            nn::ResidualStream /*in*/) {
   View y = outputs_.at(static_cast<std::size_t>(call.slot));
   if (call.mode == Mode::decode) y = nn::for_tokens(y, call.token_count());
-  embedding_.forward(ctx, call.batch.tokens, call.texts.past, parts_.info(call), parts_.scratch, y);
+  const bool decodes = call.mode == Mode::decode;
+  const ops::TokenPosition first =
+      decodes ? call.texts.past
+              : ops::TokenPosition(parts_.options.context_group.first_token(parts_.options.T));
+  embedding_.forward(ctx, call.batch.tokens, first, parts_.info(call), parts_.scratch, y);
   return {y, {}};
 }
 
@@ -40,7 +44,8 @@ BatchViews TokenEmbedding::reads(Mode mode) const {
   const bool has_table = parts_.embedding.positions != nn::PositionTable::none;
   return BatchViews{&Batch::tokens, &Batch::token_sort_index}
       .with(&Batch::sample_position, parts_.drops(mode))
-      .with(&Batch::first_keys, parts_.options.documents && has_table);
+      .with(parts_.options.context_group.is_alone() ? &Batch::first_keys : &Batch::own_first_keys,
+            parts_.options.documents && has_table);
 }
 
 }  // namespace hyperslab::model

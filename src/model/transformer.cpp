@@ -31,6 +31,7 @@ nn::EmbeddingConfig embedding_config(const ModelSpec& spec, const StageOptions& 
   config.init_std = static_cast<float>(spec.init_std);
   config.tied = spec.tie_embeddings;
   config.group = options.tensor;
+  config.context_group = options.context_group;
   config.vocabulary_split =
       nn::VocabularySplit(options.tensor, spec.vocabulary, options.vocabulary_multiple);
   return config;
@@ -58,6 +59,7 @@ nn::BlockConfig block_config(const ModelSpec& spec, const StageOptions& options,
       (spec.attention == AttentionPath::automatic && !options.fused_attention);
   config.seed = options.seed;
   config.group = options.tensor;
+  config.context_group = options.context_group;
   config.mlp_rows = options.mlp_rows;
   config.recompute = options.training ? options.recompute : nn::Recompute::none;
   config.split_backward = options.split_backward;
@@ -97,7 +99,11 @@ Batch Transformer::plan_batch(Arena& activations, ChunkEnds /*chunk*/) const {
   batch.token_sort_index = activations.take(DType::i32, {B * T}, "token sort index");
   batch.sample_position = activations.take(DType::i64, {B}, "sample positions");
   if (parts_->options.documents) {
-    batch.first_keys = activations.take(DType::i32, {B, T}, "first keys");
+    const nn::ContextGroup& group = parts_->options.context_group;
+    batch.first_keys = activations.take(DType::i32, {B, group.all_tokens(T)}, "first keys");
+    if (!group.is_alone()) {
+      batch.own_first_keys = activations.take(DType::i32, {B, T}, "own first keys");
+    }
   }
   return batch;
 }

@@ -51,8 +51,9 @@ struct TransformerParts {
   }
   /// Inputs of the layers that differ from microbatch to microbatch.
   [[nodiscard]] nn::BatchInfo info(const UnitCall& call) const {
+    const View& own = call.batch.own_first_keys;
     return {call.batch.sample_position, call.step.state, call.mode == Mode::train,
-            call.batch.first_keys};
+            call.batch.first_keys, own ? own : call.batch.first_keys};
   }
   /// A training pass needs the samples' positions if dropout acts.
   [[nodiscard]] bool drops(Mode mode) const {

@@ -38,6 +38,7 @@ Attention::Attention(param::ParamStore& params, const std::string& name, const B
   const Dim kv_width = config.heads.kv_heads * config.heads.head_width;
   const KeyValueHeads kv = key_value_heads(config.heads, group);
   heads_ = {config.heads.heads / group.size(), kv.count, config.heads.head_width};
+  core_heads_ = config.context_group.share(heads_);
   qkv_ = Linear(params, group,
                 {{name + ".query", query_width, group.shard({query_width}, 0)},
                  {name + ".key", kv_width, kv.part, kv.replicas, kv.replica},
@@ -63,17 +64,36 @@ struct AttentionMemory {
   View d_attention;
   View d_qkv;
   View d_probabilities;
+  Attention::Rows rows;  ///< without `out`; absent in a context group of one
+  ContextGroup::Buffers exchange;
 };
+
+ops::HeadLayout heads_of_rank(const BlockConfig& config) {
+  const KeyValueHeads kv = key_value_heads(config.heads, config.group);
+  return {config.heads.heads / config.group.size(), kv.count, config.heads.head_width};
+}
+
+/// The memory of values on their way between rows and heads.
+void take_exchange(Arena& arena, const BlockConfig& config, const ActivationSpec& spec,
+                   AttentionMemory& memory) {
+  if (config.context_group.is_alone()) return;
+  const ops::HeadLayout heads = heads_of_rank(config);
+  const Shape packed = {spec.B, spec.T, heads.packed_width()};
+  const Shape attended = {spec.B, spec.T, heads.heads * heads.head_width};
+  memory.exchange = config.context_group.take_buffers(arena, spec.compute, packed.numel());
+  memory.rows.qkv = memory.rows.d_qkv = arena.take(spec.compute, packed, "rows.qkv");
+  memory.rows.d_attention = arena.take(spec.compute, attended, "rows.d_attention");
+}
 
 SublayerMemory plan_attention_memory(Arena& arena, const BlockConfig& config,
                                      const ActivationSpec& spec) {
-  const auto& [B, T, compute, statistics] = spec;
-  const KeyValueHeads kv = key_value_heads(config.heads, config.group);
-  const ops::HeadLayout heads = {config.heads.heads / config.group.size(), kv.count,
-                                 config.heads.head_width};
+  const auto& [B, own, compute, statistics] = spec;
+  const Dim T = config.context_group.all_tokens(own);
+  const ops::HeadLayout heads = config.context_group.share(heads_of_rank(config));
   AttentionMemory memory;
+  take_exchange(arena, config, spec, memory);
   memory.d_attention = arena.take(compute, {B, T, heads.heads * heads.head_width}, "d_attention");
-  if (!config.split_backward) {
+  if (!config.split_backward || !config.context_group.is_alone()) {
     memory.d_qkv = arena.take(compute, {B, T, heads.packed_width()}, "d_qkv");
   }
   if (config.keep_probabilities) {
@@ -84,28 +104,41 @@ SublayerMemory plan_attention_memory(Arena& arena, const BlockConfig& config,
 
 }  // namespace
 
+/// The values of attention itself.
+void Attention::plan_core(Arena& activations, const ActivationSpec& spec, const std::string& label,
+                          Slot& slot) const {
+  const auto& [B, own, compute, statistics] = spec;
+  const Dim T = config_.context_group.all_tokens(own);
+  const ops::HeadLayout& heads = core_heads_;
+  slot.qkv = activations.take(compute, {B, T, heads.packed_width()}, label + ".qkv");
+  slot.qk_norm =
+      qk_norm_.plan(activations, {B, own}, heads_, compute, statistics, label + ".qk_norm");
+  slot.out = activations.take(compute, {B, T, heads.heads * heads.head_width}, label + ".output");
+  if (config_.keep_probabilities) {
+    slot.probabilities =
+        activations.take(compute, {B, heads.heads, T, T}, label + ".probabilities");
+  } else {
+    slot.log_sum_exp = activations.take(statistics, {B, heads.heads, T}, label + ".log_sum_exp");
+  }
+  if (config_.sinks) {
+    slot.sink_weights = activations.take(statistics, {B, heads.heads, T}, label + ".sink_weights");
+  }
+}
+
 SublayerSlot Attention::plan(Arena& activations, const SublayerMemory& shared,
                              const ActivationSpec& spec, const std::string& label) const {
   const auto& [B, T, compute, statistics] = spec;
   Slot slot;
-  if (const auto* memory = std::any_cast<AttentionMemory>(&shared)) {
-    slot.d_attention = memory->d_attention;
-    slot.d_qkv = memory->d_qkv;
-    slot.d_probabilities = memory->d_probabilities;
-  }
-  slot.qkv = activations.take(compute, {B, T, heads_.packed_width()}, label + ".qkv");
-  slot.qk_norm =
-      qk_norm_.plan(activations, {B, T}, heads_, compute, statistics, label + ".qk_norm");
-  slot.out = activations.take(compute, {B, T, heads_.heads * heads_.head_width}, label + ".output");
-  if (config_.keep_probabilities) {
-    slot.probabilities =
-        activations.take(compute, {B, heads_.heads, T, T}, label + ".probabilities");
+  AttentionMemory memory;
+  if (const auto* taken = std::any_cast<AttentionMemory>(&shared)) {
+    memory = *taken;
   } else {
-    slot.log_sum_exp = activations.take(statistics, {B, heads_.heads, T}, label + ".log_sum_exp");
+    take_exchange(activations, config_, spec, memory);
   }
-  if (config_.sinks) {
-    slot.sink_weights = activations.take(statistics, {B, heads_.heads, T}, label + ".sink_weights");
-  }
+  slot.d_attention = memory.d_attention;
+  slot.d_qkv = memory.d_qkv;
+  slot.d_probabilities = memory.d_probabilities;
+  plan_core(activations, spec, label, slot);
   slot.qkv_reduced = take_reduced(activations, spec, qkv_, label + ".qkv adapters");
   slot.output_reduced = take_reduced(activations, spec, output_, label + ".output adapters");
   slot.qkv_amax = take_amax(activations, config_.group, qkv_, label + ".qkv amax");
@@ -113,16 +146,23 @@ SublayerSlot Attention::plan(Arena& activations, const SublayerMemory& shared,
   if (config_.split_backward) {
     slot.dy =
         activations.take(compute, config_.group.stream_shape(B, T, config_.width), label + ".dy");
-    slot.d_qkv = activations.take(compute, {B, T, heads_.packed_width()}, label + ".d_qkv");
+    memory.rows.d_qkv = activations.take(compute, {B, T, heads_.packed_width()}, label + ".d_qkv");
+    if (config_.context_group.is_alone()) slot.d_qkv = memory.rows.d_qkv;
   }
+  slot.exchange = memory.exchange;
+  slot.rows = {slot.qkv, slot.out, slot.d_attention, slot.d_qkv};
+  if (config_.context_group.is_alone()) return slot;
+  slot.rows = memory.rows;
+  slot.rows.out =
+      activations.take(compute, {B, T, heads_.heads * heads_.head_width}, label + ".rows.output");
   return slot;
 }
 
 SublayerSlot Attention::for_tokens(const SublayerSlot& slot, const TokenCount& count) const {
   const auto& all = slot_as<Slot>(slot);
   Slot out;
-  out.qkv = nn::for_tokens(all.qkv, count);
-  out.out = nn::for_tokens(all.out, count);
+  out.qkv = out.rows.qkv = nn::for_tokens(all.rows.qkv, count);
+  out.out = out.rows.out = nn::for_tokens(all.rows.out, count);
   out.qk_norm = all.qk_norm.for_tokens(count);
   return out;
 }
@@ -151,7 +191,8 @@ ops::Dropout Attention::probability_dropout(const BatchInfo& batch) const {
   ops::Dropout dropout = {batch.dropout ? config_.dropout : 0.0F, config_.seed,
                           dropout_site(place_.layer, 2, place_.branch), batch.sample_position,
                           batch.state};
-  dropout.first_head = config_.group.rank() * heads_.heads;
+  dropout.first_head =
+      config_.group.rank() * heads_.heads + config_.context_group.rank() * core_heads_.heads;
   dropout.total_heads = config_.heads.heads;
   return dropout;
 }
@@ -171,8 +212,20 @@ LinearPass Attention::linear_pass(Adapted linear, const BatchInfo& batch, const 
 ops::AttentionScores Attention::scores(const BatchInfo& batch, View sink_weights) const {
   ops::AttentionScores scores = config_.scores;
   scores.first_keys = batch.first_keys;
-  if (sinks_) scores.sinks = {sinks_.value(), sink_weights};
+  if (sinks_) scores.sinks = {core_part(sinks_.value()), sink_weights};
   return scores;
+}
+
+/// The part of a value of each head for the heads whose attention this rank computes.
+template <class AnyView>
+AnyView Attention::core_part(AnyView of_heads) const {
+  return of_heads.slice(config_.context_group.rank() * core_heads_.heads, core_heads_.heads);
+}
+
+/// The widths of queries, keys and values of this tensor rank.
+std::array<Dim, 3> Attention::sections() const {
+  const Dim kv_width = heads_.kv_heads * heads_.head_width;
+  return {heads_.heads * heads_.head_width, kv_width, kv_width};
 }
 
 /// slot.qkv, normalized and, but for a cache, rotated -> slot.out.
@@ -184,11 +237,12 @@ void Attention::core_forward(Context& ctx, const ForwardPass& pass, const Slot& 
                                   config_.rope ? pass.rope : RopeTables(), slot.qkv,
                                   cache(*pass.texts, slot.qkv.shape()[0]), slot.out);
   } else if (config_.keep_probabilities) {
-    ops::attention_reference_forward(ctx, heads_, scores(pass.batch, slot.sink_weights), slot.qkv,
-                                     probability_dropout(pass.batch), slot.out, slot.probabilities);
+    ops::attention_reference_forward(ctx, core_heads_, scores(pass.batch, slot.sink_weights),
+                                     slot.qkv, probability_dropout(pass.batch), slot.out,
+                                     slot.probabilities);
   } else {
-    ops::attention_forward(ctx, heads_, scores(pass.batch, slot.sink_weights), slot.qkv, slot.out,
-                           slot.log_sum_exp);
+    ops::attention_forward(ctx, core_heads_, scores(pass.batch, slot.sink_weights), slot.qkv,
+                           slot.out, slot.log_sum_exp);
   }
 }
 
@@ -197,16 +251,21 @@ void Attention::forward(Context& ctx, CView x, const ForwardPass& pass, const Su
   const auto& slot = slot_as<Slot>(values);
   const Scope scope(ctx.recorder(), kAttentionComponent);
   const TensorGroup& group = config_.group;
+  const Rows& rows = slot.rows;
   qkv_.forward_gathered(
-      ctx, group, x, pass.scratch.gathered, slot.qkv,
+      ctx, group, x, pass.scratch.gathered, rows.qkv,
       pass.with_fp8_weights(linear_pass(Adapted::qkv, pass.batch, pass.scratch, slot)));
-  qk_norm_.forward(ctx, heads_, slot.qkv, slot.qk_norm, slot.out);  // out is not written yet
-  if (config_.rope && !pass.texts) {
-    ops::rope(ctx, heads_, pass.rope.cosines, pass.rope.sines, 0, ops::Rotation::forward, slot.qkv);
+  qk_norm_.forward(ctx, heads_, rows.qkv, slot.qk_norm, rows.out);  // out is not written yet
+  if (config_.rope && !pass.texts) rotate(ctx, pass.rope, ops::Rotation::forward, rows.qkv);
+  if (pass.texts) {
+    core_forward(ctx, pass, slot);
+  } else {
+    config_.context_group.to_heads(ctx, sections(), rows.qkv, slot.exchange, slot.qkv);
+    core_forward(ctx, pass, slot);
+    config_.context_group.to_rows(ctx, std::array{sections()[0]}, slot.out, slot.exchange, rows.out);
   }
-  core_forward(ctx, pass, slot);
   output_.forward_summed(
-      ctx, group, slot.out, group.term(y, pass.scratch.partial), y,
+      ctx, group, rows.out, group.term(y, pass.scratch.partial), y,
       pass.with_fp8_weights(linear_pass(Adapted::output, pass.batch, pass.scratch, slot)));
 }
 
@@ -218,7 +277,7 @@ bool Attention::describe(int branch, const ForwardPass& pass, const SublayerSlot
       !config_.group.is_alone()) {
     return false;
   }
-  stream.qkv = slot_as<Slot>(slot).qkv;
+  stream.qkv = slot_as<Slot>(slot).rows.qkv;
   block.qkv = *qkv;
   block.heads = heads_;
   block.scores = scores({}, {});
@@ -231,34 +290,54 @@ bool Attention::describe(int branch, const ForwardPass& pass, const SublayerSlot
 /// The gradient of the bias of queries, keys and values, if it is the column sums of the gradient
 /// that attention's op writes: neither rotated back nor taken through a norm.
 View Attention::attended_bias_gradient(const BackwardPass& pass) const {
-  const bool is_last = !config_.rope && config_.qk_norm == QkNorm::none;
+  const bool is_last =
+      !config_.rope && config_.qk_norm == QkNorm::none && config_.context_group.is_alone();
   const bool sums = is_last && !config_.keep_probabilities && pass.part == BackwardPart::both;
   return sums ? qkv_.bias_gradient() : View();
 }
 
-/// slot.d_attention -> slot.d_qkv, back through rotation and norm. `dbias`: of the bias of
-/// queries, keys and values, or absent.
+/// slot.d_attention -> slot.d_qkv. `dbias`: of the bias of queries, keys and values, or absent.
 void Attention::core_backward(Context& ctx, const BackwardPass& pass, const Slot& slot,
                               View dbias) const {
   const View d_qkv = slot.d_qkv;
   if (config_.keep_probabilities) {
     ops::attention_reference_backward(
-        ctx, heads_, scores(pass.batch, slot.sink_weights), slot.d_attention,
+        ctx, core_heads_, scores(pass.batch, slot.sink_weights), slot.d_attention,
         {slot.qkv, slot.probabilities, probability_dropout(pass.batch)}, slot.d_probabilities,
         d_qkv);
   } else {
-    ops::attention_backward(ctx, heads_, scores(pass.batch, slot.sink_weights), slot.d_attention,
-                            {slot.qkv, slot.out, slot.log_sum_exp},
+    ops::attention_backward(ctx, core_heads_, scores(pass.batch, slot.sink_weights),
+                            slot.d_attention, {slot.qkv, slot.out, slot.log_sum_exp},
                             {d_qkv, dbias, pass.accumulate});
   }
-  if (sinks_ && sinks_.gradient()) {
-    ops::attention_sinks_backward(ctx, heads_, slot.d_attention, slot.out, slot.sink_weights,
-                                  pass.accumulate, sinks_.gradient());
-  }
-  if (config_.rope) {
-    ops::rope(ctx, heads_, pass.rope.cosines, pass.rope.sines, 0, ops::Rotation::inverse, d_qkv);
-  }
-  qk_norm_.backward(ctx, heads_, slot.qk_norm, pass.accumulate, d_qkv, slot.d_attention);
+  if (sinks_ && sinks_.gradient()) sinks_backward(ctx, pass.accumulate, slot);
+}
+
+/// The gradients of the sinks of other context ranks' heads are theirs.
+void Attention::sinks_backward(Context& ctx, Accumulate accumulate, const Slot& slot) const {
+  const View all = sinks_.gradient();
+  if (accumulate == Accumulate::no && !config_.context_group.is_alone()) ops::fill(ctx, 0, all);
+  ops::attention_sinks_backward(ctx, core_heads_, slot.d_attention, slot.out, slot.sink_weights,
+                                accumulate, core_part(all));
+}
+
+/// Turns queries and keys of this rank's tokens.
+void Attention::rotate(Context& ctx, const RopeTables& tables, ops::Rotation rotation,
+                       View qkv) const {
+  const Dim first_token = config_.context_group.first_token(qkv.shape()[1]);
+  ops::rope(ctx, heads_, tables.cosines, tables.sines, first_token, rotation, qkv);
+}
+
+/// slot.rows.d_attention -> slot.rows.d_qkv, through attention and back through rotation and norm.
+void Attention::rows_backward(Context& ctx, const BackwardPass& pass, const Slot& slot,
+                              View dbias) const {
+  const Rows& rows = slot.rows;
+  config_.context_group.to_heads(ctx, std::array{sections()[0]}, rows.d_attention, slot.exchange,
+                                 slot.d_attention);
+  core_backward(ctx, pass, slot, dbias);
+  config_.context_group.to_rows(ctx, sections(), slot.d_qkv, slot.exchange, rows.d_qkv);
+  if (config_.rope) rotate(ctx, pass.rope, ops::Rotation::inverse, rows.d_qkv);
+  qk_norm_.backward(ctx, heads_, slot.qk_norm, pass.accumulate, rows.d_qkv, rows.d_attention);
 }
 
 void Attention::backward(Context& ctx, CView dy, CView x, const BackwardPass& pass,
@@ -270,17 +349,17 @@ void Attention::backward(Context& ctx, CView dy, CView x, const BackwardPass& pa
   const View gathered = pass.scratch.gathered;
   if (pass.part == BackwardPart::input) ops::cast(ctx, dy, slot.dy);
   LinearPass of_output = output_.backward_input_gathered(
-      ctx, group, dy, gathered, slot.d_attention,
+      ctx, group, dy, gathered, slot.rows.d_attention,
       pass.before_weights(linear_pass(Adapted::output, pass.batch, pass.scratch, slot)));
   of_output.skips_bias = pass.skips_output_biases;
   comm::Ticket rows = 0;
   if (pass.part == BackwardPart::both) {
     const CView all_dy = group.cuts_rows() ? CView(gathered) : dy;
-    output_.backward_weight(ctx, all_dy, slot.out, pass.accumulate, of_output);
+    output_.backward_weight(ctx, all_dy, slot.rows.out, pass.accumulate, of_output);
     rows = group.start_gather(ctx, x, gathered);
   }
   const View qkv_bias = attended_bias_gradient(pass);
-  core_backward(ctx, pass, slot, qkv_bias);
+  rows_backward(ctx, pass, slot, qkv_bias);
   LinearPass of_qkv =
       pass.before_weights(linear_pass(Adapted::qkv, pass.batch, pass.scratch, slot));
   of_qkv.skips_bias = static_cast<bool>(qkv_bias);
@@ -288,14 +367,14 @@ void Attention::backward(Context& ctx, CView dy, CView x, const BackwardPass& pa
   if (dx) {
     const View term = group.term(dx, pass.scratch.partial);
     const Linear::SummedPass summed =
-        qkv_.backward_input_summed(ctx, group, slot.d_qkv, term, dx, of_qkv);
+        qkv_.backward_input_summed(ctx, group, slot.rows.d_qkv, term, dx, of_qkv);
     of_qkv = summed.pass;
     sums = summed.sums;
   }
   if (pass.part == BackwardPart::both) {
     group.wait(ctx, rows);
-    qkv_.backward_weight(ctx, slot.d_qkv, group.cuts_rows() ? CView(gathered) : x, pass.accumulate,
-                         of_qkv);
+    qkv_.backward_weight(ctx, slot.rows.d_qkv, group.cuts_rows() ? CView(gathered) : x,
+                         pass.accumulate, of_qkv);
   }
   group.wait(ctx, sums);
 }
@@ -304,18 +383,16 @@ void Attention::backward_weight(Context& ctx, CView x, const BackwardPass& pass,
                                 const Slot& slot) const {
   const TensorGroup& group = config_.group;
   const View gathered = pass.scratch.gathered;
-  output_.backward_weight(ctx, group.gather(ctx, slot.dy, gathered), slot.out, pass.accumulate,
+  output_.backward_weight(ctx, group.gather(ctx, slot.dy, gathered), slot.rows.out, pass.accumulate,
                           linear_pass(Adapted::output, pass.batch, pass.scratch, slot));
-  qkv_.backward_weight(ctx, slot.d_qkv, group.gather(ctx, x, gathered), pass.accumulate,
+  qkv_.backward_weight(ctx, slot.rows.d_qkv, group.gather(ctx, x, gathered), pass.accumulate,
                        linear_pass(Adapted::qkv, pass.batch, pass.scratch, slot));
 }
 
 namespace {
 
 Dim attention_gradient_bytes(const BlockConfig& config, const ActivationSpec& spec) {
-  const KeyValueHeads kv = key_value_heads(config.heads, config.group);
-  const ops::HeadLayout heads = {config.heads.heads / config.group.size(), kv.count,
-                                 config.heads.head_width};
+  const ops::HeadLayout heads = heads_of_rank(config);
   return Fp8Product::kept_bytes(config.fp8, std::max(heads.packed_width(), config.width),
                                 spec.B * spec.T);
 }

@@ -120,10 +120,12 @@ void Block::drop(Context& ctx, const BatchInfo& batch, std::size_t branch, CView
   const int twin = branch < 2 ? 0 : static_cast<int>(branch);
   ops::Dropout dropout = {config_.dropout, config_.seed, dropout_site(layer_, usual, twin),
                           batch.sample_position, batch.state};
-  if (dropout.active()) ops::dropout(ctx, on_stream(config_.group, dropout, x), x, y);
+  if (dropout.active())
+    ops::dropout(ctx, on_stream(config_.group, config_.context_group, dropout, x), x, y);
   const CView dropped = dropout.active() ? CView(y) : x;
   dropout.probability = drop_path_;
-  if (dropout.active()) ops::drop_path(ctx, on_stream(config_.group, dropout, x), dropped, y);
+  if (dropout.active())
+    ops::drop_path(ctx, on_stream(config_.group, config_.context_group, dropout, x), dropped, y);
 }
 
 CView Block::masked(Context& ctx, const BatchInfo& batch, std::size_t branch,

@@ -33,7 +33,7 @@ Embedding::Embedding(param::ParamStore& params, const EmbeddingConfig& config) :
 }
 
 ops::Dropout Embedding::dropout(const BatchInfo& batch, CView x) const {
-  return on_stream(config_.group,
+  return on_stream(config_.group, config_.context_group,
                    {batch.dropout ? config_.dropout : 0.0F, config_.seed, dropout_site(-1, 0),
                     batch.sample_position, batch.state},
                    x);
@@ -50,7 +50,7 @@ void Embedding::forward(Context& ctx, CView tokens, const ops::TokenPosition& fi
                                  .shard = config_.vocabulary_split.shard,
                                  .positions = positions,
                                  .first_position = first_position,
-                                 .first_keys = batch.first_keys};
+                                 .first_keys = batch.own_first_keys};
   if (const param::QuantizedWeight* quantized = table_.quantized()) {
     ops::quantized_embedding_forward(ctx, tokens, ops::as_const(quantized->matrix), tables,
                                      config_.scale, term);
@@ -77,7 +77,9 @@ void Embedding::backward(Context& ctx, CView tokens, CView sort_index, const Bac
                             config_.scale, table_accumulate, d_table);
   }
   if (d_positions) {
-    ops::position_backward(ctx, all_dy, pass.batch.first_keys, pass.accumulate, d_positions);
+    const Dim first_token = config_.context_group.first_token(tokens.shape()[1]);
+    ops::position_backward(ctx, all_dy, first_token, pass.batch.own_first_keys, pass.accumulate,
+                           d_positions);
   }
 }
 

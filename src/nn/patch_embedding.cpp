@@ -34,7 +34,7 @@ View PatchEmbedding::plan(Arena& scratch, const ActivationSpec& spec) const {
 }
 
 ops::Dropout PatchEmbedding::dropout(const BatchInfo& batch, CView x) const {
-  return on_stream(config_.group,
+  return on_stream(config_.group, ContextGroup(),
                    {batch.dropout ? config_.dropout : 0.0F, config_.seed, dropout_site(-1, 0),
                     batch.sample_position, batch.state},
                    x);

@@ -3,7 +3,9 @@
 
 namespace hyperslab::nn {
 
-ops::Dropout on_stream(const TensorGroup& group, ops::Dropout dropout, CView x) {
+ops::Dropout on_stream(const TensorGroup& group, const ContextGroup& context, ops::Dropout dropout,
+                       CView x) {
+  dropout = context.part_of(dropout);
   if (!group.cuts_rows() || !dropout.active()) return dropout;
   const Dim samples = std::max<Dim>(1, dropout.sample_position.numel());
   dropout.elements_per_sample = x.numel() * group.size() / samples;
@@ -16,6 +18,7 @@ ops::Dropout adapter_dropout(const BlockConfig& config, std::uint32_t site, Dim 
   if (!config.adapter || !batch.dropout) return {};
   ops::Dropout dropout = {static_cast<float>(config.adapter.dropout), config.seed, site,
                           batch.sample_position, batch.state};
+  dropout = config.context_group.part_of(dropout);
   if (cut_columns == 0 || config.group.is_alone()) return dropout;
   dropout.total_columns = cut_columns;
   dropout.first_column = config.group.rank() * (cut_columns / config.group.size());

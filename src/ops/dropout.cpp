@@ -17,6 +17,8 @@ void require_range(const Context& ctx, const Dropout& dropout, CView x) {
   const Dim all = each == 0 ? x.numel() : B * each;
   require(each >= 0 && dropout.first_element >= 0 && dropout.first_element + x.numel() <= all,
           "dropout first_element: x ends after the last sample");
+  require(dropout.sample_part >= 0 && dropout.sample_part < dropout.sample_parts,
+          "dropout sample_part: there are not so many");
   const MaskColumns columns = mask_columns(dropout, x);
   require(columns.first >= 0 && columns.first + columns.here <= columns.total,
           "dropout first_column: the columns are not among total_columns");

@@ -12,6 +12,11 @@ namespace hyperslab::ops {
   return dropout.elements_per_sample != 0 ? dropout.elements_per_sample : x.numel() / x.shape()[0];
 }
 
+/// The samples of x, in units of sample_elements(), that lie before sample b in the mask.
+[[nodiscard]] inline Dim samples_before(const Dropout& dropout, std::int64_t position) {
+  return position * dropout.sample_parts + dropout.sample_part;
+}
+
 /// The columns of x among the mask's columns.
 struct MaskColumns {
   Dim here = 0;

@@ -93,21 +93,21 @@ void embedding_backward(Context& ctx, const SortedTokens& sorted, CView dy,
                                                               accumulate, dtable);
 }
 
-void position_backward(Context& ctx, CView dy, CView first_keys, Accumulate accumulate,
-                       View dpositions) {
+void position_backward(Context& ctx, CView dy, Dim first_token, CView first_keys,
+                       Accumulate accumulate, View dpositions) {
   require_here(ctx, dy, "position_backward dy");
   const auto [B, T, C] = dy.dims<3>("position_backward dy");
   require_first_keys(ctx, first_keys, B, T, "position_backward first_keys");
   require_here(ctx, dpositions, "position_backward dpositions");
   const Dim T_max = dpositions.dims<2>("position_backward dpositions")[0];
-  require_gradient(ctx, dpositions, {std::max(T, T_max), C}, dy.dtype(),
+  require_gradient(ctx, dpositions, {std::max(first_token + T, T_max), C}, dy.dtype(),
                    "position_backward dpositions");
   if (on_meta(ctx, "position_backward", static_cast<double>(dy.numel()),
               {dy, dpositions, first_keys})) {
     return;
   }
-  dispatch<cuda::position_backward, cpu::position_backward>(ctx, dy, first_keys, accumulate,
-                                                            dpositions);
+  dispatch<cuda::position_backward, cpu::position_backward>(ctx, dy, first_token, first_keys,
+                                                            accumulate, dpositions);
 }
 
 void sinusoidal_table(Context& ctx, View table) {

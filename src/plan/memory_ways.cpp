@@ -14,8 +14,8 @@ using train::Config;
 
 /// The values of parallel.zero for a cut, the least sharding first.
 std::vector<int> zeros_of(const Config& layout) {
-  // FP8 gathers require sharded state, on one data rank as well.
-  if (layout.parallel.data == 1) return {layout.precision.fp8_param_gather ? 1 : 0};
+  // FP8 gathers require sharded state, on one rank as well.
+  if (layout.parallel.shards() == 1) return {layout.precision.fp8_param_gather ? 1 : 0};
   return {1, 2, 3};
 }
 

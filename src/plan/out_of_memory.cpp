@@ -84,7 +84,7 @@ void add_mlp_rows(const train::Config& config, std::vector<Change>& to) {
 }
 
 void add_zero(const train::Config& config, std::vector<Change>& to) {
-  if (config.parallel.data == 1) return;
+  if (config.parallel.shards() == 1) return;
   for (int zero = config.parallel.zero + 1; zero <= mesh::kMostZero; ++zero) {
     Change& change = to.emplace_back(Change{fmt::format("parallel.zero: {}", zero), config});
     change.config.parallel.zero = zero;

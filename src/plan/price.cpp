@@ -37,7 +37,7 @@ double ring_share(std::string_view call, int ranks) {
 
 /// Hops that a ring's last byte takes one after the other.
 int ring_hops(std::string_view call, int ranks) {
-  if (call == "send") return 1;
+  if (call == "send" || call == "all_to_all") return 1;
   return call == "all_reduce" ? 2 * (ranks - 1) : ranks - 1;
 }
 
@@ -153,6 +153,11 @@ double Prices::seconds_of(const Operation& op) {
 double Prices::of_collective(std::string_view group, std::string_view call,
                              const GroupLayout& layout, double bytes) const {
   if (layout.ranks < 2 || bytes <= 0) return 0;
+  // Where it was not measured: a rank sends as many bytes in an all_gather.
+  const bool is_measured = std::ranges::find(machine_.collectives, call, &CollectiveRow::call) !=
+                           machine_.collectives.end();
+  if (call == "all_to_all" && !is_measured)
+    return of_collective(group, "all_gather", layout, bytes);
   // The nearest measured: the same call, then the same group, then the number of ranks.
   const int inside = std::max(2, std::min(layout.ranks, machine_.ranks_per_node));
   const auto distance = [&](const CollectiveRow& row) {

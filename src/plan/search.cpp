@@ -225,7 +225,7 @@ std::string settings_of(const Config& config) {
   }
   if (parallel.sequence) text += " sequence=true";
   if (parallel.data > 1) text += fmt::format(" zero={}", parallel.zero);
-  if (parallel.shards() < parallel.data) text += fmt::format(" shard={}", parallel.shard);
+  if (parallel.fold() < parallel.data) text += fmt::format(" shard={}", parallel.shard);
   text += fmt::format(" microbatch={}", config.train.microbatch);
   if (config.memory.recompute != nn::Recompute::none) {
     text += fmt::format(" recompute={}", name_of(config.memory.recompute));

@@ -6,6 +6,7 @@
 #include "batch_views.hpp"
 #include "hyperslab/core/error.hpp"
 #include "image_feed.hpp"
+#include "token_cut.hpp"
 
 namespace hyperslab::train {
 namespace {
@@ -29,7 +30,10 @@ std::unique_ptr<BatchFeed> make_feed(Context& ctx, const Batch& like, const Feed
 }
 
 HostFeed::HostFeed(Context& ctx, const Batch& like, const FeedOptions& options)
-    : like_(like), device_(ctx.device()), options_(options) {
+    : like_(like),
+      device_(ctx.device()),
+      options_(options),
+      cut_(std::make_unique<TokenCut>(like, options.tokens)) {
   require(options.depth > 0 && options.microbatches > 0,
           "a batch feed without room or microbatches");
   if (!options.with_sort_index) like_.token_sort_index = View();
@@ -42,8 +46,8 @@ void HostFeed::load(Context& ctx, io::Loader& loader, std::int64_t step, int mic
     // A CPU's copy is done on return; a step of several chunks comes back to its microbatches.
     const std::size_t held =
         device_ == Device::cuda ? options_.depth : static_cast<std::size_t>(options_.microbatches);
-    prefetcher_ =
-        std::make_unique<Prefetcher>(device_, like_, options_.microbatches, ahead_of(like_), held);
+    prefetcher_ = std::make_unique<Prefetcher>(device_, like_, options_.tokens,
+                                               options_.microbatches, ahead_of(like_), held);
   }
   copy_batch(ctx, prefetcher_->take(loader, {step, microbatch}), destination);
 }
@@ -51,12 +55,14 @@ void HostFeed::load(Context& ctx, io::Loader& loader, std::int64_t step, int mic
 void HostFeed::load(Context& ctx, const Part& part, const Batch& destination) {
   if (device_ == Device::meta) return;
   const Batch batch = next();
-  part.samples.read(part.first, part.end, batch);
+  cut_->read(batch, [&](const Batch& whole) { part.samples.read(part.first, part.end, whole); });
   Batch without_position = destination;
   without_position.sample_position = View();
   without_position.token_sort_index = View();
   copy_batch(ctx, batch, without_position);
 }
+
+HostFeed::~HostFeed() = default;
 
 void HostFeed::release() {
   if (prefetcher_) prefetcher_->release();

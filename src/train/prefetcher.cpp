@@ -10,6 +10,7 @@
 #include "batch_views.hpp"
 #include "hyperslab/core/fault.hpp"
 #include "hyperslab/core/round_up.hpp"
+#include "token_cut.hpp"
 
 namespace hyperslab::train {
 
@@ -29,9 +30,12 @@ HostBatch::HostBatch(Device device, const Batch& like) {
   }
 }
 
-Prefetcher::Prefetcher(Device device, const Batch& like, int microbatches, std::size_t ahead,
-                       std::size_t held)
-    : microbatches_(microbatches), ahead_(ahead), held_(held) {
+Prefetcher::Prefetcher(Device device, const Batch& like, const TokenPart& part, int microbatches,
+                       std::size_t ahead, std::size_t held)
+    : microbatches_(microbatches),
+      ahead_(ahead),
+      held_(held),
+      cut_(std::make_unique<TokenCut>(like, part)) {
   ring_.reserve(ahead + held);
   for (std::size_t i = 0; i < ahead + held; ++i) ring_.emplace_back(device, like);
   thread_ = std::thread([this] { run(); });
@@ -129,12 +133,12 @@ void Prefetcher::run() {
   }
 }
 
-std::exception_ptr Prefetcher::load(io::Loader& loader, BatchIndex index, const Batch& out) const {
+std::exception_ptr Prefetcher::load(io::Loader& loader, BatchIndex index, const Batch& out) {
   try {
     fault::reach("step.load");
     // The trainer asks for the count when the step begins, and shall not wait for it.
     if (index.microbatch == 0) (void)loader.counted_tokens(index.step);
-    loader.load(index.step, index.microbatch, out);
+    cut_->read(out, [&](const Batch& whole) { loader.load(index.step, index.microbatch, whole); });
   } catch (...) {
     return std::current_exception();
   }

@@ -62,11 +62,12 @@ model::StageOptions stage_options(const Config& config, const mesh::Mesh& mesh,
                                   const TrainerOptions& options, const pipeline::Program& program) {
   model::StageOptions stage;
   stage.B = options.B > 0 ? options.B : config.train.microbatch;
-  stage.T = options.T > 0 ? options.T : config.model.context;
+  const Dim all_tokens = options.T > 0 ? options.T : config.model.context;
+  stage.T = all_tokens / config.parallel.context;
   stage.chunks = chunks_of(config, program, mesh.at(mesh::Axis::pipeline));
   stage.training = options.training;
   stage.generation = options.generation;
-  stage.cache_size = options.cache_size.resolved(stage.B, stage.T);
+  stage.cache_size = options.cache_size.resolved(stage.B, all_tokens);
   stage.split_backward = options.training && program.schedule == pipeline::Schedule::zero_bubble;
   stage.recompute = config.memory.recompute;
   stage.recompute_layers = static_cast<int>(config.memory.recompute_layers);
@@ -85,6 +86,9 @@ model::StageOptions stage_options(const Config& config, const mesh::Mesh& mesh,
   stage.z_loss = static_cast<float>(config.train.z_loss);
   stage.seed = config.run.seed;
   stage.tensor = nn::TensorGroup(&mesh.group(mesh::Axis::tensor), config.parallel.sequence);
+  if (config.parallel.context > 1) {
+    stage.context_group = nn::ContextGroup(&mesh.group(mesh::Axis::context));
+  }
   stage.position = mesh.position();
   if (options.training) stage.trained_roles = config.train.trainable;
   stage.adapter = config.adapter;
@@ -195,7 +199,9 @@ void Trainer::set_up_worker() {
   const std::size_t depth = std::size_t{3} * static_cast<std::size_t>(program_.microbatches) *
                             static_cast<std::size_t>(stage_.chunks());
   const bool has_tokens = stage_.reads(0, model::Mode::train).has(&Batch::tokens);
-  feed_ = make_feed(*ctx_, batch_like(stage_), {depth, program_.microbatches, has_tokens});
+  const nn::ContextGroup& context = stage_.options().context_group;
+  feed_ = make_feed(*ctx_, batch_like(stage_),
+                    {depth, program_.microbatches, has_tokens, {context.rank(), context.size()}});
   worker_ = std::make_unique<StageWorker>(
       StageWorker::Parts{*ctx_, stage_, *feed_, inspection_->memory(),
                          inspection_->memory_timeline(), presence_, options_.graphs});

@@ -220,7 +220,7 @@ TEST_F(Bf16Gradients, OfTables) {
             [=, V = V](Context& ctx, const Views& v) {
               embedding_backward(ctx, {v[0], v[1]}, v[2], whole_vocabulary(V), 0.5F, accumulate,
                                  v[3]);
-              position_backward(ctx, v[2], {}, accumulate, v[4]);
+              position_backward(ctx, v[2], 0, {}, accumulate, v[4]);
             },
             "embedding_backward and position_backward");
       }

@@ -157,7 +157,7 @@ TEST_F(Embedding, PositionsBeginAgainWithEachDocument) {
             .in_out(random_tensor(DType::f32, {12, C}, 2));
         backward.expect_match(
             [](Context& ctx, const Views& v) {
-              position_backward(ctx, v[0], v[1], Accumulate::yes, v[2]);
+              position_backward(ctx, v[0], 0, v[1], Accumulate::yes, v[2]);
             },
             "position_backward of documents");
       }
@@ -175,7 +175,7 @@ TEST_F(Embedding, PositionBackward) {
                                                   : poisoned(DType::f32, {16, C}));
         problem.expect_match(
             [=](Context& ctx, const Views& v) {
-              position_backward(ctx, v[0], {}, accumulate, v[1]);
+              position_backward(ctx, v[0], 0, {}, accumulate, v[1]);
             },
             "position_backward");
       }

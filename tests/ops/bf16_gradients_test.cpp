@@ -137,7 +137,7 @@ TEST_F(Bf16Gradients, OfTables) {
                        accumulate, g[0]);
   };
   const auto of_positions = [&](Accumulate accumulate, const std::vector<View>& g) {
-    position_backward(ctx, dy.view(), {}, accumulate, g[0]);
+    position_backward(ctx, dy.view(), 0, {}, accumulate, g[0]);
   };
   const auto of_patches = [&](Accumulate accumulate, const std::vector<View>& g) {
     Tensor dpatches = filled_tensor(DType::bf16, {2, 3, 12}, 0);

@@ -62,7 +62,7 @@ TEST_F(EmbeddingOps, GradientsMatchDifferences) {
 
   embedding_backward(ctx, {tokens.view(), order_of(tokens.view()).view()}, dy.view(), whole(dtable),
                      0.5F, Accumulate::no, dtable.view());
-  position_backward(ctx, dy.view(), {}, Accumulate::no, dpositions.view());
+  position_backward(ctx, dy.view(), 0, {}, Accumulate::no, dpositions.view());
 
   expect_gradient("dtable", table.view(), dtable.view(), value);
   expect_gradient("dpositions", positions.view(), dpositions.view(), value);
@@ -85,9 +85,9 @@ TEST_F(EmbeddingOps, PositionsBeginAgainWithEachDocument) {
 
   const Tensor dy = tensor_of(DType::f32, {2, 4, 1}, {1, 2, 4, 8, 16, 32, 64, 128});
   Tensor dpositions = poisoned(DType::f32, {5, 1});
-  position_backward(ctx, dy.view(), first_keys.view(), Accumulate::no, dpositions.view());
+  position_backward(ctx, dy.view(), 0, first_keys.view(), Accumulate::no, dpositions.view());
   expect_values(dpositions.view(), {1 + 4 + 8 + 16 + 32, 2 + 64, 128, 0, 0});
-  position_backward(ctx, dy.view(), first_keys.view(), Accumulate::yes, dpositions.view());
+  position_backward(ctx, dy.view(), 0, first_keys.view(), Accumulate::yes, dpositions.view());
   expect_values(dpositions.view(), {2 * 61, 2 * 66, 2 * 128, 0, 0});
 }
 
@@ -120,9 +120,9 @@ TEST_F(EmbeddingOps, PositionBackwardAdds) {
   Tensor once = poisoned(DType::f64, {5, 4});
   Tensor twice = poisoned(DType::f64, {5, 4});
 
-  position_backward(ctx, dy.view(), {}, Accumulate::no, once.view());
-  position_backward(ctx, dy.view(), {}, Accumulate::no, twice.view());
-  position_backward(ctx, dy.view(), {}, Accumulate::yes, twice.view());
+  position_backward(ctx, dy.view(), 0, {}, Accumulate::no, once.view());
+  position_backward(ctx, dy.view(), 0, {}, Accumulate::no, twice.view());
+  position_backward(ctx, dy.view(), 0, {}, Accumulate::yes, twice.view());
 
   auto doubled = to_doubles(once.view());
   for (double& v : doubled) v *= 2;
@@ -305,10 +305,10 @@ TEST_F(EmbeddingOps, WrongOperandsAreNamed) {
                       1, y.view());
   });
   expect_error_naming("position_backward first_keys", [&] {
-    position_backward(ctx, y.view(), other_keys.view(), Accumulate::no, dtable.view());
+    position_backward(ctx, y.view(), 0, other_keys.view(), Accumulate::no, dtable.view());
   });
   expect_error_naming("position_backward dpositions", [&] {
-    position_backward(ctx, y.view(), {}, Accumulate::no, dtable.view().slice(0, 1));
+    position_backward(ctx, y.view(), 0, {}, Accumulate::no, dtable.view().slice(0, 1));
   });
 }
 

@@ -22,18 +22,19 @@ enum class Call : std::uint8_t {
   all_reduce,
   reduce_scatter,
   all_gather,
+  all_to_all,
   broadcast,
   send,
   recv,
   barrier,
   share,
 };
-inline constexpr int kCalls = 7;
+inline constexpr int kCalls = 8;
 [[nodiscard]] std::string_view name_of(Call call);
 
 /// The traffic of one communicator on this rank. Bytes count the buffer handed in: the whole
 /// buffer for all_reduce and broadcast, the full (unsharded) side for reduce_scatter and
-/// all_gather, the message for send and recv.
+/// all_gather, what is sent for all_to_all, the message for send and recv.
 struct Traffic {
   std::array<std::int64_t, kCalls> calls{};
   std::array<std::int64_t, kCalls> bytes{};
@@ -132,6 +133,12 @@ class Communicator : public Background {
   Ticket all_gather(Stream& after, CView shard, View full);
   Ticket all_gather(Context& ctx, CView shard, View full) {
     return all_gather(ctx.stream(), shard, full);
+  }
+  /// received[r n, (r+1) n) = sent[q n, (q+1) n) of member r, for this member q and n = numel /
+  /// size(). The views have as many elements and do not overlap.
+  Ticket all_to_all(Stream& after, CView sent, View received);
+  Ticket all_to_all(Context& ctx, CView sent, View received) {
+    return all_to_all(ctx.stream(), sent, received);
   }
   Ticket broadcast(Stream& after, View buffer, int root);
   Ticket broadcast(Context& ctx, View buffer, int root) {
@@ -234,6 +241,7 @@ class Communicator : public Background {
   virtual void do_reduce_scatter_others(Stream& after, View full, View shard, Piece piece,
                                         Ticket ticket);
   virtual void do_all_gather_piece(Stream& after, View full, Piece piece, Ticket ticket);
+  virtual void do_all_to_all(Stream& after, CView sent, View received, Ticket ticket) = 0;
   virtual void do_broadcast(Stream& after, View buffer, int root, Ticket ticket) = 0;
   virtual void do_exchange(Stream& after, std::span<const Message> messages, Ticket ticket) = 0;
   /// Returns when the operation finished on the monotonic clock; 0 if it did so at its call or the
@@ -251,6 +259,7 @@ class Communicator : public Background {
   void check_shard(Call call, CView full, CView shard) const;
   void check_piece(Call call, CView full, Dim begin, Dim count) const;
   void check_shared(Call call, CView view) const;
+  void check_parts(Call call, CView sent, CView received) const;
   void check_member(Call call, int member, std::string_view what) const;
   void check_message(Device device, Call call, CView buffer, int peer) const;
   void count(Call call, std::size_t bytes);

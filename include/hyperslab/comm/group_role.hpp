@@ -10,9 +10,10 @@ namespace hyperslab::comm {
 /// is made; all that depends on the kind of group asks for it.
 enum class GroupRole : std::uint8_t {
   world,      ///< all ranks: they share the sums of a step
-  data,       ///< the parameters; each rank has other samples
+  data,       ///< the parameters; each rank has other samples or tokens
   tensor,     ///< every layer
   pipeline,   ///< the layers, in stages
+  context,    ///< the samples; each rank has other tokens of them
   shard,      ///< in the data group, the shards of state; other data ranks hold copies of them
   replica,    ///< in the data group, copies of the same shards
   tied,       ///< the embedding table of the first and the last pipeline stage
@@ -28,6 +29,7 @@ enum class GroupRole : std::uint8_t {
     case GroupRole::data: return "data";
     case GroupRole::tensor: return "tensor";
     case GroupRole::pipeline: return "pipeline";
+    case GroupRole::context: return "context";
     case GroupRole::shard: return "shard";
     case GroupRole::replica: return "replica";
     case GroupRole::tied: return "tied";

@@ -17,7 +17,9 @@ struct Batch {
   View targets;           ///< (B, T) i32, ops::kIgnoredTarget if a position does not count
   View token_sort_index;  ///< (B * T) i32: positions sorted by token, stable
   View sample_position;   ///< (B) i64: position of each sample in the global batch
-  View first_keys = {};   ///< (B, T) i32: where the document of every token begins in its sample
+  /// (B, T of all context ranks) i32: where the document of every token begins in its sample
+  View first_keys = {};
+  View own_first_keys = {};  ///< (B, T) i32: likewise of this rank's tokens, if others have more
   /// (B, N, P) in the compute type: N patches in rows of the image, each of P values in the order
   /// (channel, row, column) of a convolution's weight, normalized.
   View patches = {};
@@ -27,9 +29,10 @@ struct Batch {
 
 /// A view of a batch, whichever batch.
 using BatchView = View Batch::*;
-inline constexpr std::array<BatchView, 8> kBatchViews = {
-    &Batch::sample_position,  &Batch::patches,    &Batch::tokens, &Batch::targets,
-    &Batch::token_sort_index, &Batch::first_keys, &Batch::labels, &Batch::label_weights};
+inline constexpr std::array<BatchView, 9> kBatchViews = {
+    &Batch::sample_position, &Batch::patches,          &Batch::tokens,
+    &Batch::targets,         &Batch::token_sort_index, &Batch::first_keys,
+    &Batch::own_first_keys,  &Batch::labels,           &Batch::label_weights};
 
 /// Some of the views of a batch.
 class BatchViews {

@@ -120,6 +120,11 @@ enum class DataPart : std::uint8_t { both, validation };
 [[nodiscard]] DataTokens split_documents(const std::shared_ptr<const TokenSource>& all,
                                          double fraction, std::int32_t end_token);
 
+/// order: the positions of `tokens` sorted by token, equal tokens by position; scratch: as many
+/// elements.
+void sort_tokens(std::span<const std::int32_t> tokens, std::span<std::int32_t> order,
+                 std::span<std::int32_t> scratch);
+
 /// Samples in an endless order: each once an epoch, and again in the next. Every function may be
 /// called by several threads at once.
 class Samples {

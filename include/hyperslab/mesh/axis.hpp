@@ -61,7 +61,7 @@ inline constexpr AxisSet kSamples = {Axis::replica, Axis::fold, Axis::expert};
 /// Ranks along these have terms of the same gradients.
 inline constexpr AxisSet kGradients = {Axis::replica, Axis::fold, Axis::expert, Axis::context};
 /// State is cut along these.
-inline constexpr AxisSet kShards = {Axis::fold, Axis::expert};
+inline constexpr AxisSet kShards = {Axis::fold, Axis::expert, Axis::context};
 inline constexpr AxisSet kWorld = {Axis::replica,  Axis::fold,    Axis::expert,
                                    Axis::pipeline, Axis::context, Axis::tensor};
 

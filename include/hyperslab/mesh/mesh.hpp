@@ -37,8 +37,8 @@ class Mesh {
   [[nodiscard]] const Position& position() const { return position_; }
   [[nodiscard]] int at(AxisSet axes) const { return position_.at(axes); }
   [[nodiscard]] int size(AxisSet axes) const { return position_.size(axes); }
-  /// The group along `axes`, which is kSamples, kGradients, kShards, Axis::replica, Axis::pipeline,
-  /// Axis::tensor or kWorld, or was asked for. Throws an internal Error that names the axes if
+  /// The group along `axes`, which is kGradients, kShards, Axis::replica, Axis::pipeline,
+  /// Axis::context, Axis::tensor or kWorld, or was asked for. Throws an internal Error that names the axes if
   /// there is none.
   [[nodiscard]] comm::Communicator& group(AxisSet axes) const;
   /// The two ends of a pipeline; null on other ranks, and if nothing is tied.

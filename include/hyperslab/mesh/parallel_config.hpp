@@ -17,6 +17,7 @@ struct ParallelConfig {
   int data = 1;
   int tensor = 1;
   int pipeline = 1;
+  int context = 1;        ///< ranks that hold other tokens of the same samples
   bool sequence = false;  ///< sequence parallelism in the tensor group
   Schedule schedule = Schedule::one_forward_one_backward;
   int virtual_stages = 1;
@@ -28,19 +29,22 @@ struct ParallelConfig {
   int shard = 0;           ///< data ranks that share state, the nearest ones; 0: all of them
   /// True if gradients are summed in every microbatch, as a rank keeps only its shard of them.
   [[nodiscard]] bool shards_gradients() const { return zero >= 2; }
+  /// Data ranks that share state.
+  [[nodiscard]] int fold() const { return shard == 0 ? data : shard; }
   /// Ranks that hold different shards of state.
-  [[nodiscard]] int shards() const { return shard == 0 ? data : shard; }
+  [[nodiscard]] int shards() const { return fold() * context; }
   /// Ranks along an axis. Data ranks that share state lie along `fold`, copies along `replica`.
   [[nodiscard]] int size(Axis axis) const {
     switch (axis) {
-      case Axis::replica: return data / shards();
-      case Axis::fold: return shards();
+      case Axis::replica: return data / fold();
+      case Axis::fold: return fold();
       case Axis::pipeline: return pipeline;
+      case Axis::context: return context;
       case Axis::tensor: return tensor;
       default: return 1;
     }
   }
-  [[nodiscard]] int ranks() const { return data * pipeline * tensor; }
+  [[nodiscard]] int ranks() const { return data * pipeline * context * tensor; }
   friend bool operator==(const ParallelConfig&, const ParallelConfig&) = default;
 };
 

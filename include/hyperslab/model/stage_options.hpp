@@ -8,6 +8,7 @@
 #include "hyperslab/model/cache_size.hpp"
 #include "hyperslab/model/generation.hpp"
 #include "hyperslab/nn/adapter_config.hpp"
+#include "hyperslab/nn/context_group.hpp"
 #include "hyperslab/nn/fp8_config.hpp"
 #include "hyperslab/nn/recompute.hpp"
 #include "hyperslab/nn/tensor_group.hpp"
@@ -25,7 +26,7 @@ struct Chunk {
 /// The settings with which a rank runs its part of a model.
 struct StageOptions {
   Dim B = 1;                  ///< microbatch
-  Dim T = 1;                  ///< sequence
+  Dim T = 1;                  ///< tokens of a sample on this rank
   std::vector<Chunk> chunks;  ///< empty: one, of the whole model
   bool training = true;       ///< false: no gradients are planned and all blocks share one slot
   Generation generation = Generation::none;
@@ -40,6 +41,7 @@ struct StageOptions {
   float z_loss = 0;             ///< weight in a training pass, see ops::LossRows
   std::uint64_t seed = 0;       ///< seed of initial values and dropout
   nn::TensorGroup tensor;
+  nn::ContextGroup context_group;
   mesh::Position position;                 ///< this rank's place on the mesh
   std::vector<param::Role> trained_roles;  ///< the others are frozen; empty: all are trained
   nn::AdapterConfig adapter;               ///< if there are adapters, they alone are trained

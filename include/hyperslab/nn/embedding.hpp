@@ -26,6 +26,7 @@ struct EmbeddingConfig {
   float init_std = 0.02F;
   bool tied = false;  ///< the head computes with the same table
   TensorGroup group;
+  ContextGroup context_group;
   VocabularySplit vocabulary_split;
 };
 

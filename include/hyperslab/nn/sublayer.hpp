@@ -27,7 +27,9 @@ struct BatchInfo {
   CView sample_position;                  ///< (B) i64
   const ops::StepState* state = nullptr;  ///< on the device
   bool dropout = false;                   ///< true if dropout acts in this pass
-  CView first_keys{};  ///< (B, T) i32: where the document of every token begins; absent: at 0
+  /// (B, T of all context ranks) i32: where the document of every token begins; absent: at 0
+  CView first_keys{};
+  CView own_first_keys{};  ///< (B, T): likewise, of this rank's tokens
 };
 
 /// A sublayer's values of one microbatch, or the memory that all sublayers of a kind use in turn.
@@ -120,7 +122,8 @@ struct BackwardPass {
 };
 
 /// The dropout of elements that lie in the residual stream, whose rows may be cut.
-[[nodiscard]] ops::Dropout on_stream(const TensorGroup& group, ops::Dropout dropout, CView x);
+[[nodiscard]] ops::Dropout on_stream(const TensorGroup& group, const ContextGroup& context,
+                                     ops::Dropout dropout, CView x);
 
 /// The place of a sublayer in the model. Masks of dropout differ by it.
 struct SublayerPlace {

@@ -8,7 +8,7 @@ namespace hyperslab::ops {
 
 /// Dropout at one site of the model. The mask is a function of (seed, step, site, index in the
 /// global batch): element e of sample b has global index sample_position[b] * elements_per_sample +
-/// e.
+/// e, where a sample is whole.
 struct Dropout {
   float probability = 0;  ///< 0: nothing is dropped, all views may be absent
   std::uint64_t seed = 0;
@@ -21,6 +21,10 @@ struct Dropout {
   /// begin and end inside a sample. 0: x is whole, (B, ...).
   Dim elements_per_sample = 0;
   Dim first_element = 0;
+  /// A rank's part of every sample: element e of a sample of x is element sample_part * n + e of the
+  /// mask's sample, for the n elements of a sample that are counted above.
+  int sample_part = 0;
+  int sample_parts = 1;
   /// A rank's part of the columns, for `dropout`: column c of x is column first_column + c of
   /// total_columns in the mask; elements of x are counted as above. 0: all columns are here.
   Dim first_column = 0;

@@ -47,11 +47,11 @@ void embedding_backward(Context& ctx, const SortedTokens& sorted, CView dy,
                         const VocabularyShard& shard, float scale, Accumulate accumulate,
                         View dtable);
 
-/// dpositions[p] (+)= sum of dy[b, t] over the tokens at position p = t - first_keys[b, t], in a
-/// fixed order; with Accumulate::no rows of positions that no token has are cleared. dy: (B, T, C);
+/// dpositions[p] (+)= sum of dy[b, t] over the tokens at position p = first_token + t -
+/// first_keys[b, t], in a fixed order; with Accumulate::no rows of positions that no token has are cleared. dy: (B, T, C);
 /// first_keys: as in EmbeddingTables; dpositions: (T_max, C).
-void position_backward(Context& ctx, CView dy, CView first_keys, Accumulate accumulate,
-                       View dpositions);
+void position_backward(Context& ctx, CView dy, Dim first_token, CView first_keys,
+                       Accumulate accumulate, View dpositions);
 
 /// The fixed table of Vaswani et al. 2017, section 3.5: sin in even, cos in odd columns.
 /// table: (T_max, C), f32 or f64; on a GPU f32, bf16 or f16. Setup only.

@@ -42,11 +42,18 @@ class BatchFeed {
   virtual void release() = 0;
 };
 
+/// The part of every sample's tokens that a rank has.
+struct TokenPart {
+  int part = 0;
+  int parts = 1;
+};
+
 struct FeedOptions {
   std::size_t depth = 1;  ///< microbatches whose copies to a GPU may be on their way at once; the
                           ///< caller sees to it that older ones are done
   int microbatches = 1;   ///< microbatches of one step on this rank
   bool with_sort_index = true;  ///< false if no embedding needs the token sort index
+  TokenPart tokens{};
 };
 
 /// `like`: a slot's views, for shapes.

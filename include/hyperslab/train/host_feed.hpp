@@ -14,6 +14,11 @@ namespace hyperslab::train {
 class HostFeed final : public BatchFeed {
  public:
   HostFeed(Context& ctx, const Batch& like, const FeedOptions& options);
+  HostFeed(const HostFeed&) = delete;
+  HostFeed& operator=(const HostFeed&) = delete;
+  HostFeed(HostFeed&&) = delete;
+  HostFeed& operator=(HostFeed&&) = delete;
+  ~HostFeed() override;
 
   void load(Context& ctx, io::Loader& loader, std::int64_t step, int microbatch,
             const Batch& destination) override;
@@ -27,6 +32,7 @@ class HostFeed final : public BatchFeed {
   Batch like_;
   Device device_;
   FeedOptions options_;
+  std::unique_ptr<TokenCut> cut_;  ///< for evaluations
   std::unique_ptr<Prefetcher> prefetcher_;
   std::vector<HostBatch> staging_;  ///< memory for next(); empty on the CPU and on meta
   std::size_t at_ = 0;

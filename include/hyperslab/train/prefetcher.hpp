@@ -5,12 +5,14 @@
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
 
 #include "hyperslab/core/arena.hpp"
 #include "hyperslab/io/dataset.hpp"
+#include "hyperslab/train/batch_feed.hpp"
 
 namespace hyperslab::train {
 
@@ -32,14 +34,16 @@ class HostBatch {
   Batch views_;
 };
 
+class TokenCut;
+
 /// Loads microbatches in the order (s, m), (s, m + 1), ..., (s + 1, 0), ... into a ring of host
 /// memory, at most `ahead` before they are asked for. The thread sleeps while there is nothing to
 /// do; it calls neither MPI nor CUDA. Not to be called by several threads at once.
 class Prefetcher {
  public:
   /// The ring keeps the last `held` microbatches that take() gave as they are.
-  Prefetcher(Device device, const Batch& like, int microbatches, std::size_t ahead,
-             std::size_t held);
+  Prefetcher(Device device, const Batch& like, const TokenPart& part, int microbatches,
+             std::size_t ahead, std::size_t held);
   Prefetcher(const Prefetcher&) = delete;
   Prefetcher& operator=(const Prefetcher&) = delete;
   Prefetcher(Prefetcher&&) = delete;
@@ -59,13 +63,13 @@ class Prefetcher {
   [[nodiscard]] const HostBatch* kept(BatchIndex index) const;
   void start_over(std::unique_lock<std::mutex>& lock, io::Loader* loader, BatchIndex index);
   void run();
-  [[nodiscard]] std::exception_ptr load(io::Loader& loader, BatchIndex index,
-                                        const Batch& out) const;
+  [[nodiscard]] std::exception_ptr load(io::Loader& loader, BatchIndex index, const Batch& out);
 
   int microbatches_;
   std::size_t ahead_;
   std::size_t held_;
   std::vector<HostBatch> ring_;
+  std::unique_ptr<TokenCut> cut_;  // the thread's
 
   std::mutex mutex_;  // guards everything below
   std::condition_variable asked_;

@@ -28,10 +28,7 @@ constexpr std::array kNoFp8 = {"precision.gemm=compute", "precision.fp8_cache_we
 std::vector<std::string> overrides_of(const Arguments& args) {
   // One rank: the training layout says nothing about the checkpoint. Quantized weights have
   // products of their own instead of the products in 8-bit floats.
-  std::vector<std::string> overrides = {
-      "parallel.data=1",        "parallel.tensor=1",        "parallel.pipeline=1",
-      "parallel.zero=0",        "parallel.shard=0",         "parallel.sequence=false",
-      "parallel.schedule=1f1b", "parallel.stage_layers=[]", "parallel.virtual_stages=1"};
+  std::vector<std::string> overrides = plain_layout(1, 1, 1);
   std::ranges::copy(kNoFp8, std::back_inserter(overrides));
   for (const char* key : {"weights", "group", "activations"}) {
     if (!args.has(key)) continue;

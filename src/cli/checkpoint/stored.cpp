@@ -199,4 +199,18 @@ std::string stored_vocabulary(const io::CheckpointReader& reader, const train::C
                   reader.folder(), not_found_in(folders, std::vector(folders.size(), named))));
 }
 
+std::vector<std::string> plain_layout(std::int64_t data, std::int64_t tensor,
+                                      std::int64_t pipeline) {
+  return {fmt::format("parallel.data={}", data),
+          fmt::format("parallel.tensor={}", tensor),
+          fmt::format("parallel.pipeline={}", pipeline),
+          "parallel.context=1",
+          "parallel.sequence=false",
+          "parallel.schedule=1f1b",
+          "parallel.virtual_stages=1",
+          "parallel.stage_layers=[]",
+          "parallel.zero=0",
+          "parallel.shard=0"};
+}
+
 }  // namespace hyperslab::cli

@@ -54,4 +54,8 @@ void find_paths(const std::string& key, std::vector<std::string>& paths, const S
 [[nodiscard]] std::string stored_vocabulary(const io::CheckpointReader& reader,
                                             const train::Config& config);
 
+/// Overrides of a stored deck for a layout that has nothing of what training needed.
+[[nodiscard]] std::vector<std::string> plain_layout(std::int64_t data, std::int64_t tensor,
+                                                    std::int64_t pipeline);
+
 }  // namespace hyperslab::cli

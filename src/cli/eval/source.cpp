@@ -112,19 +112,12 @@ Axes axes_of(const Axes& deck, const EvalSource& source, std::int64_t ranks) {
 /// Overrides that lay a checkpoint's deck out over so many ranks.
 std::vector<std::string> layout_overrides(const train::Config& config, const EvalSource& source,
                                           std::int64_t ranks) {
+  // Evaluations have all tokens of a sample on one rank.
   const Axes deck = {config.parallel.data, config.parallel.tensor, config.parallel.pipeline};
   const Axes axes = axes_of(deck, source, ranks);
   std::vector<std::string> overrides;
-  if (axes != deck) {
-    overrides = {fmt::format("parallel.data={}", axes.data),
-                 fmt::format("parallel.tensor={}", axes.tensor),
-                 fmt::format("parallel.pipeline={}", axes.pipeline),
-                 "parallel.sequence=false",
-                 "parallel.schedule=1f1b",
-                 "parallel.virtual_stages=1",
-                 "parallel.stage_layers=[]",
-                 "parallel.zero=0",
-                 "parallel.shard=0"};
+  if (axes != deck || config.parallel.context > 1) {
+    overrides = plain_layout(axes.data, axes.tensor, axes.pipeline);
   }
   if (axes.data == config.parallel.data) return overrides;
   const std::int64_t share = std::max<std::int64_t>(1, config.train.global_batch / axes.data);

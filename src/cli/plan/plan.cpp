@@ -69,18 +69,19 @@ void print_memory(const mesh::ParallelConfig& parallel, const std::vector<plan::
   const Unit unit = byte_unit(static_cast<double>(total(*largest)));
   fmt::print("{:<10} {:>11} {:>11} {:>11} {:>11} {:>11} {:>11} {:>11}\n", unit.name, "parameters",
              "gradients", "optimizer", "activations", "scratch", "workspace", "total");
+  const int ranks_of_stage = parallel.ranks() / parallel.pipeline;
   std::array<double, 7> sum{};
   for (std::size_t stage = 0; stage < plans.size(); ++stage) {
     const std::array<double, 7> columns = columns_of(plans[stage].memory);
     print_memory_row(fmt::format("pipeline {}", stage), unit, columns);
     for (std::size_t i = 0; i < sum.size(); ++i) {
-      sum[i] += columns[i] * parallel.data * parallel.tensor;
+      sum[i] += columns[i] * ranks_of_stage;
     }
   }
   print_memory_row("all ranks", unit, sum);
   fmt::print("largest       pipeline {}: {} {} on each of its {}\n", largest - plans.begin(),
              in(unit, static_cast<double>(total(*largest))), unit.name,
-             ranks_text(parallel.data * parallel.tensor));
+             ranks_text(ranks_of_stage));
   fmt::print("in use        {} {} at most at one time of a step, without workspace\n",
              in(unit, static_cast<double>(most_in_use(plans))), unit.name);
   const std::size_t host = most_on_host(plans);
@@ -139,7 +140,7 @@ double bytes_sent(const comm::Traffic& traffic, int size) {
   };
   const double others = static_cast<double>(size - 1) / size;
   return others * (2 * bytes(comm::Call::all_reduce) + bytes(comm::Call::reduce_scatter) +
-                   bytes(comm::Call::all_gather)) +
+                   bytes(comm::Call::all_gather) + bytes(comm::Call::all_to_all)) +
          bytes(comm::Call::send);
 }
 
@@ -148,9 +149,10 @@ std::vector<std::pair<comm::GroupRole, int>> groups_of(const train::Config& conf
   const mesh::ParallelConfig& parallel = config.parallel;
   const mesh::GroupNeeds needs = config.groups();
   std::vector<std::pair<comm::GroupRole, int>> groups = {
-      {comm::GroupRole::data, parallel.data},
-      {comm::GroupRole::shard, parallel.shards() < parallel.data ? parallel.shards() : 1},
-      {comm::GroupRole::replica, parallel.data / parallel.shards()},
+      {comm::GroupRole::data, parallel.data * parallel.context},
+      {comm::GroupRole::shard, parallel.fold() < parallel.data ? parallel.shards() : 1},
+      {comm::GroupRole::replica, parallel.size(mesh::Axis::replica)},
+      {comm::GroupRole::context, parallel.context},
       {comm::GroupRole::tensor, parallel.tensor},
       {comm::GroupRole::pipeline, parallel.pipeline},
       {comm::GroupRole::tied, needs.tied_ends && parallel.pipeline > 1 ? 2 : 1},

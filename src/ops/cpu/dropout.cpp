@@ -91,7 +91,7 @@ void dropout(Context& ctx, const Dropout& dropout, CView x, View y) {
       for (Dim i = begin; i < end;) {
         const Dim row = (first + i) / run;
         const Dim stop = std::min(end, (row + 1) * run - first);
-        const Dim global_row = position[row / rows] * rows + row % rows;
+        const Dim global_row = samples_before(dropout, position[row / rows]) * rows + row % rows;
         const Dim global = global_row * (columns.are_all() ? run : columns.total) + columns.first +
                            (first + i) % run;
         apply_dropout(dropout, static_cast<std::uint64_t>(global), stop - i, x.data<T>() + i,

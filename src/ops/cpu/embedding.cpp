@@ -99,13 +99,13 @@ Dim position_of(const EmbeddingTables& tables, Dim i, Dim tokens_in_sample) {
   return tables.first_keys ? in_sample - tables.first_keys.data<std::int32_t>()[i] : in_sample;
 }
 
-/// Calls visit(t) for the tokens of a sample at position p of their documents, from the last of
-/// these to the first. first_keys: of the sample; null: it is one document.
+/// Calls visit(t) for the tokens first + t of a sample at position p of their documents, from the
+/// last of these to the first. first_keys: of these tokens; null: the sample is one document.
 template <class Visit>
-void for_tokens_at(Dim p, const std::int32_t* first_keys, Dim tokens, Visit&& visit) {
-  for (Dim end = tokens; end > 0;) {
-    const Dim start = first_keys == nullptr ? 0 : first_keys[end - 1];
-    if (start + p < end) visit(start + p);
+void for_tokens_at(Dim p, Dim first, const std::int32_t* first_keys, Dim tokens, Visit&& visit) {
+  for (Dim end = first + tokens; end > first;) {
+    const Dim start = first_keys == nullptr ? 0 : first_keys[end - first - 1];
+    if (start + p >= first && start + p < end) visit(start + p - first);
     end = start;
   }
 }
@@ -187,8 +187,8 @@ void embedding_backward(Context& ctx, const SortedTokens& sorted, CView dy,
   });
 }
 
-void position_backward(Context& ctx, CView dy, CView first_keys, Accumulate accumulate,
-                       View dpositions) {
+void position_backward(Context& ctx, CView dy, Dim first_token, CView first_keys,
+                       Accumulate accumulate, View dpositions) {
   with_real(dy.dtype(), "position_backward", [&]<class T>(T) {
     const auto [B, T_tokens, C] = dy.dims<3>("position_backward dy");
     const T* gradient = dy.data<T>();
@@ -201,7 +201,7 @@ void position_backward(Context& ctx, CView dy, CView first_keys, Accumulate accu
         if (clear) std::fill_n(row, C, T(0));
         for (Dim b = 0; b < B; ++b) {
           const std::int32_t* of_sample = keys == nullptr ? nullptr : keys + b * T_tokens;
-          for_tokens_at(p, of_sample, T_tokens, [&](Dim t) {
+          for_tokens_at(p, first_token, of_sample, T_tokens, [&](Dim t) {
             const T* source = gradient + (b * T_tokens + t) * C;
 #pragma omp simd
             for (Dim c = 0; c < C; ++c) row[c] += source[c];

@@ -5,10 +5,19 @@
 namespace hyperslab::ops::cuda {
 namespace {
 
+/// The part of every sample that is here.
+struct SamplePart {
+  int part;
+  int parts;
+  [[nodiscard]] __device__ Dim before(Dim position) const { return position * parts + part; }
+};
+SamplePart part_of(const Dropout& dropout) { return {dropout.sample_part, dropout.sample_parts}; }
+
 template <class T>
 struct Drop {
   static constexpr int kWidth = kVector<T>;
   DropoutMask mask;
+  SamplePart part;
   Dim per_sample;
   Dim first_element;
   const T* x;
@@ -17,8 +26,8 @@ struct Drop {
   __device__ void at(Dim i) const {
     const Dim element = first_element + i;
     const Dim sample = element / per_sample;
-    const auto global = static_cast<std::uint64_t>(mask.sample_position[sample] * per_sample +
-                                                   element - sample * per_sample);
+    const auto global = static_cast<std::uint64_t>(
+        part.before(mask.sample_position[sample]) * per_sample + element - sample * per_sample);
     float factor[N];
     mask.factors(global, true, factor);
     float value[N];
@@ -34,6 +43,7 @@ template <class T>
 struct DropColumns {
   static constexpr int kWidth = kVector<T>;
   DropoutMask mask;
+  SamplePart part;
   MaskColumns columns;
   Dim rows_of_sample;
   Dim first_row;
@@ -47,7 +57,7 @@ struct DropColumns {
     const Dim row = first_row + own_row;
     const Dim sample = row / rows_of_sample;
     const Dim global_row =
-        mask.sample_position[sample] * rows_of_sample + row - sample * rows_of_sample;
+        part.before(mask.sample_position[sample]) * rows_of_sample + row - sample * rows_of_sample;
     float factor[N];
     mask.factors(static_cast<std::uint64_t>(global_row * columns.total + column), together, factor);
     float value[N];
@@ -62,6 +72,7 @@ template <class T>
 void drop_columns(Context& ctx, const Dropout& dropout, CView x, View y) {
   const MaskColumns columns = mask_columns(dropout, x);
   DropColumns<T> op = {mask_of(dropout),
+                       part_of(dropout),
                        columns,
                        sample_elements(dropout, x) / columns.here,
                        dropout.first_element / columns.here,
@@ -114,8 +125,8 @@ void dropout(Context& ctx, const Dropout& dropout, CView x, View y) {
   if (x.numel() == 0) return;
   with_element(x.dtype(), "dropout", [&]<class T>(T) {
     if (!mask_columns(dropout, x).are_all()) return drop_columns<T>(ctx, dropout, x, y);
-    const Drop<T> op = {mask_of(dropout), sample_elements(dropout, x), dropout.first_element,
-                        x.data<T>(), y.data<T>()};
+    const Drop<T> op = {mask_of(dropout), part_of(dropout), sample_elements(dropout, x),
+                        dropout.first_element, x.data<T>(), y.data<T>()};
     // Vectors stay within a sample and begin at multiples of 4.
     const bool vectors = op.per_sample % kVector<T> == 0 && op.first_element % kVector<T> == 0 &&
                          aligned(op.x, op.y);

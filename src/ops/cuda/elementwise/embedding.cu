@@ -170,8 +170,9 @@ struct PositionGradient {
   const T* dy;
   ParamGradient dpositions;
   const std::int32_t* first_keys;
+  Dim first;  // of a sample's tokens
   Dim B;
-  Dim tokens;  // tokens of a sample
+  Dim tokens;  // of a sample
   Dim C;
   bool accumulate;
   template <int N>
@@ -186,13 +187,15 @@ struct PositionGradient {
     };
     const Dim position = i / C;
     if (first_keys == nullptr) {
+      const bool is_here = position >= first && position < first + tokens;
 #pragma unroll 4
-      for (Dim b = 0; b < (position < tokens ? B : 0); ++b) add(b, i);
+      for (Dim b = 0; b < (is_here ? B : 0); ++b) add(b, i - first * C);
     } else {
       for (Dim b = 0; b < B; ++b) {
-        for (Dim end = tokens; end > 0;) {
-          const Dim start = first_keys[b * tokens + end - 1];
-          if (start + position < end) add(b, start * C + i);
+        for (Dim end = first + tokens; end > first;) {
+          const Dim start = first_keys[b * tokens + end - first - 1];
+          const Dim token = start + position;
+          if (token >= first && token < end) add(b, (start - first) * C + i);
           end = start;
         }
       }
@@ -260,13 +263,14 @@ void embedding_backward(Context& ctx, const SortedTokens& sorted, CView dy,
   });
 }
 
-void position_backward(Context& ctx, CView dy, CView first_keys, Accumulate accumulate,
-                       View dpositions) {
+void position_backward(Context& ctx, CView dy, Dim first_token, CView first_keys,
+                       Accumulate accumulate, View dpositions) {
   with_element(dy.dtype(), "position_backward", [&]<class T>(T) {
     const auto [B, tokens, C] = dy.dims<3>("position_backward dy");
     const PositionGradient<T> op = {dy.data<T>(),
                                     dpositions,
                                     optional_data<std::int32_t>(first_keys),
+                                    first_token,
                                     B,
                                     tokens,
                                     C,

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rules of samples whose tokens lie on several ranks.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "nearest.hpp"
+#include "predicates.hpp"
+
+namespace hyperslab::deck {
+namespace {
+
+using train::Config;
+
+/// Key-value heads of a tensor rank; 0: several ranks share one.
+std::int64_t key_value_heads(const Config& c) {
+  return c.model.kv_heads / std::max(1, c.parallel.tensor);
+}
+
+constexpr std::array kContextRules = {
+    Rule{"parallel.context", "model.family", "1 for vit",
+         [](const Config& c, const Surroundings&) {
+           return c.parallel.context == 1 || !c.model.is_of_images();
+         },
+         [](const Config&, const Surroundings&) -> std::string {
+           return "the patches of an image are few and stay on one rank; set it to 1, and "
+                  "parallel.data to more ranks";
+         }},
+    Rule{"parallel.context", "model.context", "divides model.context",
+         [](const Config& c, const Surroundings&) {
+           return c.model.is_of_images() || divides(c.parallel.context, c.model.context);
+         },
+         [](const Config& c, const Surroundings&) {
+           return fmt::format(
+               "{} ranks cannot share {} tokens equally; nearest: {}", c.parallel.context,
+               c.model.context,
+               nearest_divisors(c.model.context, c.parallel.context, divides_number));
+         }},
+    Rule{
+        "parallel.context", "model.kv_heads parallel.tensor",
+        "divides model.kv_heads / parallel.tensor",
+        [](const Config& c, const Surroundings&) {
+          return c.parallel.context == 1 || divides(c.parallel.context, key_value_heads(c));
+        },
+        [](const Config& c, const Surroundings&) {
+          const std::int64_t heads = key_value_heads(c);
+          return fmt::format(
+              "attention gives each of {} context ranks some of the {} key-value heads of a tensor "
+              "rank; nearest: {}",
+              c.parallel.context, heads,
+              heads < 2 ? "1" : nearest_divisors(heads, c.parallel.context, divides_number));
+        }},
+    Rule{
+        "train.sample_every", "parallel.context", "0 with parallel.context above 1",
+        [](const Config& c, const Surroundings& s) {
+          return !s.for_training || c.train.sample_every == 0 || c.parallel.context == 1;
+        },
+        [](const Config& c, const Surroundings&) {
+          return fmt::format(
+              "a token that is generated lies on one rank, and each of {} context ranks has a part "
+              "of the room for them; set it to 0, and run generate on the run's checkpoints",
+              c.parallel.context);
+        }},
+};
+
+}  // namespace
+
+std::span<const Rule> context_rules() { return kContextRules; }
+
+}  // namespace hyperslab::deck
