@@ -163,10 +163,11 @@ constexpr std::array kLayoutRules = {
                c.parallel.pipeline, c.microbatches(),
                nearest_multiples(unit, c.train.global_batch));
          }},
-    Rule{"parallel.shard", "parallel.data", "0 or a divisor of parallel.data from 2",
+    Rule{"parallel.shard", "parallel.data parallel.context",
+         "0 or a divisor of parallel.data from 2, or from 1 with parallel.context above 1",
          [](const Config& c, const Surroundings&) {
            const auto& p = c.parallel;
-           return p.shard == 0 || (p.shard >= 2 && p.data % p.shard == 0);
+           return p.shard == 0 || (p.shards() >= 2 && p.data % p.shard == 0);
          },
          [](const Config& c, const Surroundings&) {
            const auto& p = c.parallel;

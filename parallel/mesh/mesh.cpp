@@ -23,13 +23,12 @@ struct Axes {
   GroupRole role;
 };
 constexpr std::array kGroups = {
-    Axes{kGradients, GroupRole::data},         Axes{Axis::tensor, GroupRole::tensor},
-    Axes{Axis::pipeline, GroupRole::pipeline}, Axes{Axis::context, GroupRole::context},
-    Axes{kShards, GroupRole::shard},           Axes{Axis::replica, GroupRole::replica}};
+    Axes{kGradients, GroupRole::data}, Axes{Axis::tensor, GroupRole::tensor},
+    Axes{Axis::pipeline, GroupRole::pipeline}, Axes{kShards, GroupRole::shard},
+    Axes{Axis::replica, GroupRole::replica}};
 
 /// True if a mesh has the group: the data group is cut in two if several ranks hold equal shards.
 bool has_group(const Position& position, GroupRole role) {
-  if (role == GroupRole::context) return position.size(Axis::context) > 1;
   const bool is_part = role == GroupRole::shard || role == GroupRole::replica;
   return !is_part || (position.size(Axis::replica) > 1 && position.size(kShards) > 1);
 }
@@ -53,6 +52,10 @@ Mesh::Mesh(comm::World& world, Device device, const ParallelConfig& config, cons
     if (axes == Axis::tensor) groups_.back().ranks->report_reductions(false);
   }
   groups_.push_back({kWorld, std::move(whole)});
+  if (size(Axis::context) > 1) {
+    const int first = position_.moved(Axis::context, 0).world_rank();
+    context_ = all.split(first, at(Axis::context), GroupRole::context);
+  }
   const int tensor = at(Axis::tensor);
   const int stage = at(Axis::pipeline);
   if (needs_.tied_ends) {
@@ -85,6 +88,9 @@ Mesh Mesh::plan(const ParallelConfig& config, int world_rank, const GroupNeeds& 
     mesh.groups_.push_back({axes, meta(role, mesh.at(axes), mesh.size(axes))});
   }
   mesh.groups_.push_back({kWorld, meta(GroupRole::world, world_rank, config.ranks())});
+  if (const int ranks = mesh.size(Axis::context); ranks > 1) {
+    mesh.context_ = meta(GroupRole::context, mesh.at(Axis::context), ranks);
+  }
   if (mesh.needs_.tied_ends && mesh.is_end()) {
     mesh.tied_ = meta(GroupRole::tied, mesh.position_.is_first(Axis::pipeline) ? 0 : 1, 2);
   }
@@ -144,6 +150,7 @@ std::vector<int> Mesh::members(GroupRole role) const {
   for (const auto& [axes, role_of_axes] : kGroups) {
     if (role == role_of_axes) return position_.members(axes);
   }
+  if (role == GroupRole::context) return position_.members(Axis::context);
   const bool is_tied = role == GroupRole::tied;
   require(is_tied || role == GroupRole::key_value, "a mesh has no such group");
   const std::vector<int> all = position_.members(is_tied ? Axis::pipeline : Axis::tensor);
@@ -158,6 +165,7 @@ std::vector<comm::Communicator*> Mesh::groups() const {
   for (const auto& [axes, ranks] : groups_) {
     if (axes != kWorld) all.push_back(ranks.get());
   }
+  if (context_) all.push_back(context_.get());
   if (tied_) all.push_back(tied_.get());
   if (key_value_) all.push_back(key_value_.get());
   return all;

@@ -77,9 +77,9 @@ RankTimes measure(const Start& start, const mesh::Mesh& mesh, Device device) {
   mine.device = device == Device::cuda ? device_name() : "cpu";
   using mesh::Axis;
   for (const mesh::AxisSet axes : {mesh::kWorld, mesh::kGradients, mesh::AxisSet(Axis::tensor),
-                                   mesh::AxisSet(Axis::pipeline), mesh::AxisSet(Axis::context)}) {
-    if (mesh.size(axes) == 1) continue;
+                                   mesh::AxisSet(Axis::pipeline)}) {
     comm::Communicator& group = mesh.group(axes);
+    if (group.size() == 1) continue;
     const double seconds = all_reduce_seconds(world, ctx, group, buffer.view());
     const int leader = mesh.position().moved(axes, 0).world_rank();
     mine.groups.push_back({group.role(), leader, seconds});

@@ -86,9 +86,7 @@ model::StageOptions stage_options(const Config& config, const mesh::Mesh& mesh,
   stage.z_loss = static_cast<float>(config.train.z_loss);
   stage.seed = config.run.seed;
   stage.tensor = nn::TensorGroup(&mesh.group(mesh::Axis::tensor), config.parallel.sequence);
-  if (config.parallel.context > 1) {
-    stage.context_group = nn::ContextGroup(&mesh.group(mesh::Axis::context));
-  }
+  stage.context_group = nn::ContextGroup(mesh.context_group());
   stage.position = mesh.position();
   if (options.training) stage.trained_roles = config.train.trainable;
   stage.adapter = config.adapter;

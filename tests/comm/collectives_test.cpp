@@ -110,6 +110,24 @@ TEST_P(Collectives, AllGatherFromOutsideAndInPlace) {
   }
 }
 
+TEST_P(Collectives, AllToAllGivesEachMemberItsPartOfAll) {
+  for (const DType dtype : kAllTypes) {
+    for (const Dim whole : kSizes) {
+      const Dim n = limited(whole);
+      Tensor sent = elements(dtype, n * size(), rank());
+      Tensor received = filled_tensor(dtype, {n * size()}, 1);
+
+      comm_->wait(ctx_, comm_->all_to_all(ctx_, sent.view(), received.view()));
+
+      for (int r = 0; r < size(); ++r) {
+        const Tensor theirs = elements(dtype, n * size(), r);
+        EXPECT_EQ(bits(received.view().slice(r * n, n)), bits(theirs.view().slice(rank() * n, n)))
+            << name_of(dtype) << " " << n << " of " << r;
+      }
+    }
+  }
+}
+
 TEST_P(Collectives, BroadcastFromEveryRoot) {
   for (const DType dtype : kAllTypes) {
     for (int root = 0; root < size(); ++root) {

@@ -21,13 +21,15 @@ TEST(SelfCommunicator, IsTheIdentity) {
   self->wait(ctx, self->all_reduce(ctx, x.view(), ReduceOp::sum));
   self->wait(ctx, self->reduce_scatter(ctx, x.view(), y.view()));
   self->wait(ctx, self->all_gather(ctx, y.view(), z.view()));
+  self->wait(ctx, self->all_to_all(ctx, z.view(), y.view()));
   self->wait(ctx, self->broadcast(ctx, z.view(), 0));
   self->barrier();
 
   EXPECT_EQ(to_doubles(z.view()), (std::vector<double>{1, 2, 3}));
+  EXPECT_EQ(to_doubles(y.view()), (std::vector<double>{1, 2, 3}));
   EXPECT_EQ(self->split(3, 0, comm::GroupRole::tied)->name(), "tied");
-  for (const Call call :
-       {Call::all_reduce, Call::reduce_scatter, Call::all_gather, Call::broadcast}) {
+  for (const Call call : {Call::all_reduce, Call::reduce_scatter, Call::all_gather,
+                          Call::all_to_all, Call::broadcast}) {
     EXPECT_EQ(self->traffic().calls[static_cast<std::size_t>(call)], 1) << comm::name_of(call);
     EXPECT_EQ(self->traffic().bytes[static_cast<std::size_t>(call)], 12) << comm::name_of(call);
   }

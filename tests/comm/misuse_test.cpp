@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
 #include "comm/comm_test.hpp"
 
 namespace hyperslab::test {
@@ -44,6 +46,24 @@ TEST_F(Misuse, SizesThatDoNotFit) {
                              std::to_string(size()) + "): ";
   EXPECT_EQ(scatter, member + "reduce_scatter: " + expected);
   EXPECT_EQ(gather, member + "all_gather: " + expected);
+}
+
+TEST_F(Misuse, PartsThatDoNotFit) {
+  Tensor sent = filled_tensor(DType::f32, {6 * size()}, 0);
+  Tensor fewer = filled_tensor(DType::f32, {5 * size()}, 0);
+  const Tensor uneven = filled_tensor(DType::f32, {6 * size() + 1}, 0);
+  Tensor as_uneven = filled_tensor(DType::f32, {6 * size() + 1}, 0);
+  const auto found = [&](CView from, View to) {
+    return refusal([&] { (void)comm_->all_to_all(ctx_, from, to); });
+  };
+
+  EXPECT_THAT(found(sent.view(), fewer.view()),
+              HasSubstr(fmt::format("all_to_all: {} elements of f32 are sent, {} of f32 received",
+                                    6 * size(), 5 * size())));
+  EXPECT_THAT(found(sent.view(), sent.view()), HasSubstr("all_to_all: the views overlap"));
+  if (size() > 1) {
+    EXPECT_THAT(found(uneven.view(), as_uneven.view()), HasSubstr("no equal parts"));
+  }
 }
 
 TEST_F(Misuse, OverlapThatIsNotTheOwnPart) {

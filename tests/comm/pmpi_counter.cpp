@@ -42,6 +42,8 @@ comm::Call kind(const std::string& function) {
       {"MPI_Allgather", comm::Call::all_gather},
       {"MPI_Allgatherv", comm::Call::all_gather},
       {"MPI_Iallgather", comm::Call::all_gather},
+      {"MPI_Alltoall", comm::Call::all_to_all},
+      {"MPI_Ialltoall", comm::Call::all_to_all},
       {"MPI_Bcast", comm::Call::broadcast},
       {"MPI_Ibcast", comm::Call::broadcast},
       {"MPI_Send", comm::Call::send},
@@ -135,6 +137,18 @@ int MPI_Iallgather(const void* from, int from_count, MPI_Datatype from_type, voi
                    MPI_Datatype to_type, MPI_Comm comm, MPI_Request* request) {
   add(comm, "MPI_Iallgather", to_count * members(comm), to_type);
   return PMPI_Iallgather(from, from_count, from_type, to, to_count, to_type, comm, request);
+}
+
+int MPI_Alltoall(const void* from, int from_count, MPI_Datatype from_type, void* to, int to_count,
+                 MPI_Datatype to_type, MPI_Comm comm) {
+  add(comm, "MPI_Alltoall", from_count * members(comm), from_type);
+  return PMPI_Alltoall(from, from_count, from_type, to, to_count, to_type, comm);
+}
+
+int MPI_Ialltoall(const void* from, int from_count, MPI_Datatype from_type, void* to, int to_count,
+                  MPI_Datatype to_type, MPI_Comm comm, MPI_Request* request) {
+  add(comm, "MPI_Ialltoall", from_count * members(comm), from_type);
+  return PMPI_Ialltoall(from, from_count, from_type, to, to_count, to_type, comm, request);
 }
 
 int MPI_Bcast(void* buffer, int count, MPI_Datatype type, int root, MPI_Comm comm) {

@@ -21,6 +21,8 @@ void talk(Context& ctx, comm::Communicator& comm) {
     comm.wait(ctx, comm.reduce_scatter(ctx, full.view(), own));
     comm.wait(ctx, comm.all_gather(ctx, shard.view(), full.view()));
     comm.wait(ctx, comm.all_gather(ctx, own, full.view()));
+    Tensor received = filled_tensor(dtype, {101 * size}, 0);
+    comm.wait(ctx, comm.all_to_all(ctx, full.view(), received.view()));
     comm.wait(ctx, comm.broadcast(ctx, shard.view(), size - 1));
     comm.wait(ctx, reduced);
     comm.group_begin();
@@ -74,10 +76,12 @@ TEST(Traffic, OnMetaIsTheSameAndMovesNothing) {
 
   Tensor full(Device::meta, DType::bf16, {12 * size});
   Tensor shard(Device::meta, DType::bf16, {12});
+  Tensor received(Device::meta, DType::bf16, {12 * size});
   for (comm::Communicator* each : {data.get(), planned.get()}) {
     each->wait(plan, each->all_reduce(plan, full.view(), ReduceOp::sum));
     each->wait(plan, each->reduce_scatter(plan, full.view(), shard.view()));
     each->wait(plan, each->all_gather(plan, shard.view(), full.view()));
+    each->wait(plan, each->all_to_all(plan, full.view(), received.view()));
     each->group_begin();
     each->send(plan, shard.view(), 0);
     each->recv(plan, shard.view(), 0);
@@ -86,7 +90,9 @@ TEST(Traffic, OnMetaIsTheSameAndMovesNothing) {
 
   EXPECT_TRUE(pmpi::communicators().empty());
   EXPECT_EQ(data->traffic().bytes, planned->traffic().bytes);
-  EXPECT_EQ(planned->traffic().bytes[static_cast<std::size_t>(Call::all_gather)], 24 * size);
+  for (const Call call : {Call::all_gather, Call::all_to_all}) {
+    EXPECT_EQ(planned->traffic().bytes[static_cast<std::size_t>(call)], 24 * size);
+  }
 }
 
 }  // namespace

@@ -303,6 +303,7 @@ class WatchedMember final : public comm::Communicator {
   void do_all_reduce(Stream&, View, comm::ReduceOp, comm::Ticket) override {}
   void do_reduce_scatter(Stream&, View, View, comm::Ticket) override {}
   void do_all_gather(Stream&, CView, View, comm::Ticket) override {}
+  void do_all_to_all(Stream&, CView, View, comm::Ticket) override {}
   void do_broadcast(Stream&, View, int, comm::Ticket) override {}
   void do_exchange(Stream&, std::span<const comm::Message>, comm::Ticket) override {}
   double do_wait(Stream&, comm::Ticket) override {

@@ -252,6 +252,8 @@ TEST_F(Elementwise, APartOfTheMicrobatchHasItsPartOfTheMask) {
               Dropout spec = {0.25F, 42, 13, v[2], struct_at<StepState>(v[3])};
               spec.elements_per_sample = 7 * C;
               spec.first_element = first * C;
+              spec.sample_part = 2;
+              spec.sample_parts = 4;
               dropout(ctx, spec, v[0], v[1]);
             },
             "dropout of a part");
@@ -278,6 +280,8 @@ TEST_F(Elementwise, APartOfTheColumnsHasItsPartOfTheMask) {
               Dropout spec = {0.25F, 42, 13, v[2], struct_at<StepState>(v[3])};
               spec.first_column = first;
               spec.total_columns = total;
+              spec.sample_part = 1;
+              spec.sample_parts = 3;
               if (cuts_rows) {
                 spec.elements_per_sample = 7 * count;
                 spec.first_element = 2 * count;

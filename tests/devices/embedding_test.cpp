@@ -18,6 +18,18 @@ using namespace hyperslab::ops::test;
 
 class Embedding : public DevicesTest {};
 
+/// The last columns of a matrix.
+Tensor last_columns(const Tensor& matrix, Dim count) {
+  const auto [B, T] = matrix.view().dims<2>("matrix");
+  Tensor out(Device::cpu, DType::i32, {B, count});
+  for (Dim b = 0; b < B; ++b) {
+    const auto row = matrix.view().slice(b, 1).span<std::int32_t>();
+    std::ranges::copy(row.last(static_cast<std::size_t>(count)),
+                      out.view().slice(b, 1).span<std::int32_t>().begin());
+  }
+  return out;
+}
+
 using Ids = std::vector<std::int32_t>;
 
 Ids tokens_of(Dim count, Dim V, Dim stride) {
@@ -160,6 +172,16 @@ TEST_F(Embedding, PositionsBeginAgainWithEachDocument) {
               position_backward(ctx, v[0], 0, v[1], Accumulate::yes, v[2]);
             },
             "position_backward of documents");
+        // The last five of the nine tokens.
+        Problem of_part(dtype);
+        of_part.input(random_tensor(dtype, {3, 5, C}, 1))
+            .fixed(last_columns(first_keys(3, 9, document), 5))
+            .in_out(poisoned(DType::f32, {12, C}));
+        of_part.expect_match(
+            [](Context& ctx, const Views& v) {
+              position_backward(ctx, v[0], 4, v[1], Accumulate::no, v[2]);
+            },
+            "position_backward of a part of a sample");
       }
     }
   }
@@ -173,11 +195,13 @@ TEST_F(Embedding, PositionBackward) {
         problem.input(random_tensor(dtype, {5, 11, C}, 1))
             .in_out(accumulate == Accumulate::yes ? random_tensor(DType::f32, {16, C}, 2)
                                                   : poisoned(DType::f32, {16, C}));
-        problem.expect_match(
-            [=](Context& ctx, const Views& v) {
-              position_backward(ctx, v[0], 0, {}, accumulate, v[1]);
-            },
-            "position_backward");
+        for (const Dim first : {0, 5}) {
+          problem.expect_match(
+              [=](Context& ctx, const Views& v) {
+                position_backward(ctx, v[0], first, {}, accumulate, v[1]);
+              },
+              "position_backward");
+        }
       }
     }
   }

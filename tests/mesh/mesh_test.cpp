@@ -60,6 +60,34 @@ TEST(Position, KnowsTheMembersOfItsGroups) {
   EXPECT_FALSE(at.is_first(Axis::pipeline) || at.is_last(Axis::pipeline));
 }
 
+TEST(Position, ContextRanksLieBetweenPipelineAndTensor) {
+  const ParallelConfig config{.data = 2, .tensor = 2, .pipeline = 2, .context = 3};
+  const Position at(config, 9);  // data 0, pipeline 1, context 1, tensor 1
+
+  EXPECT_EQ(config.ranks(), 24);
+  EXPECT_EQ(at.members(Axis::context), (std::vector{7, 9, 11}));
+  EXPECT_EQ(at.members(kGradients), (std::vector{7, 9, 11, 19, 21, 23}));
+  EXPECT_EQ(at.at(kSamples), 0);
+  EXPECT_EQ(describe(at), "data 0, pipeline 1, tensor 1, context 1");
+  EXPECT_EQ(describe(config), "data 2 x tensor 2 x pipeline 2 x context 3");
+}
+
+TEST(Mesh, StateIsSharedAlongContextToo) {
+  const Mesh mesh = Mesh::plan({.data = 4, .context = 2, .zero = 1, .shard = 2}, 5);
+
+  EXPECT_EQ(mesh.group(kGradients).size(), 8);
+  EXPECT_EQ(mesh.group(kGradients).role(), GroupRole::data);
+  EXPECT_EQ(mesh.group(kShards).size(), 4);
+  EXPECT_EQ(mesh.group(kShards).rank(), 1);
+  EXPECT_EQ(mesh.group(Axis::replica).size(), 2);
+  ASSERT_NE(mesh.context_group(), nullptr);
+  EXPECT_EQ(mesh.context_group()->role(), GroupRole::context);
+  EXPECT_EQ(mesh.context_group()->rank(), 1);
+  EXPECT_EQ(mesh.members(GroupRole::context), (std::vector{4, 5}));
+  EXPECT_EQ(Mesh::plan({.context = 2}, 1).group(Axis::context).role(), GroupRole::data);
+  EXPECT_EQ(Mesh::plan({.data = 2}, 1).context_group(), nullptr);
+}
+
 TEST(Position, TakesAnySizesOfTheAxes) {
   const Position at({2, 1, 3, 1, 2, 1}, 9);
 

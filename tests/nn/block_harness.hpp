@@ -15,6 +15,7 @@
 #include "hyperslab/nn/block.hpp"
 #include "hyperslab/nn/mlp.hpp"
 #include "hyperslab/sharding/presence.hpp"
+#include "support/part_of.hpp"
 #include "support/tensors.hpp"
 
 namespace hyperslab::test {
@@ -48,22 +49,6 @@ inline BlockConfig drawn_config(int i) {
   config.activation = i % 2 == 0 ? ops::Activation::gelu_tanh : ops::Activation::swiglu;
   config.recompute = i % 4 == 3 ? Recompute::selective : Recompute::none;
   return config;
-}
-
-/// The elements of a tensor that a rank holds.
-inline std::vector<double> part_of(const std::vector<double>& whole, const Shape& shape,
-                                   const Hyperslab& part) {
-  const bool is_matrix = shape.dims().size() == 2;
-  const Dim columns = is_matrix ? shape[1] : 1;
-  const Dim first = is_matrix ? part.offset[1] : 0;
-  const Dim count = is_matrix ? part.count[1] : 1;
-  std::vector<double> out;
-  for (Dim row = part.offset[0]; row < part.offset[0] + part.count[0]; ++row) {
-    for (Dim column = first; column < first + count; ++column) {
-      out.push_back(whole[static_cast<std::size_t>(row * columns + column)]);
-    }
-  }
-  return out;
 }
 
 /// A block in f64 with its memory, random weights and one microbatch, on a rank of a tensor group.

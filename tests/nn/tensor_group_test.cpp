@@ -74,6 +74,7 @@ class OneOfTwo final : public comm::Communicator {
 
   void do_all_reduce(Stream&, View, comm::ReduceOp, comm::Ticket) override { FAIL(); }
   void do_reduce_scatter(Stream&, View, View, comm::Ticket) override { FAIL(); }
+  void do_all_to_all(Stream&, CView, View, comm::Ticket) override { FAIL(); }
   void do_broadcast(Stream&, View, int, comm::Ticket) override { FAIL(); }
   void do_exchange(Stream&, std::span<const comm::Message>, comm::Ticket) override { FAIL(); }
   void do_barrier() override {}

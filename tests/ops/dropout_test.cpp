@@ -3,6 +3,7 @@
 
 #include "hyperslab/core/philox.hpp"
 #include "ops_test.hpp"
+#include "support/part_of.hpp"
 
 namespace hyperslab::ops {
 namespace {
@@ -81,6 +82,43 @@ TEST_F(DropoutOp, APartOfTheMicrobatchHasItsPartOfTheMask) {
     dropout(ctx, spec, x.view().flat().slice(636, 2), two.view());
     EXPECT_TRUE(same_bits(two.view(), whole.view().flat().slice(636, 2)));
   }
+}
+
+TEST_F(DropoutOp, APartOfEverySampleHasItsPartOfTheMask) {
+  constexpr Dim kColumns = 90;
+  const Tensor x = random_tensor(DType::f32, {3, 8, kColumns}, 1);
+  const Tensor position = tensor_of(DType::i64, {3}, {5, 0, 7000000});
+  Dropout spec = active(0.25F, position.view());
+  Tensor whole = poisoned(DType::f32, {3, 8, kColumns});
+  dropout(ctx, spec, x.view(), whole.view());
+  spec.sample_parts = 4;
+  for (spec.sample_part = 0; spec.sample_part < 4; ++spec.sample_part) {
+    // Two tokens of each sample, and of these the last 45 columns and the rows but the first.
+    const Hyperslab mine = {{0, 2 * spec.sample_part, 0}, {3, 2, kColumns}};
+    const Hyperslab right = {{0, 2 * spec.sample_part, 45}, {3, 2, 45}};
+    Dropout of_columns = spec;
+    of_columns.first_column = 45;
+    of_columns.total_columns = kColumns;
+    for (const auto& [slab, asked] : {std::pair{mine, spec}, std::pair{right, of_columns}}) {
+      const Tensor in =
+          tensor_of(DType::f32, slab.count,
+                    hyperslab::test::part_of(to_doubles(x.view()), {3, 8, kColumns}, slab));
+      const std::vector<double> expected =
+          hyperslab::test::part_of(to_doubles(whole.view()), {3, 8, kColumns}, slab);
+      Tensor out = poisoned(DType::f32, slab.count);
+      dropout(ctx, asked, in.view(), out.view());
+      EXPECT_EQ(to_doubles(out.view()), expected) << spec.sample_part;
+      const Dim width = slab.count[2];
+      Dropout of_rows = asked;
+      of_rows.elements_per_sample = 2 * width;
+      of_rows.first_element = width;
+      Tensor rows = poisoned(DType::f32, {5, width});
+      dropout(ctx, of_rows, in.view().as_matrix().slice(1, 5), rows.view());
+      EXPECT_TRUE(same_bits(rows.view(), out.view().as_matrix().slice(1, 5)));
+    }
+  }
+  spec.sample_part = 4;
+  expect_error_naming("dropout sample_part", [&] { dropout(ctx, spec, x.view(), whole.view()); });
 }
 
 TEST_F(DropoutOp, APartOfTheColumnsHasItsPartOfTheMask) {

@@ -91,6 +91,33 @@ TEST_F(EmbeddingOps, PositionsBeginAgainWithEachDocument) {
   expect_values(dpositions.view(), {2 * 61, 2 * 66, 2 * 128, 0, 0});
 }
 
+TEST_F(EmbeddingOps, PositionsOfAPartOfASampleCountFromItsDocuments) {
+  // The last two of the four tokens of the samples above.
+  const Tensor tokens = int_tensor({2, 2}, {0, 0, 0, 0});
+  const Tensor table = tensor_of(DType::f32, {1, 1}, {0});
+  const Tensor positions = tensor_of(DType::f32, {5, 1}, {1, 2, 3, 4, 5});
+  const Tensor first_keys = int_tensor({2, 2}, {2, 3, 1, 1});
+  Tensor y = poisoned(DType::f32, {2, 2, 1});
+  embedding_forward(ctx, tokens.view(),
+                    {.table = table.view(),
+                     .shard = whole(table),
+                     .positions = positions.view(),
+                     .first_position = 2,
+                     .first_keys = first_keys.view()},
+                    1, y.view());
+  expect_values(y.view(), {1, 1, 2, 3});
+
+  const Tensor dy = tensor_of(DType::f32, {2, 2, 1}, {4, 8, 64, 128});
+  Tensor dpositions = poisoned(DType::f32, {5, 1});
+  position_backward(ctx, dy.view(), 2, first_keys.view(), Accumulate::no, dpositions.view());
+  expect_values(dpositions.view(), {4 + 8, 64, 128, 0, 0});
+  position_backward(ctx, dy.view(), 2, {}, Accumulate::no, dpositions.view());
+  expect_values(dpositions.view(), {0, 0, 4 + 64, 8 + 128, 0});
+  expect_error_naming("position_backward dpositions", [&] {
+    position_backward(ctx, dy.view(), 4, {}, Accumulate::no, dpositions.view());
+  });
+}
+
 TEST_F(EmbeddingOps, BackwardDoesNotDependOnTheNumberOfChunks) {
   std::vector<std::int32_t> ids(4096);
   for (std::size_t i = 0; i < ids.size(); ++i) {

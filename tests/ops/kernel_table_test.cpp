@@ -163,6 +163,30 @@ TEST(CachedAttentionTable, SamplesOfTheirOwnLengthsAreNotDecoded) {
             "lengths are given sample by sample");
 }
 
+TEST(DecodeBlockTable, TakesCausalBlocksWithNorms) {
+  const CacheProblem of_cache = cached(1, 64, 0);
+  DecodeBlock block;
+  block.heads = of_cache.layout;
+  block.cache = of_cache.cache;
+  block.attention_norm.kind = block.mlp_norm.kind = NormKind::rmsnorm;
+  DecodeStream stream;
+  stream.residual = writable({1, 1, 256});
+  stream.qkv = writable({1, 1, 8 * 64});
+  const auto reason = [&] {
+    return reason_against(kDecodeBlock.at(0), DecodeBlockProblem{block, stream}, kHopper);
+  };
+
+  EXPECT_EQ(reason(), "");
+  block.scores.mask.kind = AttentionMask::Kind::none;
+  EXPECT_EQ(reason(), "mask is not causal");
+  block.scores.mask = {};
+  block.cache = cached(1, 64, 16).cache;
+  EXPECT_EQ(reason(), "cache is in pages");
+  block.cache = of_cache.cache;
+  block.mlp_norm.kind = NormKind::none;
+  EXPECT_EQ(reason(), "a sublayer has no norm before it");
+}
+
 /// A table's rows, as far as this test looks at them.
 struct Row {
   std::string name;

@@ -24,14 +24,17 @@ struct Axes {
   int data = 1;
   int pipeline = 1;
   int tensor = 1;
+  int context = 1;
 };
 
 std::vector<Axes> axes_of(int ranks) {
   std::vector<Axes> out;
   for (int tensor = 1; tensor <= ranks; ++tensor) {
     for (int pipeline = 1; pipeline <= ranks; ++pipeline) {
-      if (ranks % (tensor * pipeline) != 0) continue;
-      out.push_back({ranks / (tensor * pipeline), pipeline, tensor});
+      for (const int context : {1, 2}) {
+        const int others = tensor * pipeline * context;
+        if (ranks % others == 0) out.push_back({ranks / others, pipeline, tensor, context});
+      }
     }
   }
   return out;
@@ -56,6 +59,7 @@ std::vector<Case> product(const std::vector<std::string>& model) {
       set(base.layout, "parallel.data", axes.data);
       set(base.layout, "parallel.pipeline", axes.pipeline);
       set(base.layout, "parallel.tensor", axes.tensor);
+      set(base.layout, "parallel.context", axes.context);
       set(base.layout, "parallel.bucket_mib", 0.01);
       for (const bool sequence : {false, true}) {
         for (const auto& [schedule, virtual_stages] : schedules(axes)) {

@@ -40,9 +40,14 @@ struct Numbers {
   std::int64_t V = 67;
   std::int64_t head_chunks = 1;  ///< rows of logits at once: B T / head_chunks
   std::int64_t mlp_pieces = 0;   ///< of a feed-forward network; 0: it is not in pieces
+  int context = 1;
 
-  [[nodiscard]] int shards() const { return shard == 0 ? data : shard; }
-  [[nodiscard]] int ranks() const { return data * pipeline * tensor; }
+  /// Data ranks that share state.
+  [[nodiscard]] int fold() const { return shard == 0 ? data : shard; }
+  [[nodiscard]] int shards() const { return fold() * context; }
+  [[nodiscard]] int ranks() const { return data * pipeline * tensor * context; }
+  /// Rows of a microbatch on a rank's stream, if they are not cut further.
+  [[nodiscard]] std::int64_t rows() const { return B * T / context; }
   [[nodiscard]] int virtual_stages() const { return static_cast<int>(layers.size()) / pipeline; }
   [[nodiscard]] bool recomputes_all() const { return std::string(recompute) == "full"; }
   [[nodiscard]] bool splits_backward() const { return std::string(schedule) == "zero_bubble"; }
@@ -68,6 +73,7 @@ struct Numbers {
             put("parallel.data", data),
             put("parallel.pipeline", pipeline),
             put("parallel.tensor", tensor),
+            put("parallel.context", context),
             put("parallel.sequence", sequence),
             put("parallel.schedule", schedule),
             put("parallel.virtual_stages", virtual_stages()),
@@ -76,7 +82,7 @@ struct Numbers {
             put("parallel.shard", shard),
             put("parallel.bucket_mib", tiny_buckets ? 1e-6 : 64.0),
             put("memory.recompute", recompute),
-            put("memory.mlp_rows", mlp_pieces > 0 ? B * T / mlp_pieces : 0)};
+            put("memory.mlp_rows", mlp_pieces > 0 ? rows() / mlp_pieces : 0)};
   }
 };
 
@@ -218,13 +224,14 @@ struct Flows {
   Flow all_gather;
   Flow send;
   Flow recv;
+  Flow all_to_all = {};
 };
 
 /// The tensor group (Shoeybi et al. 2019; Korthikanti et al. 2022).
 inline Flows tensor_flows(const Numbers& n, const PipelineRank& rank) {
   Flows out;
   if (n.tensor == 1) return out;
-  const std::int64_t stream = 4 * n.B * n.T * n.C;
+  const std::int64_t stream = 4 * n.rows() * n.C;
   const std::int64_t m = n.microbatches;
   const std::int64_t layers = rank.layers() * m;
   const std::int64_t forwards = n.recomputes_all() ? 2 : 1;
@@ -237,7 +244,7 @@ inline Flows tensor_flows(const Numbers& n, const PipelineRank& rank) {
   if (rank.first) sums.add(m, stream);  // the vectors of tokens, each on one rank
   if (rank.last) {
     sums.add(m, stream);  // the gradient of the head's input
-    const std::int64_t rows = n.B * n.T / n.head_chunks;
+    const std::int64_t rows = n.rows() / n.head_chunks;
     out.all_gather.add(m * n.head_chunks, n.tensor * rows * 4 * 4);  // four statistics a row
   }
   if (!n.sequence) return out;
@@ -252,11 +259,23 @@ inline Flows tensor_flows(const Numbers& n, const PipelineRank& rank) {
   return out;
 }
 
+/// Attention exchanges rows of queries, keys and values for heads, and outputs for rows; backward
+/// does so with the gradients of both.
+inline Flows context_flows(const Numbers& n, const PipelineRank& rank) {
+  Flows out;
+  if (n.context == 1) return out;
+  const std::int64_t exchanges = (n.recomputes_all() ? 3 : 2) * rank.layers() * n.microbatches;
+  const std::int64_t attended = n.C / n.tensor;
+  out.all_to_all.add(exchanges, 4 * n.rows() * (attended + 2 * kv_rows(n)));
+  out.all_to_all.add(exchanges, 4 * n.rows() * attended);
+  return out;
+}
+
 /// Activations go to the next stage, gradients back.
 inline Flows pipeline_flows(const Numbers& n, const PipelineRank& rank) {
   Flows out;
   if (n.pipeline == 1) return out;
-  const std::int64_t message = 4 * n.B * n.T * n.C / (n.sequence ? n.tensor : 1);
+  const std::int64_t message = 4 * n.rows() * n.C / (n.sequence ? n.tensor : 1);
   const std::int64_t chunks = n.virtual_stages();
   const std::int64_t before = chunks - (rank.first ? 1 : 0);  // chunks with a stage before them
   const std::int64_t after = chunks - (rank.last ? 1 : 0);
@@ -268,7 +287,7 @@ inline Flows pipeline_flows(const Numbers& n, const PipelineRank& rank) {
 /// Ranks that share state: those of the data group, unless others hold copies of it.
 inline Flows shard_flows(const Numbers& n, const PipelineRank& rank) {
   Flows out;
-  if (n.data == 1) return out;
+  if (n.data * n.context == 1) return out;
   const Buckets all = buckets(n, rank);
   for (const std::int64_t size : all.all()) {
     if (n.zero == 0) out.all_reduce.add(1, 4 * size);
@@ -293,7 +312,7 @@ inline Flows shard_flows(const Numbers& n, const PipelineRank& rank) {
 /// Ranks that hold copies of the same shards.
 inline Flows replica_flows(const Numbers& n, const PipelineRank& rank) {
   Flows out;
-  if (n.shards() == n.data) return out;
+  if (n.fold() == n.data) return out;
   for (const std::int64_t size : buckets(n, rank).all()) {
     out.all_reduce.add(1, 4 * size / n.shards());
   }
@@ -329,8 +348,9 @@ inline std::map<std::string, Flows> flows(const Numbers& n, int pipeline_rank) {
   const PipelineRank rank = pipeline_rank_of(n, pipeline_rank);
   return {{"tensor", tensor_flows(n, rank)},
           {"pipeline", pipeline_flows(n, rank)},
-          {n.shards() == n.data ? "data" : "shard", shard_flows(n, rank)},
-          {n.shards() == n.data ? "shard" : "data", {}},
+          {"context", context_flows(n, rank)},
+          {n.fold() == n.data ? "data" : "shard", shard_flows(n, rank)},
+          {n.fold() == n.data ? "shard" : "data", {}},
           {"replica", replica_flows(n, rank)},
           {"tied", tied_flows(n, rank)},
           {"key_value", key_value_flows(n, rank)},

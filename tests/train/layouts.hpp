@@ -68,12 +68,14 @@ class Draw {
   Case next() {
     const int tensor = divisor(ranks_);
     const int pipeline = divisor(ranks_ / tensor);
-    const int data = ranks_ / tensor / pipeline;
+    const int context = one_of({true, true, false}) ? divisor(ranks_ / tensor / pipeline) : 1;
+    const int data = ranks_ / tensor / pipeline / context;
     Case out;
     draw_model(out.model, data);
     set(out.layout, "parallel.data", data);
     set(out.layout, "parallel.tensor", tensor);
     set(out.layout, "parallel.pipeline", pipeline);
+    set(out.layout, "parallel.context", context);
     set(out.layout, "parallel.sequence", tensor > 1 && one_of({true, false}));
     draw_schedule(out.layout, pipeline);
     set(out.layout, "parallel.zero", one_of({0, 1, 2, 3}));
@@ -105,6 +107,7 @@ class Draw {
     if (ranks_ % 3 == 0) {  // six heads, so that three ranks can share them
       set(to, "model.width", 36);
       set(to, "model.heads", 6);
+      set(to, "model.context", 12);
       set(to, "model.kv_heads", one_of({6, 3, 2, 1}));
     } else {
       set(to, "model.kv_heads", one_of({8, 4, 2, 1}));

@@ -32,6 +32,9 @@ const std::vector<Numbers> kDecks = {
     {.data = 2, .zero = 2, .microbatches = 3},
     {.data = 2, .zero = 3, .microbatches = 3},
     {.data = 2, .zero = 3, .gpt2 = false, .tied = false, .tiny_buckets = false},
+    {.microbatches = 3, .context = 2},
+    {.zero = 2, .gpt2 = false, .kv_heads = 2, .microbatches = 2, .context = 2},
+    {.zero = 3, .tied = false, .recompute = "full", .context = 2},
     // Four: one axis.
     {.tensor = 4, .microbatches = 2},
     {.tensor = 4, .sequence = true, .kv_heads = 2, .microbatches = 2},
@@ -64,12 +67,21 @@ const std::vector<Numbers> kDecks = {
      .microbatches = 4},
     {.pipeline = 2, .tensor = 2, .layers = {0, 1, 1, 1, 1, 0}, .sequence = true,
      .schedule = "interleaved", .gpt2 = false, .kv_heads = 1, .microbatches = 2},
+    {.zero = 1, .microbatches = 2, .context = 4},
+    {.data = 2, .zero = 2, .shard = 1, .gpt2 = false, .microbatches = 2, .context = 2},
+    {.data = 2, .zero = 3, .tied = false, .microbatches = 2, .recompute = "full", .context = 2},
+    {.tensor = 2, .sequence = true, .microbatches = 2, .recompute = "full", .context = 2},
+    {.pipeline = 2, .layers = {1, 2}, .schedule = "zero_bubble", .microbatches = 3, .context = 2},
     // 512 x 20000 logits of a rank are more than 32 MiB, and so two chunks.
     {.data = 2, .tensor = 2, .layers = {1}, .sequence = true, .B = 32, .T = 16, .C = 8, .V = 39999,
      .head_chunks = 2},
     // Eight: all axes.
     {.data = 4, .tensor = 2, .sequence = true, .zero = 3, .shard = 2, .microbatches = 2},
     {.data = 4, .pipeline = 2, .layers = {1, 2}, .zero = 2, .shard = 2, .microbatches = 3},
+    {.data = 4, .zero = 3, .shard = 2, .microbatches = 2, .context = 2},
+    {.data = 2, .pipeline = 2, .layers = {2, 1}, .zero = 1, .microbatches = 4, .context = 2},
+    {.pipeline = 2, .tensor = 2, .layers = {1, 2}, .sequence = true, .microbatches = 3,
+     .context = 2},
     {.data = 2, .pipeline = 2, .tensor = 2, .layers = {1, 2}, .zero = 1, .microbatches = 4},
     {.data = 2, .pipeline = 2, .tensor = 2, .layers = {2, 1}, .sequence = true, .zero = 1,
      .kv_heads = 1, .microbatches = 5, .recompute = "full"},
@@ -94,10 +106,11 @@ std::vector<Numbers> decks() {
 
 void expect_equal(const comm::Traffic& found, const Flows& expected, std::int64_t times,
                   const std::string& what) {
-  const std::array<std::pair<Call, test::Flow>, 7> all = {
+  const std::array<std::pair<Call, test::Flow>, 8> all = {
       {{Call::all_reduce, expected.all_reduce},
        {Call::reduce_scatter, expected.reduce_scatter},
        {Call::all_gather, expected.all_gather},
+       {Call::all_to_all, expected.all_to_all},
        {Call::send, expected.send},
        {Call::recv, expected.recv},
        {Call::broadcast, {}},
@@ -116,7 +129,7 @@ void expect_arrivals(std::int64_t seen, const Numbers& numbers, const std::strin
                      const Flows& flows) {
   std::int64_t least = 0;
   std::int64_t most = 0;
-  if (group == "data" && numbers.data > 1) {
+  if (group == "data" && numbers.data * numbers.context > 1) {
     least = 1;
     most = numbers.zero >= 2 ? 1 + flows.reduce_scatter.calls : 1;
   } else if (group == "tied") {
@@ -140,7 +153,7 @@ void check_steps(const Numbers& numbers) {
   for (const auto& [group, flows] : expected) {
     comm::Traffic seen = test::pmpi::traffic(group);
     auto& arrivals = seen.calls[static_cast<std::size_t>(Call::barrier)];
-    const std::string sums = group == "data" && numbers.shards() < numbers.data ? "shard" : group;
+    const std::string sums = group == "data" && numbers.fold() < numbers.data ? "shard" : group;
     expect_arrivals(std::exchange(arrivals, 0), numbers, group, expected.at(sums));
     expect_equal(seen, flows, kSteps, "MPI, " + group);
   }
@@ -171,7 +184,7 @@ TEST(StepTraffic, IsPredictedForEveryRank) {
     SCOPED_TRACE(fmt::format("{}", fmt::join(numbers.overrides(), " ")));
     const train::Config config = test::small_config(numbers.overrides(), world().size());
     for (int rank = 0; rank < numbers.ranks(); ++rank) {
-      const int stage = rank / numbers.tensor % numbers.pipeline;
+      const int stage = rank / (numbers.tensor * numbers.context) % numbers.pipeline;
       const plan::Plan plan = plan::make_plan(config, {}, rank);
       const auto expected = test::flows(numbers, stage);
       for (const auto& [group, traffic] : plan.traffic) {

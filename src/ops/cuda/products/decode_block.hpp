@@ -24,6 +24,7 @@ struct DecodeBlockProblem {
   if (block.attention_norm.kind == NormKind::none || block.mlp_norm.kind == NormKind::none) {
     return "a sublayer has no norm before it";
   }
+  if (block.scores.mask.kind != AttentionMask::Kind::causal) return "mask is not causal";
   return suits_attention_decode(
       {block.heads, block.scores, block.tables, stream.qkv, block.cache, {}});
 }
