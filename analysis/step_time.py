@@ -21,7 +21,7 @@ from analysis.timings import BUSY, PARTS, WAITING, Layout, RankSteps, read_layou
 
 COLOURS: dict[str, str] = {
     "data": "#F0E442", "forward": "#56B4E9", "backward": "#0072B2", "optimizer": "#009E73",
-    "reduce exposed": "#D55E00", "tensor": "#E69F00", "pipeline": "#CC79A7", "idle": "#EDEDED",
+    "reduce exposed": "#D55E00", "tensor": "#E69F00", "context": "#8B4513", "pipeline": "#CC79A7", "idle": "#EDEDED",
     "wait": "#C9C3E6", "checkpoint": "#000000", "other": "#999999",
 }
 HATCHES: dict[str, str] = {"idle": "////", "wait": "\\\\\\\\"}
@@ -70,15 +70,15 @@ def slowest(times: Sequence[RankTime]) -> str:
 
 def layout_table(layout: Layout) -> str:
     times = [rank_time(steps) for steps in layout.ranks]
-    labels = list(times[0].parts)
+    labels = [label for label in times[0].parts if label != "context" or layout.sizes[2] > 1]
     names = [time.steps.name for time in times]
     header = ["rank", "host", "step", *labels, "reduce*", "checkpoint**", "own work", "peak MiB"]
     rows = [[name, time.steps.host, *(f"{1e3 * value:.2f}" for value in (
-        time.step_seconds, *time.parts.values(), time.busy_seconds,
+        time.step_seconds, *(time.parts[label] for label in labels), time.busy_seconds,
         time.checkpoint_mean_seconds, time.own_seconds)), f"{time.peak_bytes / MIB:,.1f}"]
         for name, time in zip(names, times)]
-    shares = [[name, *(f"{100 * value / max(time.step_seconds, 1e-12):.1f}"
-                       for value in time.parts.values())] for name, time in zip(names, times)]
+    shares = [[name, *(f"{100 * time.parts[label] / max(time.step_seconds, 1e-12):.1f}" for label in labels)]
+              for name, time in zip(names, times)]
     peak = max(times, key=lambda time: time.peak_bytes)
     step_count = layout.ranks[0].columns["step"].size
     return "\n".join([
@@ -91,7 +91,7 @@ def layout_table(layout: Layout) -> str:
 NOTES = """* Time with at least one gradient reduction in progress; they run beside backward, so no part of the sum.
 ** Mean over steps, since most steps write no checkpoint.
 Parts are means over the steps between the quartiles, scaled so that they add up to the median step.
-tensor, pipeline: communication of tensor ranks and of stages that a rank waits for.
+tensor, context, pipeline: communication of tensor ranks, of ranks that share samples and of stages that a rank waits for.
 reduce exposed: gradient reductions that the step waits for, without waiting for slower ranks.
 wait: for slower ranks. idle: a stage of the pipeline has no microbatch to compute.
 other: what no part has. With more ranks than cores it is waiting for a core, which MPI yields between the passes of a pipeline."""

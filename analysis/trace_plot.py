@@ -17,11 +17,12 @@ from analysis.traces import RankTrace, Trace, read_trace
 # Phases of the recorder -> names of plots.
 PHASES: dict[str, str] = {
     "data": "data", "forward": "forward", "backward": "backward", "optimizer": "optimizer",
-    "reduce_exposed": "reduce exposed", "tensor_comm": "tensor", "pipeline_comm": "pipeline",
+    "reduce_exposed": "reduce exposed", "tensor_comm": "tensor", "context_comm": "context",
+    "pipeline_comm": "pipeline",
     "pipeline_idle": "idle", "wait": "wait", "checkpoint": "checkpoint",
 }
 LABELS = [*dict.fromkeys(PHASES.values()), "other"]
-GROUPS: dict[str, str] = {"data": "#D55E00", "tensor": "#E69F00", "pipeline": "#CC79A7",
+GROUPS: dict[str, str] = {"data": "#D55E00", "tensor": "#E69F00", "context": "#8B4513", "pipeline": "#CC79A7",
                           "tied": "#8C564B", "key_value": "#7F7F7F", "world": "#8A7FC7"}
 COMPUTE_HEIGHT, GROUP_HEIGHT = 0.46, 0.30
 MOST_RANKS = 64

@@ -22,8 +22,8 @@ import tempfile
 
 import h5py
 
-PHASES = {"other", "data", "forward", "backward", "optimizer", "reduce_exposed", "tensor_comm", "pipeline_comm",
-          "pipeline_idle", "wait", "checkpoint"}
+PHASES = {"other", "data", "forward", "backward", "optimizer", "reduce_exposed", "tensor_comm", "context_comm",
+          "pipeline_comm", "pipeline_idle", "wait", "checkpoint"}
 NO_ROWS = 1000000000
 FIRST_STEPS = 10  # left out of the pairs
 

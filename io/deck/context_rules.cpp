@@ -46,21 +46,9 @@ constexpr std::array kContextRules = {
         [](const Config& c, const Surroundings&) {
           const std::int64_t heads = key_value_heads(c);
           return fmt::format(
-              "attention gives each of {} context ranks some of the {} key-value heads of a tensor "
-              "rank; nearest: {}",
-              c.parallel.context, heads,
+              "{} ranks cannot share the {} key-value head{} of a tensor rank equally; nearest: {}",
+              c.parallel.context, heads, heads == 1 ? "" : "s",
               heads < 2 ? "1" : nearest_divisors(heads, c.parallel.context, divides_number));
-        }},
-    Rule{
-        "train.sample_every", "parallel.context", "0 with parallel.context above 1",
-        [](const Config& c, const Surroundings& s) {
-          return !s.for_training || c.train.sample_every == 0 || c.parallel.context == 1;
-        },
-        [](const Config& c, const Surroundings&) {
-          return fmt::format(
-              "a token that is generated lies on one rank, and each of {} context ranks has a part "
-              "of the room for them; set it to 0, and run generate on the run's checkpoints",
-              c.parallel.context);
         }},
 };
 

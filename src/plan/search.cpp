@@ -24,18 +24,32 @@ using train::Config;
 constexpr std::size_t kRefined = 8;
 constexpr int kLargestMicrobatch = 64;
 
-/// The cuts of `ranks` into data x tensor x pipeline.
-std::vector<mesh::ParallelConfig> cuts_of(int ranks) {
+/// Samples of fewer tokens are not cut: their exchanges take longer than what they spare.
+constexpr Dim kFewestCutTokens = 8192;
+
+/// The divisors of a number, in ascending order.
+std::vector<int> divisors(int number) {
+  std::vector<int> all;
+  for (int divisor = 1; divisor <= number; ++divisor) {
+    if (number % divisor == 0) all.push_back(divisor);
+  }
+  return all;
+}
+
+/// The cuts of `ranks` into data x tensor x pipeline x context, for samples of so many tokens.
+std::vector<mesh::ParallelConfig> cuts_of(int ranks, Dim tokens) {
   std::vector<mesh::ParallelConfig> cuts;
-  for (int pipeline = 1; pipeline <= ranks; ++pipeline) {
-    if (ranks % pipeline != 0) continue;
-    for (int tensor = 1; tensor <= ranks / pipeline; ++tensor) {
-      if (ranks / pipeline % tensor != 0) continue;
-      mesh::ParallelConfig cut;
-      cut.data = ranks / pipeline / tensor;
-      cut.tensor = tensor;
-      cut.pipeline = pipeline;
-      cuts.push_back(cut);
+  for (const int pipeline : divisors(ranks)) {
+    for (const int tensor : divisors(ranks / pipeline)) {
+      for (const int context : divisors(ranks / pipeline / tensor)) {
+        if (context > 1 && tokens < kFewestCutTokens) continue;
+        mesh::ParallelConfig cut;
+        cut.data = ranks / pipeline / tensor / context;
+        cut.tensor = tensor;
+        cut.pipeline = pipeline;
+        cut.context = context;
+        cuts.push_back(cut);
+      }
     }
   }
   return cuts;
@@ -64,7 +78,7 @@ class Search {
               options.device == Device::cuda && machine.host_bytes_per_second > 0) {}
 
   SearchResult run() {
-    for (const mesh::ParallelConfig& cut : cuts_of(ranks_)) try_cut(cut);
+    for (const mesh::ParallelConfig& cut : cuts_of(ranks_, deck_.model.context)) try_cut(cut);
     sort();
     const std::size_t refined = std::min(kRefined, result_.found.size());
     const std::vector<FoundLayout> fastest(
@@ -137,7 +151,8 @@ class Search {
   /// With copies of the shards on every node.
   void try_shards_of_a_node(const Config& config) {
     const mesh::ParallelConfig& parallel = config.parallel;
-    const int shards = machine_.ranks_per_node / (parallel.tensor * parallel.pipeline);
+    const int shards =
+        machine_.ranks_per_node / (parallel.tensor * parallel.pipeline * parallel.context);
     if (shards < 2 || shards >= parallel.data || parallel.data % shards != 0) return;
     Config other = config;
     other.parallel.shard = shards;
@@ -223,8 +238,9 @@ std::string settings_of(const Config& config) {
   if (parallel.virtual_stages > 1) {
     text += fmt::format(" virtual_stages={}", parallel.virtual_stages);
   }
+  if (parallel.context > 1) text += fmt::format(" context={}", parallel.context);
   if (parallel.sequence) text += " sequence=true";
-  if (parallel.data > 1) text += fmt::format(" zero={}", parallel.zero);
+  if (parallel.data * parallel.context > 1) text += fmt::format(" zero={}", parallel.zero);
   if (parallel.fold() < parallel.data) text += fmt::format(" shard={}", parallel.shard);
   text += fmt::format(" microbatch={}", config.train.microbatch);
   if (config.memory.recompute != nn::Recompute::none) {

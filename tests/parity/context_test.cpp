@@ -18,6 +18,8 @@ using test::world;
 
 constexpr int kSteps = 3;
 constexpr std::int32_t kEnd = 66;
+/// Sums go in another order, as in layouts_test; weights of norms of narrow heads are small.
+constexpr parity::ParityTolerance kTolerance = {.gradient = 4e-6};
 constexpr int kTokens = 16 * 24 + 1;
 
 /// Tokens of documents of 1 to 23 tokens, many of which cross borders of ranks.
@@ -59,7 +61,7 @@ class ContextParity : public testing::TestWithParam<std::vector<const char*>> {
     const parity::LayoutTrace expected =
         parity::trace_layout(world(), test::read_layout(model, {}, 1), kSteps);
     if (world().rank() != 0) return;
-    const parity::ParityReport report = parity::compare(expected, found, {});
+    const parity::ParityReport report = parity::compare(expected, found, kTolerance);
     EXPECT_TRUE(report.agrees) << report.rows.front().tensor << " "
                                << report.rows.front().difference << ", loss "
                                << report.loss_difference << " at step " << report.worst_step;

@@ -33,7 +33,7 @@ double idle(const plan::SimulatedRank& rank) {
 }
 
 /// The waits of a step that the columns do not show.
-void print_waits(const plan::SimulatedStep& step) {
+void print_waits(const plan::SimulatedStep& step, bool has_context) {
   double idle_sum = 0;
   double host_link = 0;
   for (const plan::SimulatedRank& rank : step.ranks) {
@@ -41,8 +41,9 @@ void print_waits(const plan::SimulatedStep& step) {
     host_link = std::max(host_link, exposed(rank, std::string(kHostLink)));
   }
   fmt::print(
-      "data, tensor: waiting for these groups' collectives, not hidden by computation; idle: "
+      "data, tensor{}: waiting for these groups' collectives, not hidden by computation; idle: "
       "waiting for other stages, {:.1f} % of the step\n",
+      has_context ? ", context" : "",
       100 * idle_sum / (step.seconds * static_cast<double>(step.ranks.size())));
   if (host_link == 0) return;
   fmt::print("host link: {:.2f} ms of the step wait for state from the host\n", 1e3 * host_link);
@@ -92,21 +93,26 @@ void print_prediction(const train::Config& config, const plan::PredictedStep& pr
       machine.name, 1e3 * step.seconds, predicted.tokens_per_second(),
       predicted.tokens_per_second() / ranks, 100 * predicted.mfu(ranks),
       1e-12 * predicted.peak_flops);
-  fmt::print("{:<10} {:>11} {:>11} {:>11} {:>11} {:>11} {:>11} {:>11}\n", "ms", "forward",
-             "backward", "optimizer", "compute", "data", "tensor", "idle");
+  const bool has_context = config.parallel.context > 1;
+  const auto of_context = [&](const std::string& text) {
+    return has_context ? fmt::format(" {:>11}", text) : "";
+  };
+  fmt::print("{:<10} {:>11} {:>11} {:>11} {:>11} {:>11} {:>11}{} {:>11}\n", "ms", "forward",
+             "backward", "optimizer", "compute", "data", "tensor", of_context("context"), "idle");
   for (std::size_t i = 0; i < step.ranks.size(); ++i) {
     const plan::SimulatedRank& rank = step.ranks[i];
     const auto phase = [&](Phase wanted) {
       return 1e3 * rank.compute_by_phase[static_cast<std::size_t>(wanted)];
     };
-    fmt::print("{:<10} {:>11.2f} {:>11.2f} {:>11.2f} {:>11.2f} {:>11.2f} {:>11.2f} {:>11.2f}\n",
+    fmt::print("{:<10} {:>11.2f} {:>11.2f} {:>11.2f} {:>11.2f} {:>11.2f} {:>11.2f}{} {:>11.2f}\n",
                fmt::format("pipeline {}", i), phase(Phase::forward), phase(Phase::backward),
                phase(Phase::optimizer), 1e3 * rank.compute,
                1e3 * (exposed(rank, "data") + exposed(rank, "shard") + exposed(rank, "replica") +
                       exposed(rank, "tied")),
-               1e3 * (exposed(rank, "tensor") + exposed(rank, "key_value")), 1e3 * idle(rank));
+               1e3 * (exposed(rank, "tensor") + exposed(rank, "key_value")),
+               of_context(fmt::format("{:.2f}", 1e3 * exposed(rank, "context"))), 1e3 * idle(rank));
   }
-  print_waits(step);
+  print_waits(step, has_context);
   if (machine.network_bytes_per_second <= 0 && ranks > machine.ranks_per_node) {
     fmt::print(
         "the machine file does not say network_bytes_per_second: all {} ranks are taken to "

@@ -32,6 +32,7 @@ train:
 
 inline const std::vector<BrokenImageRule>& broken_image_rules() {
   static const std::vector<BrokenImageRule> all = {
+      {"parallel.context", "parallel.context=2", true, "the patches of an image are few"},
       {"model.image", "model.image=0", true,
        "give the rows and columns of pixels of an image, as 224"},
       {"model.image", "model.image=32", false,

@@ -38,7 +38,7 @@ model:
   family: llama
 data: {train: [a.bin, b/*.npy], validation: [c.h5], sampling: windows, dtype: uint32,
        vocabulary: vocab/dir, ignore_token: 6, join_files: true, loss_mask: true, validation_fraction: 0, end_token: 8}
-parallel: {data: 2, tensor: 1, pipeline: 1, sequence: false, schedule: gpipe, virtual_stages: 1,
+parallel: {data: 2, tensor: 1, pipeline: 1, context: 1, sequence: false, schedule: gpipe, virtual_stages: 1,
            zero: 0, bucket_mib: 2.5}
 precision: {compute: fp32}
 memory: {recompute: none}
@@ -111,7 +111,7 @@ TEST(Fields, DataAndLayout) {
       read(kEveryKey, {"data.validation=[]", "data.validation_fraction=0.25"}, kTwoRanks);
   EXPECT_EQ(split.data.validation_fraction, 0.25);
   EXPECT_EQ(config.parallel,
-            (mesh::ParallelConfig{2, 1, 1, false, mesh::Schedule::gpipe, 1, {}, 0, 2.5}));
+            (mesh::ParallelConfig{2, 1, 1, 1, false, mesh::Schedule::gpipe, 1, {}, 0, 2.5}));
   EXPECT_EQ(config.precision.compute, Precision::fp32);
   EXPECT_EQ(config.memory.recompute, nn::Recompute::none);
 }
@@ -145,7 +145,7 @@ TEST(Fields, Layouts) {
 
   EXPECT_EQ(
       config.parallel,
-      (mesh::ParallelConfig{1, 2, 2, true, mesh::Schedule::interleaved, 2, {0, 1, 1, 0}, 1, 3}));
+      (mesh::ParallelConfig{1, 2, 2, 1, true, mesh::Schedule::interleaved, 2, {0, 1, 1, 0}, 1, 3}));
   EXPECT_EQ(config.memory.recompute, nn::Recompute::selective);
 }
 
