@@ -36,6 +36,24 @@ constexpr std::array kMemoryRules = {
                "memory.recompute_layers to 0",
                name_of(c.memory.recompute));
          }},
+    Rule{"memory.activations", "memory.recompute", "device unless memory.recompute is full",
+         [](const Config& c, const Surroundings&) {
+           return c.memory.activations == Home::device || c.memory.recompute == nn::Recompute::full;
+         },
+         [](const Config& c, const Surroundings&) {
+           return fmt::format(
+               "{} keeps more than the inputs of blocks; set memory.recompute to full, or "
+               "memory.activations to device",
+               name_of(c.memory.recompute));
+         }},
+    Rule{"memory.host_layers", "memory.activations", "0 unless memory.activations is host",
+         [](const Config& c, const Surroundings&) {
+           return c.memory.host_layers == 0 || c.memory.activations == Home::host;
+         },
+         [](const Config&, const Surroundings&) -> std::string {
+           return "all inputs rest on the device; set memory.activations to host, or "
+                  "memory.host_layers to 0";
+         }},
     Rule{"memory.resident_gib", "memory.optimizer", "0 unless memory.optimizer is host",
          [](const Config& c, const Surroundings&) {
            return c.memory.resident_gib == 0 || c.memory.optimizer == Home::host;

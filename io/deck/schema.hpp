@@ -206,6 +206,8 @@ void visit_layout(Visitor& v, Config& config) {
   v.integer("recompute_layers", config.memory.recompute_layers, IntegerRange{0, kMostLayers});
   v.integer("loss_rows", config.memory.loss_rows, kSizeOrDefault);
   v.integer("mlp_rows", config.memory.mlp_rows, kSizeOrDefault);
+  v.named("activations", config.memory.activations, kHomes);
+  v.integer("host_layers", config.memory.host_layers, IntegerRange{0, kMostLayers});
   v.named("optimizer", config.memory.optimizer, kHomes);
   v.real("resident_gib", config.memory.resident_gib, kNotNegative);
 }

@@ -61,6 +61,13 @@ constexpr auto kTrainingSentences = std::to_array<KeySentence>({
     {"memory.mlp_rows",
      "Most tokens whose wide activations in a feed-forward network stand at once, with recompute "
      "full: it takes pieces of a microbatch, forward and backward; 0: all."},
+    {"memory.activations",
+     "Where the inputs of blocks that are computed again rest: on the device, or in its host's "
+     "memory, to which each goes beside the next block, and from which it comes back likewise."},
+    {"memory.host_layers",
+     "Blocks of a rank whose inputs rest on the host with memory.activations: host, the first "
+     "ones; "
+     "0: all that are computed again."},
     {"memory.optimizer",
      "Where masters and optimizer state rest: on the device, or in its host's memory, from which "
      "updates take them in chunks beside the next forward pass."},

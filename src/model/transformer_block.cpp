@@ -21,6 +21,7 @@ TransformerBlock::TransformerBlock(param::ParamStore& params, TransformerParts& 
     : parts_(parts),
       layer_(layer),
       shares_slot_(parts.next_shares_slot()),
+      rests_on_host_(shares_slot_ && parts.options.training && parts.rests_on_host()),
       name_("blocks." + std::to_string(layer)),
       block_(params, name_, parts.block_of(layer), layer) {}
 
@@ -29,6 +30,10 @@ void TransformerBlock::plan_shared(Arenas& arenas) {
   if (shares_slot_ && !parts_.one_slot) {  // the stage's first block takes it for all
     parts_.one_slot = block_.plan(arenas.scratch, parts_.scratch, parts_.activations(),
                                   !training && block_.leaves_delta(), "block");
+    if (rests_on_host_) {
+      parts_.host_inputs.emplace(arenas.scratch, arenas.host, parts_.options.compute,
+                                 parts_.stream());
+    }
   }
   if (parts_.options.generation != Generation::cached) return;
   const CacheSize& size = parts_.options.cache_size;
@@ -41,6 +46,8 @@ CView TransformerBlock::plan(Arena& activations, CView in) {
   if (!shares_slot_) {
     slot.block = block_.plan(activations, parts_.scratch, parts_.activations(),
                              !in && block_.leaves_delta(), name_);
+  } else if (rests_on_host_ && !in) {
+    slot.on_host = parts_.host_inputs->plan(name_ + ".input");
   } else if (parts_.options.training && !in) {
     slot.sum = activations.take(parts_.options.compute, parts_.stream(), name_ + ".input");
   }
@@ -64,7 +71,11 @@ nn::ResidualStream TransformerBlock::forward(Context& ctx, const UnitCall& call,
   const nn::BatchInfo info = parts_.info(call);
   if (call.mode == Mode::decode) return decode(ctx, call, info, in);
   Slot& slot = slots_.at(static_cast<std::size_t>(call.slot));
+  if (slot.on_host >= 0) slot.sum = parts_.host_inputs->fill(ctx, slot.on_host);
   in = keep(ctx, slot, in);
+  if (slot.on_host >= 0 && call.mode == Mode::train) {
+    parts_.host_inputs->take_away(ctx, slot.on_host);
+  }
   slot.input = in.residual;
   return block_.forward(
       ctx, in,
@@ -79,6 +90,7 @@ nn::ResidualStream TransformerBlock::decode(Context& ctx, const UnitCall& call,
   // Between two steps nothing in the first slot is needed any more.
   Slot& first = slots_.front();
   nn::Block::Slot slot = block_.for_tokens(memory(first), count);
+  if (first.on_host >= 0) first.sum = parts_.host_inputs->fill(ctx, first.on_host);
   in = keep(ctx, {.block = {}, .sum = nn::for_tokens(first.sum, count), .input = {}}, in);
   return block_.forward(ctx, in, {rope(), info, scratch, call.texts}, slot);
 }
@@ -87,6 +99,7 @@ void TransformerBlock::backward(Context& ctx, const UnitCall& call) {
   Slot& slot = slots_.at(static_cast<std::size_t>(call.slot));
   nn::Block::Slot& saved = memory(slot);
   const nn::BatchInfo info = parts_.info(call);
+  if (slot.on_host >= 0) slot.input = parts_.host_inputs->bring(ctx, slot.on_host);
   if (shares_slot_) {  // Recompute::full
     (void)block_.forward(ctx, {slot.input, {}},
                          {.rope = rope(),

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "host_inputs.hpp"
 #include "hyperslab/model/transformer.hpp"
 
 namespace hyperslab::model {
@@ -22,6 +23,7 @@ struct TransformerParts {
   nn::Scratch scratch;
   std::optional<nn::Block::Slot> one_slot;  ///< one for all blocks that share it
   int sharing_blocks = 0;                   ///< so far
+  std::optional<HostInputs> host_inputs;    ///< of these blocks; absent if they rest on the device
   /// A tied token table on this rank: the embedding's, with which the head computes, too.
   const param::FusedParam* token_table = nullptr;
   bool head_writes_token_table = false;
@@ -31,6 +33,11 @@ struct TransformerParts {
     const bool all = !options.training || options.recompute_layers == 0;
     const bool shares = !options.training || options.recompute == nn::Recompute::full;
     return shares && (sharing_blocks++ < options.recompute_layers || all);
+  }
+  /// True if the inputs of the block that was counted last rest on the host.
+  [[nodiscard]] bool rests_on_host() const {
+    return options.block_inputs == Home::host &&
+           (options.host_layers == 0 || sharing_blocks <= options.host_layers);
   }
   [[nodiscard]] bool has_final_norm() const { return spec.has_final_norm(); }
   [[nodiscard]] nn::ActivationSpec activations() const {
@@ -110,6 +117,7 @@ class TransformerBlock final : public Unit {
   struct Slot {
     nn::Block::Slot block;  ///< empty if blocks share one
     View sum;               ///< stream at entry, with Recompute::full and if it is a sum
+    int on_host = -1;       ///< number of the input in TransformerParts::host_inputs
     CView input;            ///< the residual that entered, or the sum
   };
   [[nodiscard]] nn::Block::Slot& memory(Slot& slot) const;
@@ -122,6 +130,7 @@ class TransformerBlock final : public Unit {
   TransformerParts& parts_;
   int layer_;
   bool shares_slot_;
+  bool rests_on_host_;
   std::string name_;
   nn::Block block_;
   std::vector<Slot> slots_;

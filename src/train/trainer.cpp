@@ -71,6 +71,8 @@ model::StageOptions stage_options(const Config& config, const mesh::Mesh& mesh,
   stage.split_backward = options.training && program.schedule == pipeline::Schedule::zero_bubble;
   stage.recompute = config.memory.recompute;
   stage.recompute_layers = static_cast<int>(config.memory.recompute_layers);
+  stage.block_inputs = config.memory.activations;
+  stage.host_layers = static_cast<int>(config.memory.host_layers);
   stage.loss_rows = config.memory.loss_rows;
   stage.mlp_rows = config.memory.mlp_rows;
   stage.compute = options.compute;
@@ -200,9 +202,9 @@ void Trainer::set_up_worker() {
   const nn::ContextGroup& context = stage_.options().context_group;
   feed_ = make_feed(*ctx_, batch_like(stage_),
                     {depth, program_.microbatches, has_tokens, {context.rank(), context.size()}});
-  worker_ = std::make_unique<StageWorker>(
-      StageWorker::Parts{*ctx_, stage_, *feed_, inspection_->memory(),
-                         inspection_->memory_timeline(), presence_, options_.graphs});
+  worker_ = std::make_unique<StageWorker>(StageWorker::Parts{
+      *ctx_, stage_, *feed_, inspection_->memory(), inspection_->memory_timeline(), presence_,
+      options_.graphs && config_.memory.activations == Home::device});
   comm::Communicator* group = &mesh_.group(mesh::Axis::pipeline);
   executor_ = std::make_unique<pipeline::Executor>(program_, mesh_.at(mesh::Axis::pipeline), group);
   evaluation_ = std::make_unique<pipeline::Executor>(

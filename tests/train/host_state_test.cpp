@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// State that rests on the host gives the bits of state on the device.
+// State and inputs of blocks that rest on the host give the bits of those on the device.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -36,8 +36,9 @@ Slabs slabs_of(train::Trainer& trainer) {
   return slabs;
 }
 
-Result result_of(Overrides overrides, const std::string& home) {
-  overrides.push_back("memory.optimizer=" + home);
+/// `key`: of the deck, and its value.
+Result result_of(Overrides overrides, const std::string& key) {
+  overrides.push_back(key);
   const train::Config config = test::small_config(overrides, world().size());
   const mesh::Mesh mesh(world(), Device::cpu, config.parallel, config.groups());
   train::TrainerOptions options;
@@ -63,9 +64,9 @@ TEST_P(HostState, GivesTheBitsOfStateOnTheDevice) {
   if (std::ranges::find(overrides, "precision.gradients=bf16") != overrides.end()) {
     overrides.push_back("train.microbatch=" + std::to_string(12 / world().size()));
   }
-  const Result host = result_of(overrides, "host");
+  const Result host = result_of(overrides, "memory.optimizer=host");
   std::erase_if(overrides, [](const std::string& o) { return o.starts_with("memory.resident"); });
-  const Result device = result_of(overrides, "device");
+  const Result device = result_of(overrides, "memory.optimizer=device");
   EXPECT_EQ(host.losses, device.losses);
   EXPECT_EQ(host.slabs, device.slabs);
   EXPECT_EQ(device.memory.host, 0U);
@@ -86,6 +87,44 @@ INSTANTIATE_TEST_SUITE_P(
                               "parallel.zero=1", "memory.recompute=full"},
                     Overrides{"memory.resident_gib=1", "optimizer.ema_decay=0.9"},
                     Overrides{"quantization.weights=int8", "precision.compute=bf16"}));
+
+class HostInputs : public testing::TestWithParam<Overrides> {};
+
+TEST_P(HostInputs, GiveTheBitsOfInputsOnTheDevice) {
+  Overrides overrides = GetParam();
+  overrides.emplace_back("memory.recompute=full");
+  overrides.emplace_back("model.layers=6");
+  const auto asks = [&](const std::string& key) {
+    return std::ranges::any_of(overrides, [&](const auto& o) { return o.starts_with(key); });
+  };
+  if (!asks("parallel.pipeline")) {
+    overrides.push_back("parallel.data=" + std::to_string(world().size()));
+  } else if (world().size() != 2) {
+    return;
+  }
+  Overrides on_device = overrides;
+  std::erase_if(on_device, [](const std::string& o) { return o.starts_with("memory.host"); });
+  const Result host = result_of(overrides, "memory.activations=host");
+  const Result device = result_of(on_device, "memory.activations=device");
+  EXPECT_EQ(host.losses, device.losses);
+  EXPECT_EQ(host.slabs, device.slabs);
+  // Two rooms take turns for the inputs that rest on the host.
+  constexpr std::size_t kAlignments = 1024;
+  const std::size_t inputs = host.memory.host;
+  EXPECT_GT(inputs, kAlignments);
+  EXPECT_LE(host.memory.activations + inputs, device.memory.activations + kAlignments);
+  EXPECT_GT(host.memory.scratch, device.memory.scratch);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Runs, HostInputs,
+    testing::Values(Overrides{}, Overrides{"memory.host_layers=4"},
+                    Overrides{"memory.recompute_layers=3", "train.microbatch=1"},
+                    Overrides{"precision.compute=bf16", "parallel.zero=3"},
+                    Overrides{"model.norm_place=post"}, Overrides{"model.parallel_block=true"},
+                    Overrides{"parallel.pipeline=2", "train.microbatch=1"},
+                    Overrides{"parallel.pipeline=2", "parallel.schedule=interleaved",
+                              "parallel.virtual_stages=2", "train.microbatch=1"}));
 
 /// Chunks that stay are newer than the host's until something reads them; a save in between, and
 /// one at the end, find what a run without them has.
@@ -157,8 +196,8 @@ TEST(HostState, ThatStaysTakesWhatItSaves) {
 TEST(HostState, TakesTwelveBytesAParameterOfTheHost) {
   const Overrides overrides = {"parallel.data=" + std::to_string(world().size()),
                                "precision.compute=bf16"};
-  const model::MemoryPlan host = result_of(overrides, "host").memory;
-  const model::MemoryPlan device = result_of(overrides, "device").memory;
+  const model::MemoryPlan host = result_of(overrides, "memory.optimizer=host").memory;
+  const model::MemoryPlan device = result_of(overrides, "memory.optimizer=device").memory;
   constexpr double kAllocations = 9 * 256;
   const double elements = static_cast<double>(host.host) / 12;
   EXPECT_NEAR(static_cast<double>(device.parameters - host.parameters), 4 * elements, kAllocations);

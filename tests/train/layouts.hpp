@@ -83,6 +83,8 @@ class Draw {
     set(out.layout, "parallel.bucket_mib", one_of({0.001, 0.01, 16.0}));
     const std::string recompute = one_of<const char*>({"none", "selective", "full"});
     set(out.layout, "memory.recompute", recompute);
+    set(out.layout, "memory.activations",
+        recompute == "full" && one_of({true, false}) ? "host" : "device");
     set(out.layout, "memory.mlp_rows", recompute == "full" ? one_of({0, 5, 16}) : 0);
     set(out.layout, "memory.loss_rows", one_of({0, 0, 5}));
     return out;

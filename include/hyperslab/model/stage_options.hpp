@@ -34,6 +34,8 @@ struct StageOptions {
   bool split_backward = false;  ///< backward comes in two parts, for the input and for weights
   nn::Recompute recompute = nn::Recompute::none;
   int recompute_layers = 0;  ///< with Recompute::full: blocks of this rank, the first ones; 0: all
+  Home block_inputs = Home::device;  ///< memory where blocks that are computed again have inputs
+  int host_layers = 0;  ///< with Home::host: blocks of this rank, the first ones; 0: all
   DType compute = DType::f32;
   bool bf16_gradients = false;  ///< gradients of parameters are bf16, if computing in bf16
   bool documents = false;       ///< tokens attend to their own document alone: Batch::first_keys

@@ -86,6 +86,8 @@ struct PrecisionConfig {
 struct MemoryConfig {
   nn::Recompute recompute = nn::Recompute::none;
   std::int64_t recompute_layers = 0;  ///< blocks of a rank, with Recompute::full; 0: all
+  Home activations = Home::device;    ///< memory of the inputs of blocks computed again
+  std::int64_t host_layers = 0;       ///< blocks of a rank with inputs on the host; 0: all
   Home optimizer = Home::device;      ///< memory of masters and optimizer state
   double resident_gib = 0;            ///< state on the host that stays on the rank's device, too
   std::int64_t loss_rows = 0;         ///< most rows whose logits exist at once; 0: as many as fit

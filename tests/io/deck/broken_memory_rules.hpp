@@ -10,6 +10,13 @@ inline const std::vector<BrokenOverrides>& broken_memory_rules() {
   static const std::string kFull = "memory.recompute=full";
   static const std::string kRows = "memory.mlp_rows=64";
   static const std::vector<BrokenOverrides> all = {
+      {"memory.activations",
+       {"memory.activations=host", "memory.recompute=selective"},
+       "selective keeps more than the inputs of blocks; set memory.recompute to full, or "
+       "memory.activations to device"},
+      {"memory.host_layers",
+       {kFull, "memory.host_layers=1"},
+       "all inputs rest on the device; set memory.activations to host, or memory.host_layers to 0"},
       {"memory.mlp_rows",
        {kRows, "memory.recompute=selective"},
        "a feed-forward network in pieces keeps only its input, and recompute selective keeps more: "
