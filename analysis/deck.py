@@ -14,7 +14,7 @@ Deck = dict[str, str]
 # Names and paths: they differ between any two runs and say nothing about them.
 NAMES = ("run.name", "run.directory", "checkpoint.directory")
 # The layout is read from the timing files, since the deck is that of the newest start.
-LAYOUT = ("parallel.data", "parallel.tensor", "parallel.pipeline")
+LAYOUT = ("parallel.data", "parallel.tensor", "parallel.pipeline", "parallel.context")
 # Keys that say how a run is spread over ranks or what it writes: runs may differ in them and still
 # be compared. The batch is compared by the tokens of a step.
 FREE_SECTIONS = ("run", "data", "parallel", "schedule", "train", "checkpoint", "timing")

@@ -98,6 +98,7 @@ table="strong        all  2   45
 weak          all  2   25
 ddp_epoch     all  4   45
 layouts       all  8  170
+context       all  8  110
 profile       one 50  210
 warmup        one 10   35
 memory        one 32  100

@@ -35,7 +35,7 @@ class Column:
 def described() -> dict[str, tuple[str, float, int]]:
     """Title, scale and decimals by name."""
     per_step = {"step": "step", "compute": "forward and backward", "optimizer": "optimizer",
-                "communication": "communication", "exposed": "exposed communication",
+                "communication": "communication", "context": "exchange of context ranks", "exposed": "exposed communication",
                 "wait": "wait for slower ranks", "idle": "pipeline idle", "data": "data", "checkpoint": "checkpoints", "first_step": "first step",
                 "step_mean": "mean step", "step_deviation": "deviation of a step"}
     whole_run = {"run": "time", "run_compute": "compute", "run_communication": "communication",

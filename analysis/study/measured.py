@@ -39,6 +39,7 @@ def of_step(case: Case) -> Values:
         "memory_peak_bytes": case.peak_bytes, "compute_seconds": compute,
         "communication_seconds": communication, "exposed_seconds": case.exposed_seconds,
         "compute_by_communication": ratio(compute, communication),
+        "context_seconds": case.parts["context"],
         "optimizer_seconds": case.parts["optimizer"], "wait_seconds": case.parts["wait"],
         "idle_seconds": case.parts["idle"], "data_seconds": case.parts["data"],
         "checkpoint_seconds": case.checkpoint_mean_seconds,

@@ -24,7 +24,7 @@ WITHOUT_DECK = ("accumulation",)
 MODE = "mode"
 BENCH_MODES = ("forward", "forward-backward", "step")  # `--mode all` measures these
 OWN = ("command", "deck", "ranks")
-LAYOUT = ("parallel.data", "parallel.tensor", "parallel.pipeline")
+LAYOUT = ("parallel.data", "parallel.tensor", "parallel.pipeline", "parallel.context")
 BATCH = "train.global_batch"
 
 
@@ -82,7 +82,7 @@ def complete(settings: Settings, scaling: str, where: str) -> Settings:
         ranks = whole(done["ranks"], "ranks", where)
         if ranks % others:
             raise UserError(f"{where}: {ranks} ranks are no multiple of the {others} that parallel.tensor x "
-                            "parallel.pipeline take")
+                            "parallel.pipeline x parallel.context take")
         done["parallel.data"] = ranks // others
     if scaling == "weak":
         batch = whole(done.get(BATCH, deck_value(deck, BATCH)), BATCH, where)

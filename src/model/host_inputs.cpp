@@ -36,7 +36,7 @@ HostInputs::Room* HostInputs::find(int id) {
 }
 
 View HostInputs::fill(Context& ctx, int id) {
-  if (Room* earlier = find(id)) earlier->id = kNone;  // of an earlier step
+  if (Room* earlier = find(id)) earlier->id = kNone;  // it has the values of an earlier step
   Room& room = next_room();
   room.id = id;
   ctx.stream().wait(room.taken);

@@ -41,7 +41,7 @@ class HostInputs {
   static constexpr int kNone = -1;
   struct Room {
     View memory;
-    int id = kNone;      ///< of the input in it, or on its way to it
+    int id = kNone;      ///< number of the input in it, or on its way to it
     Event taken = {};    ///< the input is on the host
     Event arrived = {};  ///< the input is here
   };

@@ -23,7 +23,7 @@ struct TransformerParts {
   nn::Scratch scratch;
   std::optional<nn::Block::Slot> one_slot;  ///< one for all blocks that share it
   int sharing_blocks = 0;                   ///< so far
-  std::optional<HostInputs> host_inputs;    ///< of these blocks; absent if they rest on the device
+  std::optional<HostInputs> host_inputs;    ///< absent if all inputs rest on the device
   /// A tied token table on this rank: the embedding's, with which the head computes, too.
   const param::FusedParam* token_table = nullptr;
   bool head_writes_token_table = false;

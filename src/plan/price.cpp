@@ -150,14 +150,17 @@ double Prices::seconds_of(const Operation& op) {
          machine_.launch_seconds * found.kernels;
 }
 
-double Prices::of_collective(std::string_view group, std::string_view call,
+/// A rank sends as many bytes in an all_gather as in an all_to_all, which older files lack.
+std::string_view Prices::measured(std::string_view call) const {
+  const bool is_there = std::ranges::find(machine_.collectives, call, &CollectiveRow::call) !=
+                        machine_.collectives.end();
+  return call == "all_to_all" && !is_there ? "all_gather" : call;
+}
+
+double Prices::of_collective(std::string_view group, std::string_view asked,
                              const GroupLayout& layout, double bytes) const {
   if (layout.ranks < 2 || bytes <= 0) return 0;
-  // Where it was not measured: a rank sends as many bytes in an all_gather.
-  const bool is_measured = std::ranges::find(machine_.collectives, call, &CollectiveRow::call) !=
-                           machine_.collectives.end();
-  if (call == "all_to_all" && !is_measured)
-    return of_collective(group, "all_gather", layout, bytes);
+  const std::string_view call = measured(asked);
   // The nearest measured: the same call, then the same group, then the number of ranks.
   const int inside = std::max(2, std::min(layout.ranks, machine_.ranks_per_node));
   const auto distance = [&](const CollectiveRow& row) {

@@ -51,4 +51,13 @@ std::vector<model::Chunk> chunks_of(const Config& config, const pipeline::Progra
   return mine;
 }
 
+void put_memory(const MemoryConfig& memory, model::StageOptions& stage) {
+  stage.recompute = memory.recompute;
+  stage.recompute_layers = static_cast<int>(memory.recompute_layers);
+  stage.block_inputs = memory.activations;
+  stage.host_layers = static_cast<int>(memory.host_layers);
+  stage.loss_rows = memory.loss_rows;
+  stage.mlp_rows = memory.mlp_rows;
+}
+
 }  // namespace hyperslab::train

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The cut of a model along the pipeline.
+// The cut of a model along the pipeline, and settings of its stages.
 #pragma once
 
 #include <vector>
@@ -18,5 +18,8 @@ namespace hyperslab::train {
 [[nodiscard]] std::vector<model::Chunk> chunks_of(const Config& config,
                                                   const pipeline::Program& program,
                                                   int pipeline_rank);
+
+/// Settings of a stage that deck section `memory` decides.
+void put_memory(const MemoryConfig& memory, model::StageOptions& stage);
 
 }  // namespace hyperslab::train

@@ -62,19 +62,13 @@ model::StageOptions stage_options(const Config& config, const mesh::Mesh& mesh,
                                   const TrainerOptions& options, const pipeline::Program& program) {
   model::StageOptions stage;
   stage.B = options.B > 0 ? options.B : config.train.microbatch;
-  const Dim all_tokens = options.T > 0 ? options.T : config.model.context;
-  stage.T = all_tokens / config.parallel.context;
+  stage.T = (options.T > 0 ? options.T : config.model.context) / config.parallel.context;
   stage.chunks = chunks_of(config, program, mesh.at(mesh::Axis::pipeline));
   stage.training = options.training;
   stage.generation = options.generation;
-  stage.cache_size = options.cache_size.resolved(stage.B, all_tokens);
+  stage.cache_size = options.cache_size.resolved(stage.B, stage.T);
   stage.split_backward = options.training && program.schedule == pipeline::Schedule::zero_bubble;
-  stage.recompute = config.memory.recompute;
-  stage.recompute_layers = static_cast<int>(config.memory.recompute_layers);
-  stage.block_inputs = config.memory.activations;
-  stage.host_layers = static_cast<int>(config.memory.host_layers);
-  stage.loss_rows = config.memory.loss_rows;
-  stage.mlp_rows = config.memory.mlp_rows;
+  put_memory(config.memory, stage);
   stage.compute = options.compute;
   stage.bf16_gradients = config.precision.gradients == Precision::bf16;
   stage.documents = config.data.documents == io::Documents::masked;
@@ -199,9 +193,8 @@ void Trainer::set_up_worker() {
   const std::size_t depth = std::size_t{3} * static_cast<std::size_t>(program_.microbatches) *
                             static_cast<std::size_t>(stage_.chunks());
   const bool has_tokens = stage_.reads(0, model::Mode::train).has(&Batch::tokens);
-  const nn::ContextGroup& context = stage_.options().context_group;
-  feed_ = make_feed(*ctx_, batch_like(stage_),
-                    {depth, program_.microbatches, has_tokens, {context.rank(), context.size()}});
+  const TokenPart tokens = {mesh_.at(mesh::Axis::context), mesh_.size(mesh::Axis::context)};
+  feed_ = make_feed(*ctx_, batch_like(stage_), {depth, program_.microbatches, has_tokens, tokens});
   worker_ = std::make_unique<StageWorker>(StageWorker::Parts{
       *ctx_, stage_, *feed_, inspection_->memory(), inspection_->memory_timeline(), presence_,
       options_.graphs && config_.memory.activations == Home::device});

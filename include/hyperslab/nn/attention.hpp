@@ -31,7 +31,7 @@ class Attention final : public Sublayer {
     View dy;             ///< stream; with a split backward only
     View d_qkv;          ///< (B, T, packed); a slot's own with a split backward
     Rows rows;
-    ContextGroup::Buffers exchange;  ///< of all slots; absent in a context group of one
+    ContextGroup::Buffers exchange;  ///< shared by all slots; absent in a context group of one
     View qkv_reduced;                ///< (B, own tokens, ranks) of the adapters; absent without
     View output_reduced;
     View qkv_amax;  ///< LinearPass::amax
@@ -81,8 +81,8 @@ class Attention final : public Sublayer {
   void core_backward(Context& ctx, const BackwardPass& pass, const Slot& slot, View dbias) const;
   void backward_weight(Context& ctx, CView x, const BackwardPass& pass, const Slot& slot) const;
   BlockConfig config_;
-  ops::HeadLayout heads_;       ///< of this tensor rank
-  ops::HeadLayout core_heads_;  ///< whose attention this rank computes
+  ops::HeadLayout heads_;       ///< those of this tensor rank
+  ops::HeadLayout core_heads_;  ///< those whose attention this rank computes
   SublayerPlace place_;
   Linear qkv_;
   QueryKeyNorm qk_norm_;

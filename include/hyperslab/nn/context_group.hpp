@@ -42,7 +42,7 @@ class ContextGroup {
     return dropout;
   }
 
-  /// What travels in an exchange: of one dtype, with as many elements as a rank's rows.
+  /// Memory of an exchange: of one dtype, with as many elements as a rank's rows.
   struct Buffers {
     View sent;
     View received;

@@ -53,6 +53,7 @@ class Prices {
   [[nodiscard]] const std::vector<std::string>& unknown_ops() const { return unknown_; }
 
  private:
+  [[nodiscard]] std::string_view measured(std::string_view call) const;
   /// The measured sizes of one op with one number of operands.
   struct Known {
     std::vector<Interpolation::Point> points;

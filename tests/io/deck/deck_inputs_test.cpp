@@ -45,6 +45,8 @@ const std::vector<Input>& inputs() {
       {"gpt2-1558m", 1'557'611'200, Needs::gpu, 1},
       {"llama-1b", 1'498'482'688, Needs::gpu, 1},
       {"llama-8b", 8'030'261'248, Needs::gpu, 1},
+      {"llama-1b-128k", 1'498'482'688, Needs::gpu, 2},
+      {"llama-8b-128k", 8'030'261'248, Needs::gpu, 4},
       {"cs336-8b", 8'125'698'048, Needs::gpu, 2},
       {"wikitext103-12l", 123'653'376, Needs::gpu, 1},
       {"wikitext103-12l-1024", 123'653'376, Needs::gpu, 1},

@@ -71,22 +71,6 @@ const std::vector<BrokenRule>& broken_layout_rules() {
        "and run generate on the run's checkpoints, or parallel.sequence to false\ndeck.yaml:14:3: "
        "train.sample_every: samples are texts: set data.vocabulary to the vocabulary that made the "
        "token files (a folder, or bytes)"},
-      {"train.sample_every", "steps: 10\n  global_batch: 8",
-       "steps: 10\n  sample_every: 5\n  global_batch: 8\nparallel: {context: 2}", kTwoRanks,
-       "14:3|a token that is generated lies on one rank, and each of 2 context ranks has a part of "
-       "the room for them; set it to 0, and run generate on the run's "
-       "checkpoints\ndeck.yaml:14:3: train.sample_every: samples are texts: set data.vocabulary to "
-       "the vocabulary that made the token files (a folder, or bytes)"},
-      {"parallel.context", "data:", "parallel: {context: 3}\ndata:", kThreeRanks,
-       "10:12|3 ranks cannot share 16 tokens equally; nearest: 2 or 4\ndeck.yaml:10:12: "
-       "parallel.context: 3 ranks cannot share the 4 key-value heads of a tensor rank equally; "
-       "nearest: "
-       "2 or 4"},
-      {"parallel.context", "heads: 4\n  vocabulary: 300\n  context: 16\n",
-       "heads: 4\n  kv_heads: 2\n  vocabulary: 300\n  context: 16\nparallel: {context: 2, tensor: "
-       "2}\n",
-       kFourRanks,
-       "11:12|2 ranks cannot share the 1 key-value head of a tensor rank equally; nearest: 1"},
       {"train.sample_every", "steps: 10", "steps: 10\n  sample_every: 5", kCpu,
        "14:3|samples are texts: set data.vocabulary to the vocabulary that made the token files (a "
        "folder, or bytes)"},
@@ -147,6 +131,28 @@ const std::vector<BrokenRule>& broken_layout_rules() {
       {"parallel.zero", "data:", "parallel: {zero: 2, schedule: gpipe}\ndata:", kCpu,
        "10:12|zero 2 sums gradients in every microbatch, and with gpipe those of several are in "
        "progress: set parallel.schedule to 1f1b; nearest: 1"},
+  };
+  return all;
+}
+
+const std::vector<BrokenRule>& broken_context_rules() {
+  static const std::vector<BrokenRule> all = {
+      {"train.sample_every", "steps: 10\n  global_batch: 8",
+       "steps: 10\n  sample_every: 5\n  global_batch: 8\nparallel: {context: 2}", kTwoRanks,
+       "14:3|a token that is generated lies on one rank, and each of 2 context ranks has a part of "
+       "the room for them; set it to 0, and run generate on the run's "
+       "checkpoints\ndeck.yaml:14:3: train.sample_every: samples are texts: set data.vocabulary to "
+       "the vocabulary that made the token files (a folder, or bytes)"},
+      {"parallel.context", "data:", "parallel: {context: 3}\ndata:", kThreeRanks,
+       "10:12|3 ranks cannot share 16 tokens equally; nearest: 2 or 4\ndeck.yaml:10:12: "
+       "parallel.context: 3 ranks cannot share the 4 key-value heads of a tensor rank equally; "
+       "nearest: "
+       "2 or 4"},
+      {"parallel.context", "heads: 4\n  vocabulary: 300\n  context: 16\n",
+       "heads: 4\n  kv_heads: 2\n  vocabulary: 300\n  context: 16\nparallel: {context: 2, tensor: "
+       "2}\n",
+       kFourRanks,
+       "11:12|2 ranks cannot share the 1 key-value head of a tensor rank equally; nearest: 1"},
   };
   return all;
 }
@@ -325,7 +331,8 @@ const std::vector<BrokenRule>& broken_run_rules() {
 const std::vector<BrokenRule>& broken_rules() {
   static const std::vector<BrokenRule> all = [] {
     std::vector<BrokenRule> joined;
-    for (const auto* part : {&broken_layout_rules(), &broken_model_rules(), &broken_run_rules()}) {
+    for (const auto* part : {&broken_layout_rules(), &broken_context_rules(), &broken_model_rules(),
+                             &broken_run_rules()}) {
       joined.insert(joined.end(), part->begin(), part->end());
     }
     return joined;

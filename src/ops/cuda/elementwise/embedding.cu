@@ -170,9 +170,9 @@ struct PositionGradient {
   const T* dy;
   ParamGradient dpositions;
   const std::int32_t* first_keys;
-  Dim first;  // of a sample's tokens
+  Dim first;  // token of a sample
   Dim B;
-  Dim tokens;  // of a sample
+  Dim tokens;  // that follow each other in a sample
   Dim C;
   bool accumulate;
   template <int N>
