@@ -26,16 +26,6 @@ constexpr std::array kSampleRules = {
                "{}; set it to 0, and run generate on the run's checkpoints",
                c.parallel.pipeline);
          }},
-    Rule{"train.sample_every", "parallel.context", "0 with parallel.context above 1",
-         [](const Config& c, const Surroundings& s) {
-           return !samples(c, s) || c.parallel.context == 1;
-         },
-         [](const Config& c, const Surroundings&) {
-           return fmt::format(
-               "a token that is generated lies on one rank, and each of {} context ranks has a "
-               "part of the room for them; set it to 0, and run generate on the run's checkpoints",
-               c.parallel.context);
-         }},
     Rule{"train.sample_every", "parallel.zero precision.fp8_param_gather",
          "0 with parallel.zero 3 and fp8_param_gather",
          [](const Config& c, const Surroundings& s) {

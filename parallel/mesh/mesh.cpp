@@ -174,11 +174,15 @@ std::vector<comm::Communicator*> Mesh::groups() const {
 std::string placement_table(comm::World& world, const ParallelConfig& config,
                             const std::string& device) {
   const std::vector<std::string> devices = world.all_gather(world.host() + "  " + device);
-  std::string table = "rank  data  pipeline  tensor  host  device";
+  const bool has_context = config.context > 1;
+  std::string table =
+      fmt::format("rank  data  pipeline  {}tensor  host  device", has_context ? "context  " : "");
   for (int rank = 0; rank < world.size(); ++rank) {
     const Position position(config, rank);
-    table += fmt::format("\n{:>4}  {:>4}  {:>8}  {:>6}  {}", rank, position.at(kSamples),
-                         position.at(Axis::pipeline), position.at(Axis::tensor),
+    const std::string context =
+        has_context ? fmt::format("{:>7}  ", position.at(Axis::context)) : "";
+    table += fmt::format("\n{:>4}  {:>4}  {:>8}  {}{:>6}  {}", rank, position.at(kSamples),
+                         position.at(Axis::pipeline), context, position.at(Axis::tensor),
                          devices[static_cast<std::size_t>(rank)]);
   }
   return table;

@@ -47,7 +47,7 @@ TextModel::TextModel(train::Trainer& trainer, bool graphs, Dim vocabulary, comm:
       orders_(ranks),
       vocabulary_(vocabulary),
       size_(trainer.stage().options().cache_size),
-      pass_tokens_(std::max(size_.rows, trainer.microbatch() * trainer.sequence())),
+      pass_tokens_(std::max(size_.rows, trainer.slot_tokens())),
       reading_(make_reading(trainer, pass_tokens_)),
       graphs_(graphs && orders_.is_alone() && reading_->repeats()),
       chosen_(trainer.context().device(), DType::i32, {size_.rows}),

@@ -33,8 +33,7 @@ void decode(train::Trainer& trainer, DType compute, Dim B, Dim T) {
 /// Reads the largest prompt, then a token of every text.
 void decode(train::Trainer& trainer, const train::TrainerOptions& options) {
   const model::CacheSize& cache = trainer.stage().options().cache_size;
-  const Dim tokens = trainer.microbatch() * trainer.sequence();
-  decode(trainer, options.compute, 1, std::min(tokens, cache.tokens));
+  decode(trainer, options.compute, 1, std::min(trainer.slot_tokens(), cache.tokens));
   decode(trainer, options.compute, cache.rows, 1);
 }
 

@@ -53,18 +53,65 @@ class LogitsToHost {
   Tensor host_logits_, host_labels_;
 };
 
+/// Brings what context ranks found of the targets of the same samples together.
+class GatheredScores {
+ public:
+  /// `mine`: (B T, kTargetScoreCount), of a rank's tokens. `context`: null if these are all.
+  GatheredScores(CView mine, Dim B, comm::Communicator* context)
+      : mine_(mine), B_(B), context_(context), on_host_(Device::cpu, mine.dtype(), all_shape()) {
+    if (context == nullptr) return;
+    gathered_ = Tensor(mine.device(), mine.dtype(), {context->size() * mine.numel()});
+    by_rank_ = Tensor(Device::cpu, mine.dtype(), gathered_.view().shape());
+  }
+  /// (B, T of all ranks, kTargetScoreCount), in order of tokens. Collective over context ranks.
+  [[nodiscard]] CView on_host(Context& ctx) {
+    if (context_ == nullptr) {
+      copy(ctx, mine_, on_host_.view());
+      synchronize(ctx);
+      return on_host_.view();
+    }
+    context_->wait(ctx, context_->all_gather(ctx, mine_.flat(), gathered_.view()));
+    copy(ctx, gathered_.view(), by_rank_.view());
+    synchronize(ctx);
+    const Dim tokens = mine_.shape()[0] / B_;
+    const CView ranks = by_rank_.view().reshaped({context_->size() * B_, tokens, mine_.shape()[1]});
+    const View samples =
+        on_host_.view().reshaped({B_ * context_->size(), tokens, mine_.shape()[1]});
+    Context host(Device::cpu);
+    for (int rank = 0; rank < context_->size(); ++rank) {
+      for (Dim b = 0; b < B_; ++b) {
+        copy(host, ranks.slice(rank * B_ + b, 1), samples.slice(b * context_->size() + rank, 1));
+      }
+    }
+    return on_host_.view();
+  }
+
+ private:
+  [[nodiscard]] Shape all_shape() const {
+    const Dim ranks = context_ == nullptr ? 1 : context_->size();
+    return {B_, ranks * mine_.shape()[0] / B_, mine_.shape()[1]};
+  }
+  CView mine_;
+  Dim B_;
+  comm::Communicator* context_;
+  Tensor on_host_;
+  Tensor gathered_;  ///< by rank
+  Tensor by_rank_;
+};
+
 /// Hands the results of a rank that ends the model to the listeners of an evaluation.
 class ToListeners {
  public:
-  ToListeners(Context& ctx, const model::Stage& stage, const Trainer::EvaluationCalls& calls)
-      : ctx_(ctx), calls_(calls), B_(stage.options().B) {
+  /// `context`: the ranks that have other tokens of the samples, the first of which hands over.
+  ToListeners(Context& ctx, const model::Stage& stage, const Trainer::EvaluationCalls& calls,
+              comm::Communicator* context)
+      : ctx_(ctx), calls_(calls), is_first_(context == nullptr || context->rank() == 0) {
     if (calls.logits && stage.results().class_logits) {
       logits_.emplace(ctx, stage.results().class_logits,
                       stage.batch({stage.chunks() - 1, 0}).labels);
     }
     if (!calls.scores || !stage.results().target_scores) return;
-    scores_ = stage.results().target_scores;
-    host_scores_ = Tensor(Device::cpu, scores_.dtype(), scores_.shape());
+    scores_.emplace(stage.results().target_scores, stage.options().B, context);
   }
   /// Hands over the newest microbatch, whose first sample is `first`.
   void report(std::int64_t first) {
@@ -73,19 +120,16 @@ class ToListeners {
       calls_.logits(first, logits_->logits(), logits_->labels());
     }
     if (!scores_) return;
-    copy(ctx_, scores_, host_scores_.view());
-    synchronize(ctx_);
-    const Dim T = scores_.shape()[0] / B_;
-    calls_.scores(first, host_scores_.view().reshaped({B_, T, ops::kTargetScoreCount}));
+    const CView scores = scores_->on_host(ctx_);
+    if (is_first_) calls_.scores(first, scores);
   }
 
  private:
   Context& ctx_;
   const Trainer::EvaluationCalls& calls_;
-  Dim B_;
+  bool is_first_;
   std::optional<LogitsToHost> logits_;
-  CView scores_;
-  Tensor host_scores_;
+  std::optional<GatheredScores> scores_;
 };
 
 /// Sums in double on the host, so that the numbers do not depend on the layout.
@@ -110,7 +154,9 @@ Evaluation Trainer::evaluate(const io::Samples& samples, std::int64_t count, com
   int unread = 0;
   const bool has_loss = stage_.ends_model(stage_.chunks() - 1);
   std::optional<ToListeners> listeners;
-  if (has_loss && mesh_.at(mesh::Axis::tensor) == 0) listeners.emplace(*ctx_, stage_, calls);
+  if (has_loss && mesh_.at(mesh::Axis::tensor) == 0) {
+    listeners.emplace(*ctx_, stage_, calls, mesh_.context_group());
+  }
   for (std::int64_t first = 0; first < chunks; first += config_.parallel.data) {
     if (calls.is_asked_to_stop && !world.all(!calls.is_asked_to_stop())) {
       mine.is_whole = false;

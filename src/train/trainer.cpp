@@ -62,11 +62,12 @@ model::StageOptions stage_options(const Config& config, const mesh::Mesh& mesh,
                                   const TrainerOptions& options, const pipeline::Program& program) {
   model::StageOptions stage;
   stage.B = options.B > 0 ? options.B : config.train.microbatch;
-  stage.T = (options.T > 0 ? options.T : config.model.context) / config.parallel.context;
+  const Dim tokens = options.T > 0 ? options.T : config.model.context;
+  stage.T = tokens / config.parallel.context;
   stage.chunks = chunks_of(config, program, mesh.at(mesh::Axis::pipeline));
   stage.training = options.training;
   stage.generation = options.generation;
-  stage.cache_size = options.cache_size.resolved(stage.B, stage.T);
+  stage.cache_size = options.cache_size.resolved(stage.B, tokens);
   stage.split_backward = options.training && program.schedule == pipeline::Schedule::zero_bubble;
   put_memory(config.memory, stage);
   stage.compute = options.compute;

@@ -25,14 +25,17 @@ LAYOUTS = {
     "cut": (4, ("parallel.data=2", "parallel.pipeline=2", "parallel.zero=1", "train.microbatch=1")),
     "chunks": (4, ("parallel.pipeline=2", "parallel.tensor=2", "parallel.schedule=interleaved",
                    "parallel.virtual_stages=2", "memory.recompute=full")),
+    "shared": (4, ("parallel.data=2", "parallel.context=2", "parallel.zero=3")),
+    "spread": (4, ("parallel.pipeline=2", "parallel.context=2", "parallel.zero=1", "train.microbatch=1",
+                   "memory.recompute=full", "memory.activations=host")),
     "three": (3, ("parallel.pipeline=3", "parallel.stage_layers=[0,2,0]", "train.microbatch=4")),
     "eight": (8, ("parallel.data=2", "parallel.tensor=2", "parallel.pipeline=2", "parallel.zero=1")),
 }
 # Which layout goes on with whose checkpoint.
 CHANGES = (("mixed", "cut"), ("mixed", "one"), ("cut", "tensor4"), ("cut", "three"),
            ("eight", "data4"), ("eight", "chunks"), ("one", "pipeline4"), ("eight", "sharded"), ("mixed", "hybrid"),
-           ("hybrid", "one"), ("hybrid", "staged"))
-STARTS = ("one", "mixed", "cut", "eight", "hybrid")
+           ("hybrid", "one"), ("hybrid", "staged"), ("mixed", "shared"), ("shared", "cut"), ("shared", "spread"))
+STARTS = ("one", "mixed", "cut", "eight", "hybrid", "shared")
 
 
 class Axes(support.Case):
@@ -60,8 +63,9 @@ class Axes(support.Case):
         """A row a rank with its coordinates, tensor varying fastest, then pipeline, then data."""
         ranks, settings = LAYOUTS[layout]
         sizes = dict(setting.split("=") for setting in settings)
-        axes = [range(int(sizes.get(f"parallel.{axis}", 1))) for axis in ("data", "pipeline", "tensor")]
-        rows = re.findall(r"^ *(\d+) +(\d+) +(\d+) +(\d+)  \S+  cpu$", text, re.MULTILINE)
+        named = ("data", "pipeline", *(["context"] if "parallel.context" in sizes else []), "tensor")
+        axes = [range(int(sizes.get(f"parallel.{axis}", 1))) for axis in named]
+        rows = re.findall(r"^ *(\d+)" + r" +(\d+)" * len(axes) + r"  \S+  cpu$", text, re.MULTILINE)
         expected = [] if ranks == 1 else [tuple(map(str, (rank, *coordinates)))
                                         for rank, coordinates in enumerate(itertools.product(*axes))]
         self.assertEqual(rows, expected)

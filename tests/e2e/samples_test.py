@@ -74,6 +74,9 @@ class Samples(support.Case):
                                                    "model.kv_heads=1")),
                                       ("gathers", 4, ("parallel.data=2", "parallel.tensor=2", "parallel.zero=3",
                                                       "parallel.bucket_mib=0.01")),
+                                      ("exchanged", 2, ("parallel.data=1", "parallel.context=2", "parallel.zero=3")),
+                                      ("recomputed", 4, ("parallel.data=2", "parallel.context=2", "memory.recompute=full",
+                                                         "memory.activations=host")),
                                       ("copies", 4, ("parallel.data=4", "parallel.shard=2", "parallel.zero=3"))):
             with self.subTest(name=name):
                 short = (*settings, "train.steps=6", "train.validate_every=0", "data.validation=[]")

@@ -124,7 +124,7 @@ class Tasks(support.Case):
         tasks = ("train.tasks=[animals.jsonl, last.jsonl]", "train.tasks_every=8")
 
         self.train("scored", *tasks)
-        self.train("parted", *tasks, ranks=2, options=("--stop-after", 10))
+        self.train("parted", *tasks, "parallel.data=1", "parallel.context=2", ranks=2, options=("--stop-after", 10))
         self.train("parted", *tasks)
 
         def lines(run):

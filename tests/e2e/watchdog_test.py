@@ -65,6 +65,17 @@ class Watchdog(support.Case):
         self.assertRegex(line, r"ranks? [\d, -]+ waits? in (data|tensor|world) all_reduce \d+")
         self.assertIn("run.hang_timeout_seconds", line)
 
+    def test_a_rank_that_is_stopped_in_an_exchange_is_named(self):
+        process = self.start_watched("exchange", "parallel.context=2", "parallel.zero=1", ranks=2)
+
+        code, line, seconds = self.hit(process, 1, signal.SIGSTOP)
+
+        self.assertEqual(code, 8, line)
+        self.assertLess(seconds, TIMEOUT + 5)
+        self.assertRegex(line, r": rank 1 \(data 0, pipeline 0, tensor 0, context 1\) host \S+ does not answer .*"
+                               r"context all_to_all \d+")
+        self.assertRegex(line, r"rank 0 waits in (context|data|world) ")
+
     def test_rank_0_is_named_as_well(self):
         process = self.start_watched("first", "parallel.pipeline=2", ranks=2)
 

@@ -146,6 +146,21 @@ class SearchesForMemory : public testing::Test {
 const std::vector<std::string> kDeep = {"model.layers=8", "model.width=256", "model.context=512",
                                         "train.global_batch=4"};
 
+TEST_F(SearchesForMemory, LongSamplesAreSharedAndShortOnesAreNot) {
+  constexpr std::size_t kMuch = std::size_t{1} << 36;
+  const auto shares = [](const FoundLayout& layout) { return layout.config.parallel.context > 1; };
+  const std::vector<std::string> deck = {"model.layers=2", "train.global_batch=1"};
+  std::vector<std::string> longer = deck;
+  longer.emplace_back("model.context=8192");
+
+  const SearchResult result = search(longer, 2, kMuch);
+
+  const auto shared = std::ranges::find_if(result.found, shares);
+  ASSERT_NE(shared, result.found.end());
+  EXPECT_THAT(settings_of(shared->config), testing::HasSubstr(" context=2 zero="));
+  EXPECT_TRUE(std::ranges::none_of(search(deck, 2, kMuch).found, shares));
+}
+
 TEST_F(SearchesForMemory, BlocksThatFitKeepTheirActivations) {
   const std::vector<std::string> one = {"train.microbatch=1"};
   const std::size_t none = planned(kDeep, one);

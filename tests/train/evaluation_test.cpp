@@ -130,10 +130,13 @@ std::vector<std::vector<std::string>> layouts() {
   const std::string data = "parallel.data=";
   const std::string tensor = "parallel.tensor=";
   const std::string pipeline = "parallel.pipeline=";
+  const std::string context = "parallel.context=";
   if (world().size() == 1) return {{}};
   if (world().size() == 2) {
     return {{data + "2"},
             {data + "2", "parallel.zero=3", "parallel.bucket_mib=0.01"},
+            {context + "2"},
+            {context + "2", "parallel.zero=3", "parallel.bucket_mib=0.01"},
             {tensor + "2"},
             {tensor + "2", "parallel.sequence=true"},
             {pipeline + "2"},
@@ -143,6 +146,7 @@ std::vector<std::vector<std::string>> layouts() {
           {data + "4", "parallel.zero=3", "parallel.shard=2", "parallel.bucket_mib=0.01"},
           {tensor + "4", "parallel.sequence=true"},
           {pipeline + "4"},
+          {data + "2", context + "2"},
           {data + "2", tensor + "2"},
           {data + "2", pipeline + "2"},
           {tensor + "2", pipeline + "2", "parallel.sequence=true"}};

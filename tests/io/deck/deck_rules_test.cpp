@@ -137,12 +137,6 @@ const std::vector<BrokenRule>& broken_layout_rules() {
 
 const std::vector<BrokenRule>& broken_context_rules() {
   static const std::vector<BrokenRule> all = {
-      {"train.sample_every", "steps: 10\n  global_batch: 8",
-       "steps: 10\n  sample_every: 5\n  global_batch: 8\nparallel: {context: 2}", kTwoRanks,
-       "14:3|a token that is generated lies on one rank, and each of 2 context ranks has a part of "
-       "the room for them; set it to 0, and run generate on the run's "
-       "checkpoints\ndeck.yaml:14:3: train.sample_every: samples are texts: set data.vocabulary to "
-       "the vocabulary that made the token files (a folder, or bytes)"},
       {"parallel.context", "data:", "parallel: {context: 3}\ndata:", kThreeRanks,
        "10:12|3 ranks cannot share 16 tokens equally; nearest: 2 or 4\ndeck.yaml:10:12: "
        "parallel.context: 3 ranks cannot share the 4 key-value heads of a tensor rank equally; "
