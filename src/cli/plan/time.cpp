@@ -10,6 +10,7 @@
 
 #include "../command.hpp"
 #include "../planned.hpp"
+#include "hyperslab/comm/memory_limit.hpp"
 #include "hyperslab/plan/out_of_memory.hpp"
 
 namespace hyperslab::cli {
@@ -56,6 +57,28 @@ std::string duration(double seconds) {
 }
 
 }  // namespace
+
+void print_host_doubt(const std::string& host, const train::Config& config, bool training,
+                      const std::vector<plan::Plan>& plans) {
+  if (planned_device(config) != Device::cpu) return;
+  const std::vector<comm::MemoryLimit> limits = comm::memory_limits(host);
+  const auto plan_of = [&](int rank) -> const plan::Plan& {
+    const mesh::Position at(config.parallel, rank);
+    return plans[static_cast<std::size_t>(at.at(mesh::Axis::pipeline))];
+  };
+  std::vector<comm::MemoryNeed> ranks;
+  for (int rank = 0; rank < config.parallel.ranks(); ++rank) {
+    ranks.push_back({plan_of(rank).memory.total(), limits});
+  }
+  const auto shortage = comm::memory_shortage(ranks);
+  if (!shortage) return;
+  train::TrainerOptions options = planned_options(config);
+  options.training = training;
+  fmt::print("warning: does not fit, if all ranks are on this host: {}; {}\n",
+             plan::describe(*shortage),
+             plan::host_advice(config, options, plan_of(shortage->fullest_rank).memory,
+                               legal_changes(config), *shortage));
+}
 
 void print_doubts(const train::Config& config, bool training, const std::vector<plan::Plan>& plans,
                   const plan::MachineFile& machine) {
