@@ -177,7 +177,7 @@ def draw(layouts: Sequence[Layout]) -> Figure:
 
 
 def time_per_rank(names: Sequence[str], output: Path, skip: int) -> list[str]:
-    """Writes figure time_per_rank and time_per_rank.txt; returns their paths and any notes."""
+    """Writes figure time_per_rank and time_per_rank.txt; returns the latter's text and the paths."""
     layouts: list[Layout] = []
     notes: list[str] = []
     for run in find_runs(names):
@@ -192,4 +192,4 @@ def time_per_rank(names: Sequence[str], output: Path, skip: int) -> list[str]:
     text = "\n\n".join([*(layout_table(layout) for layout in layouts),
                         f"{NOTES}\n{axes_note(layouts)}\n{skip_text(skip)}", *notes])
     written.append(write_report(folder / "time_per_rank.txt", text + "\n"))
-    return [*path_lines(written), *notes]
+    return [text, "", *path_lines(written)]

@@ -103,6 +103,7 @@ class Traces(CommandTest):
         self.assertEqual((code, err), (0, ""))
         self.expect_png(self.output / "trace_5.png", at_least=15_000)
         text = (self.output / "trace_5.txt").read_text(encoding="utf-8")
+        self.assertTrue(out.startswith(text), out)
         self.assertIn(str(self.output / "trace_5.txt"), out)
         self.assertEqual(cells(text, "0 (d0 p0 t0)"), ["n0", "3.00", "1.00"])  # 4 ms forward with 1 of tensor inside
         self.assertIn("clocks of hosts agree within 10.0 us", text)
@@ -269,11 +270,12 @@ class Memory(CommandTest):
     def test_figure_and_tables(self) -> None:
         files = [self.write("a"), self.write("b", "forward", 128, LIVES[:3]),
                  self.write("c", "step", 256, LIVES + [life("activations", "scores", 7, 0.001, 0.003)])]
-        code, _, err = run_command("memory", *files, "--output", self.output)
+        code, out, err = run_command("memory", *files, "--output", self.output)
 
         self.assertEqual((code, err), (0, ""))
         self.expect_png(self.output / "memory.png")
         text = (self.output / "memory.txt").read_text(encoding="utf-8")
+        self.assertTrue(out.startswith(text), out)
         self.assertEqual(cells(text, "a")[:7], ["step", "128", "4", "fp32", "0", "18.0", "2.00"])
         self.assertEqual(cells(text, "128"), ["18.0", "11.0"])
         self.assertEqual(cells(text, "256"), ["25.0", "-"])
