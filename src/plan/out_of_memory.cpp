@@ -12,6 +12,7 @@
 #include "hyperslab/comm/memory_limit.hpp"
 #include "hyperslab/core/profiler.hpp"
 #include "hyperslab/ops/attention.hpp"
+#include "hyperslab/plan/units.hpp"
 #include "memory_fit.hpp"
 
 namespace hyperslab::plan {
@@ -24,9 +25,7 @@ struct Change {
 
 template <class Integer>
 std::string gibibytes(Integer bytes) {
-  const double gib = static_cast<double>(bytes) / 1073741824.0;
-  if (gib >= 1024) return fmt::format("{:.2f} TiB", gib / 1024);
-  return gib < 0.1 ? fmt::format("{:.1f} MiB", 1024.0 * gib) : fmt::format("{:.2f} GiB", gib);
+  return bytes_text(static_cast<double>(bytes));
 }
 
 /// "a, b or c"

@@ -390,7 +390,12 @@ class Machine(support.Case):
 
         found = json.loads((self.folder / "plan.json").read_text(encoding="utf-8"))
         line = re.search(r"(?m)^on .*: ([\d.]+) ms a step, (\d+) tokens/s, (\d+) on each rank, "
-                         r"MFU .*counting of attention what its mask leaves$", out)
+                         r"utilization ([\d.]+) % of ([\d.]+) GFLOP/s, the fastest product that was measured, counting of "
+                         r"attention what its mask leaves$", out)
+        machine = json.loads((self.folder / "machine.json").read_text(encoding="utf-8"))
+        fastest = max(row[2] / row[4] for row in machine["ops"]["fp32"])
+        self.assertAlmostEqual(float(line[5]), 1e-9 * fastest, delta=0.06)
+        self.assertAlmostEqual(float(line[4]), 100 * found["mfu"], delta=0.06)
         self.assertAlmostEqual(float(line[1]), 1e3 * found["step_seconds"], delta=0.01)
         self.assertAlmostEqual(float(line[2]), 12 * 32 / found["step_seconds"], delta=1)
         self.assertGreater(found["memory_bytes"], 0)
@@ -452,8 +457,8 @@ class Machine(support.Case):
         out = self.run_program("plan", "deck.yaml", "--machine", "other.json").out
 
         self.assertRegex(out, r"warning: the machine file is of .*, and this plan is for the device cpu; see --device")
-        self.assertRegex(out, r"warning: does not fit: the fullest rank needs [\d.]+ GiB, most of it for \w+ .*; "
-                              r"one of .* has 0\.0; "
+        self.assertRegex(out, r"warning: does not fit: the fullest rank needs [\d.]+ MiB, most of it for \w+ .*; "
+                              r"one of .* has 0\.0 MiB; "
                               r"what would help: .*optimizer\.state: bf16 \(saves [\d.]+ MiB\).* or a smaller model\.context")
         self.assertNotIn("warning", self.plan())
 
