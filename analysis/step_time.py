@@ -101,8 +101,8 @@ SMALLEST_PART = 1e-3  # of a step, to be drawn
 def axes_note(layouts: Sequence[Layout]) -> str:
     """What letters of rank names mean."""
     if any(layout.sizes[2] > 1 for layout in layouts):
-        return "d, p, t, c: coordinates on the data, pipeline, tensor and context axes."
-    return "d, p, t: coordinates on the data, pipeline and tensor axes."
+        return "d, t, p, c: coordinates on the data, tensor, pipeline and context axes."
+    return "d, t, p: coordinates on the data, tensor and pipeline axes."
 
 
 def seen_parts(layouts: Sequence[Layout]) -> list[str]:

@@ -174,11 +174,11 @@ std::vector<comm::Communicator*> Mesh::groups() const {
 std::string placement_table(comm::World& world, const ParallelConfig& config,
                             const std::string& device) {
   const std::vector<std::string> devices = world.all_gather(world.host() + "  " + device);
-  std::string table = "rank  data  pipeline  tensor  host  device";
+  std::string table = "rank  data  tensor  pipeline  host  device";
   for (int rank = 0; rank < world.size(); ++rank) {
     const Position position(config, rank);
-    table += fmt::format("\n{:>4}  {:>4}  {:>8}  {:>6}  {}", rank, position.at(kSamples),
-                         position.at(Axis::pipeline), position.at(Axis::tensor),
+    table += fmt::format("\n{:>4}  {:>4}  {:>6}  {:>8}  {}", rank, position.at(kSamples),
+                         position.at(Axis::tensor), position.at(Axis::pipeline),
                          devices[static_cast<std::size_t>(rank)]);
   }
   return table;

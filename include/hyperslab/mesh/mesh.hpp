@@ -71,7 +71,7 @@ class Mesh {
   std::unique_ptr<comm::Communicator> key_value_;
 };
 
-/// A line for every rank, "rank host device data pipeline tensor", with a header; collective.
+/// A line for every rank, "rank data tensor pipeline host device", with a header; collective.
 /// `device` names this rank's.
 [[nodiscard]] std::string placement_table(comm::World& world, const ParallelConfig& config,
                                           const std::string& device);
