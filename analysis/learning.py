@@ -305,7 +305,7 @@ def mixed_notes(all_metrics: Sequence[Metrics]) -> list[str]:
 
 
 def learning(names: Sequence[str], output: Path) -> list[str]:
-    """Writes figures learning_steps and learning_wall, and learning.txt; returns paths and notes."""
+    """Writes figures learning_steps and learning_wall, and learning.txt; returns the latter's text and the paths."""
     all_metrics = [read_metrics(run) for run in find_runs(names)]
     notes = note_lines(mixed_notes(all_metrics))
     folder = output_folder(output)
@@ -316,8 +316,9 @@ def learning(names: Sequence[str], output: Path) -> list[str]:
     seconds, unit = time_unit(longest)
     figure = draw(all_metrics, [times / seconds for times in wall], f"wall time ({unit})")
     written += save(figure, folder / "learning_wall")
-    written.append(write_report(folder / "learning.txt", "\n".join([learning_table(all_metrics), *notes])))
-    return [*notes, *path_lines(written)]
+    text = "\n".join([learning_table(all_metrics), *notes])
+    written.append(write_report(folder / "learning.txt", text))
+    return [text, *([""] if notes else []), *path_lines(written)]
 
 
 def summary(name: str) -> str:

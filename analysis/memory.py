@@ -288,11 +288,12 @@ def text_of(timelines: Sequence[Timeline], rows: Sequence[dict[str, Any]]) -> st
 
 
 def memory(files: Sequence[str], output: Path) -> list[str]:
-    """Writes figure memory, memory.txt and memory.csv; returns their paths."""
+    """Writes figure memory, memory.txt and memory.csv; returns the text and the paths."""
     timelines = [read(path if path.exists() else Path("runs") / path)
                  for path in map(Path, files)]
     folder = output_folder(output)
     pictures = draw(timelines, folder / "memory")
     rows = peak_rows(timelines)
-    return path_lines([*pictures, write_report(folder / "memory.txt", text_of(timelines, rows) + "\n"),
-                       write_report(folder / "memory.csv", csv_text(rows))])
+    text = text_of(timelines, rows)
+    written = [write_report(folder / "memory.txt", text + "\n"), write_report(folder / "memory.csv", csv_text(rows))]
+    return [text, "", *path_lines([*pictures, *written])]

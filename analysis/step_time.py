@@ -101,8 +101,8 @@ SMALLEST_PART = 1e-3  # of a step, to be drawn
 def axes_note(layouts: Sequence[Layout]) -> str:
     """What letters of rank names mean."""
     if any(layout.sizes[2] > 1 for layout in layouts):
-        return "d, p, t, c: coordinates on the data, pipeline, tensor and context axes."
-    return "d, p, t: coordinates on the data, pipeline and tensor axes."
+        return "d, t, p, c: coordinates on the data, tensor, pipeline and context axes."
+    return "d, t, p: coordinates on the data, tensor and pipeline axes."
 
 
 def seen_parts(layouts: Sequence[Layout]) -> list[str]:
@@ -177,7 +177,7 @@ def draw(layouts: Sequence[Layout]) -> Figure:
 
 
 def time_per_rank(names: Sequence[str], output: Path, skip: int) -> list[str]:
-    """Writes figure time_per_rank and time_per_rank.txt; returns their paths and any notes."""
+    """Writes figure time_per_rank and time_per_rank.txt; returns the latter's text and the paths."""
     layouts: list[Layout] = []
     notes: list[str] = []
     for run in find_runs(names):
@@ -192,4 +192,4 @@ def time_per_rank(names: Sequence[str], output: Path, skip: int) -> list[str]:
     text = "\n\n".join([*(layout_table(layout) for layout in layouts),
                         f"{NOTES}\n{axes_note(layouts)}\n{skip_text(skip)}", *notes])
     written.append(write_report(folder / "time_per_rank.txt", text + "\n"))
-    return [*path_lines(written), *notes]
+    return [text, "", *path_lines(written)]

@@ -64,9 +64,9 @@ def layout_name(sizes: Coordinates) -> str:
 
 
 def rank_name(rank: int, coordinates: Coordinates) -> str:
-    """Such as "5 (d0 p1 t1)", in the order in which the program prints coordinates."""
+    """Such as "5 (d0 t1 p1)", in the order in which the program prints coordinates."""
     data, pipeline, context, tensor = coordinates
-    return f"{rank} (d{data} p{pipeline} t{tensor}{f' c{context}' if context else ''})"
+    return f"{rank} (d{data} t{tensor} p{pipeline}{f' c{context}' if context else ''})"
 
 
 @dataclass(frozen=True)

@@ -227,7 +227,7 @@ def note_on_gpus(trace: Trace, step: int) -> list[str]:
 
 
 def trace_steps(name: str, output: Path, step: int | None) -> Sequence[str]:
-    """Writes figure trace_STEP and trace_STEP.txt; returns their paths and notes."""
+    """Writes figure trace_STEP and trace_STEP.txt; returns the latter's text and the paths."""
     run = find_runs([name])[0]
     trace = read_trace(run)
     chosen = trace.steps[-1] if step is None else step
@@ -247,4 +247,4 @@ def trace_steps(name: str, output: Path, step: int | None) -> Sequence[str]:
     notes += note_on_gpus(trace, chosen)
     text = "\n\n".join([f"{label}: step {chosen}, ms", phase_table(trace, chosen), *notes])
     written.append(write_report(folder / f"trace_{chosen}.txt", text + "\n"))
-    return [*path_lines(written), *notes]
+    return [text, "", *path_lines(written)]

@@ -49,7 +49,7 @@ class Overlap(CommandTest):
         _, out, _ = run_command("check", "overlap", self.folder / "a")
 
         self.assertIn("exposed 0.1500", out)
-        self.assertIn("most on rank 0 (d0 p0 t0) of n0: 0.2000", out)
+        self.assertIn("most on rank 0 (d0 t0 p0) of n0: 0.2000", out)
 
     def test_many_reductions_at_once_hide_nothing(self) -> None:
         """Their sum is 400 ms, but the step has only 36: 5 of 36 are exposed, not 5 of 400."""
@@ -84,7 +84,7 @@ class Overlap(CommandTest):
             found, out, _ = run_command("check", "overlap", self.folder / "a", "--limit", limit)
             self.assertEqual(found, code)
         self.assertIn("exposed 0.4000 of the time with a gradient reduction in progress", out)
-        self.assertIn("most on rank 0 (d0 p0 t0) of n0: 0.5000", out)
+        self.assertIn("most on rank 0 (d0 t0 p0) of n0: 0.5000", out)
 
     def test_one_rank_without_the_column_is_as_before(self) -> None:
         start = write_scaled(self.folder / "a", (2, 1, 1, 1), REDUCED)

@@ -26,12 +26,13 @@ class Learning(CommandTest):
                                    "--output", self.output)
 
         self.assertEqual(code, 0)
-        self.assertEqual([Path(line).name for line in out.splitlines()],
+        text = (self.output / "learning.txt").read_text()
+        self.assertTrue(out.startswith(text), out)
+        self.assertEqual([Path(line).name for line in out.removeprefix(text).split()],
                          ["learning_steps.png", "learning_steps.pdf", "learning_steps.svg",
                           "learning_wall.png", "learning_wall.pdf", "learning_wall.svg", "learning.txt"])
         self.expect_png(self.output / "learning_steps.png")
         self.expect_png(self.output / "learning_wall.png")
-        text = (self.output / "learning.txt").read_text()
         self.assertEqual(cells(text, "last step"), ["200", "100"])
         last = [metrics_row(200)["loss"], metrics_row(100, 6.0)["loss"]]
         self.assertEqual(cells(text, "training loss, last"), [f"{loss:.4f}" for loss in last])
@@ -137,16 +138,18 @@ class TimePerRank(CommandTest):
         self.write_start("start_0001", slow_rank=2)
         self.write_start("start_0002", slow_rank=2)
 
-        code, _, _ = run_command("time", self.folder / "a", "--output", self.output)
+        code, out, _ = run_command("time", self.folder / "a", "--output", self.output)
 
         self.assertEqual(code, 0)
         self.expect_png(self.output / "time_per_rank.png")
         text = (self.output / "time_per_rank.txt").read_text()
+        self.assertTrue(out.startswith(text), out)
+        self.assertEqual([Path(line).suffix for line in out.removeprefix(text).split()], [".png", ".pdf", ".svg", ".txt"])
         self.assertIn("a (data 2 x tensor 2; start_0001, start_0002): median of 14 steps", text)
         expected = ["n0", "84.00", "1.00", "20.00", "40.00", "5.00", "3.00", "6.00", "2.00",
                     "4.00", "1.00", "0.00", "2.00", "12.00", "0.00", "68.00", "100.0"]
-        self.assertEqual(cells(text, "0 (d0 p0 t0)"), expected)
-        self.assertIn("Slowest: rank 2 (d1 p0 t0) on n1, 71.00 ms", text)
+        self.assertEqual(cells(text, "0 (d0 t0 p0)"), expected)
+        self.assertIn("Slowest: rank 2 (d1 t0 p0) on n1, 71.00 ms", text)
         self.assertIn("Memory peak: 103.0 MiB on rank 3", text)
 
     def test_starts_with_different_layouts_stay_apart(self) -> None:
@@ -177,7 +180,7 @@ class TimePerRank(CommandTest):
 
         run_command("time", self.folder / "a", "--output", self.output)
         text = (self.output / "time_per_rank.txt").read_text()
-        self.assertIn("d, p, t: coordinates on the data, pipeline and tensor axes.", text)
+        self.assertIn("d, t, p: coordinates on the data, tensor and pipeline axes.", text)
 
     def test_the_legend_names_what_can_be_seen(self) -> None:
         self.write_start("start_0001")

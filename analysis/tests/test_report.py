@@ -142,7 +142,7 @@ class Strong(ReportTest):
 
         row = content["groups"][0]["rows"][0]
         self.assertEqual((row["slowest_rank"], row["slowest_place"], row["slowest_host"]),
-                         (5, "5 (d1 p0 t1)", "n1"))
+                         (5, "5 (d1 t1 p0)", "n1"))
         self.assert_row(row, slowest_own_seconds=0.029, slowest_above_median=29 / 26 - 1)
 
     def test_decks_commits_and_hardware_are_named(self) -> None:

@@ -128,7 +128,7 @@ class Waiting(CommandTest):
 
                 self.assertEqual(code, 1)
                 self.assertIn("exposed 1.0000 of the time", out)
-                self.assertIn("most on rank 0 (d0 p0 t0) of n0: 1.0000", out)
+                self.assertIn("most on rank 0 (d0 t0 p0) of n0: 1.0000", out)
 
     def test_tables_reports_and_data_have_the_column(self) -> None:
         self.late_rank("NVIDIA H200")
@@ -138,7 +138,7 @@ class Waiting(CommandTest):
 
         text = (self.output / "time_per_rank.txt").read_text()
         column = 2 + list(PARTS).index(WAIT)  # after host and step
-        self.assertEqual(cells(text, "0 (d0 p0 t0)")[column], "3.00")
+        self.assertEqual(cells(text, "0 (d0 t0 p0)")[column], "3.00")
         row = json.loads((self.output / "scaling.json").read_text())["groups"][0]["rows"][0]
         self.assertAlmostEqual(row["wait_seconds"], 0.0015, places=12)
         self.assertAlmostEqual(row["reduce_exposed_seconds"], 0.001, places=12)
@@ -186,7 +186,7 @@ class PartsOfTheMedianStep(CommandTest):
             median = 1e3 * float(np.median(steps.columns["step_seconds"]))
             medians = [1e3 * float(np.median(steps.columns[name])) for name in PARTS]
             self.assertGreater(abs(sum(medians) / median - 1.0), 0.05)  # what these steps are for
-            row = [float(cell) for cell in cells(text, f"{rank} (d{rank} p0 t0)")[1:]]
+            row = [float(cell) for cell in cells(text, f"{rank} (d{rank} t0 p0)")[1:]]
             self.assertAlmostEqual(row[0], median, delta=0.006)
             self.assertAlmostEqual(sum(row[1:len(PARTS) + 2]), median, delta=0.06)  # and "other"
             self.assertAlmostEqual(tops[rank], median, places=6)

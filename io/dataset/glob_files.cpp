@@ -64,7 +64,7 @@ std::vector<std::string> glob_files(const std::string& path, const FileKind& kin
   std::vector<std::string> paths = GlobResult(path).sorted();
   if (paths.empty()) {
     fail_file(path, "files that match this pattern", "none",
-              "correct the path in the deck; relative paths begin at the working directory", kind);
+              "correct the path; relative paths begin at the working directory", kind);
   }
   return paths;
 }

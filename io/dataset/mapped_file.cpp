@@ -21,7 +21,7 @@ void require_regular_file(const std::string& path, const FileKind& kind) {
   // Before open(), which would wait for ever on a named pipe.
   if (::stat(path.c_str(), &status) != 0) {
     fail_file(path, "a readable file", std::strerror(errno),
-              "correct the path in the deck; relative paths begin at the working directory", kind);
+              "correct the path; relative paths begin at the working directory", kind);
   }
   if (S_ISDIR(status.st_mode)) {
     fail_file(path, "a file", "a directory",

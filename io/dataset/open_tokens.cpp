@@ -21,10 +21,9 @@ std::unique_ptr<TokenSource> open_tokens(const std::vector<std::string>& paths, 
     return std::make_unique<Synthetic>(vocabulary, seed);
   }
   if (paths.empty()) {
-    throw Error(
-        ExitCode::data,
-        "no token files: expected paths, patterns or 'synthetic' in the deck's data section, "
-        "found an empty list; name the files");
+    throw Error(ExitCode::data,
+                "no token files: expected paths, patterns or 'synthetic' in section data, "
+                "found an empty list; name the files");
   }
   const IdType raw = raw_ids == RawIds::uint16 ? IdType::u16 : IdType::u32;
   std::vector<Shard> shards;

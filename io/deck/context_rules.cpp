@@ -18,6 +18,13 @@ std::int64_t key_value_heads(const Config& c) {
   return c.model.kv_heads / std::max(1, c.parallel.tensor);
 }
 
+/// The divisors of the tokens of a sample that the key-value heads of a tensor rank allow, too.
+std::string nearest_context(const Config& c) {
+  return nearest_divisors(c.model.context, c.parallel.context, [&](std::int64_t ranks) {
+    return ranks == 1 || (key_value_heads(c) > 0 && divides(ranks, key_value_heads(c)));
+  });
+}
+
 constexpr std::array kContextRules = {
     Rule{"parallel.context", "model.family", "1 for vit",
          [](const Config& c, const Surroundings&) {
@@ -32,10 +39,8 @@ constexpr std::array kContextRules = {
            return c.model.is_of_images() || divides(c.parallel.context, c.model.context);
          },
          [](const Config& c, const Surroundings&) {
-           return fmt::format(
-               "{} ranks cannot share {} tokens equally; nearest: {}", c.parallel.context,
-               c.model.context,
-               nearest_divisors(c.model.context, c.parallel.context, divides_number));
+           return fmt::format("{} ranks cannot share {} tokens equally; nearest: {}",
+                              c.parallel.context, c.model.context, nearest_context(c));
          }},
     Rule{
         "parallel.context", "model.kv_heads parallel.tensor",
@@ -47,8 +52,7 @@ constexpr std::array kContextRules = {
           const std::int64_t heads = key_value_heads(c);
           return fmt::format(
               "{} ranks cannot share the {} key-value head{} of a tensor rank equally; nearest: {}",
-              c.parallel.context, heads, heads == 1 ? "" : "s",
-              heads < 2 ? "1" : nearest_divisors(heads, c.parallel.context, divides_number));
+              c.parallel.context, heads, heads == 1 ? "" : "s", nearest_context(c));
         }},
 };
 

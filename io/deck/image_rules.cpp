@@ -23,6 +23,14 @@ std::string order_message(const std::array<double, 2>& range) {
                      range[1]);
 }
 
+/// The even microbatches next to the deck's that cut its global batch evenly, if there are any.
+std::string nearest_pairs(const Config& c) {
+  const std::int64_t samples = c.train.global_batch / std::max(1, c.parallel.data);
+  const auto is_even = [](std::int64_t number) { return number % 2 == 0; };
+  return is_even(samples) && samples > 0 ? nearest_divisors(samples, c.train.microbatch, is_even)
+                                         : nearest_multiples(2, c.train.microbatch);
+}
+
 bool trains_head(const Config& c) {
   const auto& roles = c.train.trainable;
   return !c.adapter &&
@@ -50,7 +58,7 @@ constexpr std::array kImageRules = {
            return fmt::format(
                "patches of {0} x {0} pixels do not cut an image of {1} x {1} evenly; nearest: {2}",
                c.model.image.patch, c.model.image.size,
-               nearest_divisors(c.model.image.size, c.model.image.patch, divides_number));
+               nearest_divisors(c.model.image.size, c.model.image.patch));
          }},
     Rule{"model.classes", "model.family", "at least 2 with family vit, else 0",
          [](const Config& c, const Surroundings&) {
@@ -258,7 +266,7 @@ constexpr std::array kImageRules = {
            return fmt::format(
                "mixup and cutmix mix the two samples of a pair, and a microbatch of {} cuts pairs; "
                "nearest: {}",
-               c.train.microbatch, nearest_multiples(2, c.train.microbatch));
+               c.train.microbatch, nearest_pairs(c));
          }},
 };
 

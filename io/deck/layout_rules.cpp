@@ -37,16 +37,31 @@ bool shares_out(std::int64_t kv_heads, std::int64_t tensor) {
   return divides(tensor, kv_heads) || divides(kv_heads, tensor);
 }
 
-std::int64_t stages(const Config& c) {
-  return std::int64_t{c.parallel.pipeline} * c.parallel.virtual_stages;
-}
-
 /// Rows of the residual stream of one microbatch.
 std::int64_t rows(const Config& c) {
   const std::int64_t samples = c.train.microbatch > 0
                                    ? c.train.microbatch
                                    : c.train.global_batch / std::max(1, c.parallel.data);
   return samples * (c.model.context / std::max(1, c.parallel.context));
+}
+
+/// True if so many tensor ranks share all that they divide in this model; they divide its heads.
+bool share_the_rest(const Config& c, std::int64_t tensor) {
+  const auto& model = c.model;
+  const bool share_keys =
+      !divides(model.kv_heads, model.heads) || shares_out(model.kv_heads, tensor);
+  return share_keys && divides(tensor, model.ffn_width) &&
+         (!c.parallel.sequence || divides(tensor, rows(c))) &&
+         (tensor == 1 || model.qk_norm != model::QkNorm::width);
+}
+
+std::string nearest_tensor(const Config& c) {
+  return nearest_divisors(c.model.heads, c.parallel.tensor,
+                          [&](std::int64_t tensor) { return share_the_rest(c, tensor); });
+}
+
+std::int64_t stages(const Config& c) {
+  return std::int64_t{c.parallel.pipeline} * c.parallel.virtual_stages;
 }
 
 bool fits_stages(const Config& c) {
@@ -71,8 +86,7 @@ constexpr std::array kLayoutRules = {
          },
          [](const Config& c, const Surroundings&) {
            return fmt::format("{} ranks cannot share {} heads; nearest: {}", c.parallel.tensor,
-                              c.model.heads,
-                              nearest_divisors(c.model.heads, c.parallel.tensor, divides_number));
+                              c.model.heads, nearest_tensor(c));
          }},
     Rule{"parallel.tensor", "model.kv_heads", "divides model.kv_heads, or is a multiple of it",
          [](const Config& c, const Surroundings&) {
@@ -80,22 +94,16 @@ constexpr std::array kLayoutRules = {
                   shares_out(c.model.kv_heads, c.parallel.tensor);
          },
          [](const Config& c, const Surroundings&) {
-           return fmt::format(
-               "{} ranks cannot share {} key-value heads; nearest: {}", c.parallel.tensor,
-               c.model.kv_heads,
-               c.parallel.tensor < c.model.kv_heads
-                   ? nearest_divisors(c.model.kv_heads, c.parallel.tensor, divides_number)
-                   : nearest_multiples(c.model.kv_heads, c.parallel.tensor));
+           return fmt::format("{} ranks cannot share {} key-value heads; nearest: {}",
+                              c.parallel.tensor, c.model.kv_heads, nearest_tensor(c));
          }},
     Rule{"parallel.tensor", "model.ffn_width", "divides model.ffn_width",
          [](const Config& c, const Surroundings&) {
            return divides(c.parallel.tensor, c.model.ffn_width);
          },
          [](const Config& c, const Surroundings&) {
-           return fmt::format(
-               "{} ranks cannot share a feed-forward width of {}; nearest: {}", c.parallel.tensor,
-               c.model.ffn_width,
-               nearest_divisors(c.model.ffn_width, c.parallel.tensor, divides_number));
+           return fmt::format("{} ranks cannot share a feed-forward width of {}; nearest: {}",
+                              c.parallel.tensor, c.model.ffn_width, nearest_tensor(c));
          }},
     Rule{"parallel.sequence", "parallel.tensor train.microbatch model.context",
          "false unless parallel.tensor divides train.microbatch x model.context",
@@ -106,8 +114,7 @@ constexpr std::array kLayoutRules = {
            return fmt::format(
                "{} ranks cannot share the {} rows (samples x tokens) of a microbatch; nearest "
                "tensor: {}",
-               c.parallel.tensor, rows(c),
-               nearest_divisors(rows(c), c.parallel.tensor, divides_number));
+               c.parallel.tensor, rows(c), nearest_tensor(c));
          }},
     Rule{"parallel.pipeline", "parallel.virtual_stages model.layers",
          "pipeline x virtual_stages is at most model.layers + 2, the blocks with embedding and "
@@ -155,13 +162,10 @@ constexpr std::array kLayoutRules = {
                   divides(c.parallel.pipeline, c.microbatches());
          },
          [](const Config& c, const Surroundings&) {
-           const std::int64_t unit =
-               c.train.microbatch * c.parallel.data * std::int64_t{c.parallel.pipeline};
            return fmt::format(
                "interleaved sends microbatches in rounds of {}, and a step has {}; nearest "
                "train.global_batch: {}",
-               c.parallel.pipeline, c.microbatches(),
-               nearest_multiples(unit, c.train.global_batch));
+               c.parallel.pipeline, c.microbatches(), nearest_batch(c));
          }},
     Rule{"parallel.shard", "parallel.data parallel.context",
          "0 or a divisor of parallel.data from 2, or from 1 with parallel.context above 1",
@@ -171,14 +175,13 @@ constexpr std::array kLayoutRules = {
          },
          [](const Config& c, const Surroundings&) {
            const auto& p = c.parallel;
-           return fmt::format(
-               "{} data rank{} cannot share state in groups of {}; nearest: {}", p.data,
-               p.data == 1 ? "" : "s", p.shard,
-               p.data == 1 || p.shard < 2
-                   ? "0"
-                   : nearest_divisors(p.data, p.shard, [](std::int64_t data, std::int64_t shard) {
-                       return shard >= 2 && data % shard == 0;
-                     }));
+           return fmt::format("{} data rank{} cannot share state in groups of {}; nearest: {}",
+                              p.data, p.data == 1 ? "" : "s", p.shard,
+                              p.data == 1 || p.shard < 2
+                                  ? "0"
+                                  : nearest_divisors(p.data, p.shard, [](std::int64_t shard) {
+                                      return shard >= 2;
+                                    }));
          }},
     Rule{"parallel.shard", "parallel.zero", "0 unless parallel.zero is 1 to 3",
          [](const Config& c, const Surroundings&) {
@@ -238,6 +241,11 @@ constexpr std::array kLayoutRules = {
 };
 
 }  // namespace
+
+std::string nearest_batch(const Config& c) {
+  const std::int64_t rounds = c.parallel.virtual_stages > 1 ? c.parallel.pipeline : 1;
+  return nearest_multiples(batch_unit(c) * rounds, c.train.global_batch);
+}
 
 std::span<const Rule> layout_rules() { return kLayoutRules; }
 

@@ -64,11 +64,11 @@ std::string_view nearest_word(std::string_view word, std::span<const std::string
 }
 
 std::string nearest_divisors(std::int64_t number, std::int64_t near,
-                             bool (*fits)(std::int64_t number, std::int64_t divisor)) {
+                             const std::function<bool(std::int64_t divisor)>& fits) {
   std::int64_t low = 0;
   std::int64_t high = 0;
   const auto consider = [&](std::int64_t divisor) {
-    if (!fits(number, divisor)) return;
+    if (!fits(divisor)) return;
     if (divisor < near) low = std::max(low, divisor);
     if (divisor > near) high = high == 0 ? divisor : std::min(high, divisor);
   };

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -17,9 +18,10 @@ namespace hyperslab::deck {
 /// True if `word` may be a slip of `known`: an edit, or one for every three letters of `known`.
 [[nodiscard]] bool is_near(std::string_view word, std::string_view known);
 
-/// "6 or 8": the divisors of `number` next below and above `near`, for which `fits` holds.
-[[nodiscard]] std::string nearest_divisors(std::int64_t number, std::int64_t near,
-                                           bool (*fits)(std::int64_t number, std::int64_t divisor));
+/// "6 or 8": the divisors of `number` next below and above `near` that fit. "0": there are none.
+[[nodiscard]] std::string nearest_divisors(
+    std::int64_t number, std::int64_t near,
+    const std::function<bool(std::int64_t divisor)>& fits = [](std::int64_t) { return true; });
 
 /// "24 or 32": the positive multiples of `unit` next below and above `near`.
 [[nodiscard]] std::string nearest_multiples(std::int64_t unit, std::int64_t near);

@@ -2,6 +2,7 @@
 // Functions that several files of rules call, and the lists of rules by subject.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <span>
@@ -15,9 +16,6 @@ namespace hyperslab::deck {
 /// Only for rules whose `holds` has found the sizes positive.
 [[nodiscard]] inline bool divides(std::int64_t divisor, std::int64_t number) {
   return divisor > 0 && number % divisor == 0;
-}
-[[nodiscard]] inline bool divides_number(std::int64_t number, std::int64_t divisor) {
-  return divides(divisor, number);
 }
 
 [[nodiscard]] inline bool on_gpu(const train::Config& c, const Surroundings& s) {
@@ -36,6 +34,18 @@ namespace hyperslab::deck {
   return std::int64_t{c.parallel.data} * c.parallel.tensor * c.parallel.pipeline *
          c.parallel.context;
 }
+
+/// Samples that all ranks take in one round of microbatches.
+[[nodiscard]] inline std::int64_t batch_unit(const train::Config& c) {
+  return c.parallel.data * std::max<std::int64_t>(1, c.train.microbatch);
+}
+/// The numbers next to the deck's that train.global_batch can be: multiples of the unit, and with
+/// schedule interleaved of as many as there are pipeline ranks.
+[[nodiscard]] std::string nearest_batch(const train::Config& c);
+
+/// The numbers of heads next to the deck's that divide model.width and, with rope, leave a head
+/// pairs to turn. "0": there are none.
+[[nodiscard]] std::string nearest_heads(const train::Config& c);
 
 /// Steps of the decay at the end of a wsd schedule.
 [[nodiscard]] inline std::int64_t decay_steps(const train::Config& c) {

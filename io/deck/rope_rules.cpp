@@ -21,12 +21,10 @@ bool has_rope(const Config& c) { return c.model.position == Position::rope; }
 bool has_head_width(const Config& c) {
   return c.model.own_head_width > 0 || divides(c.model.heads, c.model.width);
 }
-bool turns_pairs(const Config& c) {
-  const double turned = static_cast<double>(c.model.head_width()) * c.model.rope.fraction;
+/// True if the features of a head of so many that are turned are an even number.
+bool turns_pairs(const Config& c, std::int64_t head_width) {
+  const double turned = static_cast<double>(head_width) * c.model.rope.fraction;
   return turned >= 2 && std::fmod(turned, 2) == 0;
-}
-bool leaves_even(std::int64_t number, std::int64_t divisor) {
-  return divides(divisor, number) && number / divisor % 2 == 0;
 }
 
 std::string pairs_message(const Config& c, const Surroundings&) {
@@ -42,7 +40,7 @@ std::string pairs_message(const Config& c, const Surroundings&) {
     return fmt::format("rope turns pairs, and model.head_width {} is odd; use an even one",
                        model.own_head_width);
   }
-  const auto nearest = nearest_divisors(model.width, model.heads, leaves_even);
+  const auto nearest = nearest_heads(c);
   return fmt::format("rope turns pairs, and the head width {} ({} / {}) is odd; {}",
                      model.head_width(), model.width, model.heads,
                      nearest == "0" ? "use an even width" : "nearest heads: " + nearest);
@@ -56,7 +54,7 @@ constexpr std::array kRopeRules = {
     Rule{"model.heads", "model.width model.head_width model.position model.rotary_fraction",
          "with rope, the features of a head that are turned are an even number",
          [](const Config& c, const Surroundings&) {
-           return !has_rope(c) || !has_head_width(c) || turns_pairs(c);
+           return !has_rope(c) || !has_head_width(c) || turns_pairs(c, c.model.head_width());
          },
          pairs_message},
     Rule{"model.rotary_fraction", "model.position", "1 without rope",
@@ -124,6 +122,12 @@ constexpr std::array kRopeRules = {
 };
 
 }  // namespace
+
+std::string nearest_heads(const Config& c) {
+  return nearest_divisors(c.model.width, c.model.heads, [&](std::int64_t heads) {
+    return !has_rope(c) || turns_pairs(c, c.model.width / heads);
+  });
+}
 
 std::span<const Rule> rope_rules() { return kRopeRules; }
 

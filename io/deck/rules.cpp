@@ -21,13 +21,9 @@ std::string batch_unit_text(const Config& c) {
   return fmt::format("{} (data {} x microbatch {})", c.parallel.data * c.train.microbatch,
                      c.parallel.data, c.train.microbatch);
 }
-/// Samples that all ranks take in one round of microbatches.
-std::int64_t batch_unit(const Config& c) {
-  return c.parallel.data * std::max<std::int64_t>(1, c.train.microbatch);
-}
 std::string batch_message(const Config& c, const Surroundings&) {
   return fmt::format("{} is no multiple of {}; nearest: {}", c.train.global_batch,
-                     batch_unit_text(c), nearest_multiples(batch_unit(c), c.train.global_batch));
+                     batch_unit_text(c), nearest_batch(c));
 }
 
 bool synthetic_alone(const std::vector<std::string>& paths) {
@@ -55,9 +51,10 @@ constexpr std::array kModelRules = {
            return c.model.own_head_width > 0 || divides(c.model.heads, c.model.width);
          },
          [](const Config& c, const Surroundings&) {
-           return fmt::format("{} heads do not divide width {}; nearest: {}", c.model.heads,
-                              c.model.width,
-                              nearest_divisors(c.model.width, c.model.heads, divides_number));
+           const std::string nearest = nearest_heads(c);
+           return fmt::format(
+               "{} heads do not divide width {}; nearest: {}", c.model.heads, c.model.width,
+               nearest == "0" ? nearest_divisors(c.model.width, c.model.heads) : nearest);
          }},
     Rule{"model.width", "model.position", "even with sinusoidal positions",
          [](const Config& c, const Surroundings&) {
@@ -74,7 +71,7 @@ constexpr std::array kModelRules = {
          [](const Config& c, const Surroundings&) {
            return fmt::format("{} key-value heads do not divide {} heads; nearest: {}",
                               c.model.kv_heads, c.model.heads,
-                              nearest_divisors(c.model.heads, c.model.kv_heads, divides_number));
+                              nearest_divisors(c.model.heads, c.model.kv_heads));
          }},
     Rule{
         "model.norm_place", "model.norm", "pre if there is no norm",

@@ -216,11 +216,6 @@ inline constexpr std::array<Name<param::Role>, 5> kRoles = {{
     {"bias", param::Role::bias},
 }};
 
-inline constexpr std::array<Name<optim::ScheduleKind>, 4> kSchedules = {{
-    {"constant", optim::ScheduleKind::constant},
-    {"linear", optim::ScheduleKind::linear},
-    {"cosine", optim::ScheduleKind::cosine},
-    {"wsd", optim::ScheduleKind::wsd},
-}};
+inline constexpr auto kSchedules = names_by_module(optim::kScheduleKinds);
 
 }  // namespace hyperslab::deck

@@ -54,8 +54,8 @@ std::unique_ptr<ImageSet> open_images(const std::vector<std::string>& paths,
   }
   if (files.empty()) {
     throw Error(ExitCode::data,
-                "no image files: expected a packed folder, tar files or 'synthetic' in the deck's "
-                "data section, found an empty list; name the files");
+                "no image files: expected a packed folder, tar files or 'synthetic' in section "
+                "data, found an empty list; name the files");
   }
   for (const std::string& file : files) {
     if (!std::filesystem::is_directory(file)) continue;

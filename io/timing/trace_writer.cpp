@@ -237,8 +237,8 @@ void RankTrace::write() {
 
 void RankTrace::name_process() {
   const std::string name = fmt::format(
-      "rank {} (data {}, pipeline {}, tensor {}) {} {}", rank_, file_.integer("data"),
-      file_.integer("pipeline"), file_.integer("tensor"), file_.text("host"), file_.text("device"));
+      "rank {} (data {}, tensor {}, pipeline {}) {} {}", rank_, file_.integer("data"),
+      file_.integer("tensor"), file_.integer("pipeline"), file_.text("host"), file_.text("device"));
   trace_.add(fmt::format(R"({{"ph":"M","name":"process_name","pid":{},"args":{{"name":{}}}}})",
                          rank_, quoted(name)));
   trace_.add(fmt::format(

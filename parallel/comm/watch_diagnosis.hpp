@@ -50,7 +50,7 @@ enum class Link : std::uint8_t {
 
 /// A rank as the monitor sees it; seconds are on a clock that stands while the monitor is stopped.
 struct Peer {
-  std::string name;  ///< "rank 5 (data 0, pipeline 1, tensor 1) host n12"
+  std::string name;  ///< "rank 5 (data 0, tensor 1, pipeline 1) host n12"
   Link link = Link::none;
   Status status;
   double heard = 0;   ///< when it last reported its status

@@ -176,13 +176,13 @@ std::string placement_table(comm::World& world, const ParallelConfig& config,
   const std::vector<std::string> devices = world.all_gather(world.host() + "  " + device);
   const bool has_context = config.context > 1;
   std::string table =
-      fmt::format("rank  data  pipeline  {}tensor  host  device", has_context ? "context  " : "");
+      fmt::format("rank  data  tensor  pipeline{}  host  device", has_context ? "  context" : "");
   for (int rank = 0; rank < world.size(); ++rank) {
     const Position position(config, rank);
     const std::string context =
-        has_context ? fmt::format("{:>7}  ", position.at(Axis::context)) : "";
-    table += fmt::format("\n{:>4}  {:>4}  {:>8}  {}{:>6}  {}", rank, position.at(kSamples),
-                         position.at(Axis::pipeline), context, position.at(Axis::tensor),
+        has_context ? fmt::format("  {:>7}", position.at(Axis::context)) : "";
+    table += fmt::format("\n{:>4}  {:>4}  {:>6}  {:>8}{}  {}", rank, position.at(kSamples),
+                         position.at(Axis::tensor), position.at(Axis::pipeline), context,
                          devices[static_cast<std::size_t>(rank)]);
   }
   return table;

@@ -58,9 +58,9 @@ std::string describe(AxisSet axes) {
 }
 
 std::string describe(const Position& at) {
-  std::string text = "data " + std::to_string(at.at(kSamples)) + ", pipeline " +
-                     std::to_string(at.at(Axis::pipeline)) + ", tensor " +
-                     std::to_string(at.at(Axis::tensor));
+  std::string text = "data " + std::to_string(at.at(kSamples)) + ", tensor " +
+                     std::to_string(at.at(Axis::tensor)) + ", pipeline " +
+                     std::to_string(at.at(Axis::pipeline));
   if (at.size(Axis::context) > 1) text += ", context " + std::to_string(at.at(Axis::context));
   return text;
 }

@@ -41,8 +41,8 @@ BenchRig::BenchRig(comm::World& world, train::Config config, const BenchOptions&
     trainer_options_.time_components = options.components;
     trainer_options_.activity = &world.activity();
     plan_ = plan::make_plan(config_, trainer_options_, world.rank());
-    plan::require_free_host(trainer_options_, plan_.memory);
   });
+  plan::require_host_memory(world, config_, trainer_options_, plan_.memory, options.is_legal);
   if (config_.run.deterministic) world.set_deterministic();
   mesh_ = train::make_mesh(world, config_, trainer_options_.device);
   comm::agree(world, [&] {

@@ -28,6 +28,7 @@
 #include "start/address_space.hpp"
 #include "start/faults.hpp"
 #include "start/library_settings.hpp"
+#include "start/path_origin.hpp"
 
 namespace hyperslab::cli {
 namespace {
@@ -40,8 +41,9 @@ constexpr const char* kNoMemory =
     "the host's memory is used up; ask for more of it, start fewer ranks on a host, or raise its "
     "limit (ulimit -v)";
 
-/// One line (a deck error: one a problem), from one rank if all ranks failed alike.
-void report(const comm::World& world, const Error& error) {
+/// One line (a deck error: one a problem), from one rank if all ranks failed alike. `words`: the
+/// command line.
+void report(const comm::World& world, const Error& error, const std::vector<std::string>& words) {
   if (error.is_on_all_ranks() && world.rank() != 0) return;
   const bool which = !error.is_on_all_ranks() && world.size() > 1;
   std::string who;
@@ -57,7 +59,9 @@ void report(const comm::World& world, const Error& error) {
     where = fmt::format(" ({}:{}); this is a fault of the program, please report it",
                         error.where().file_name(), error.where().line());
   }
-  fmt::print(stderr, "hyperslab: {}{}{}\n", who, printable(error.what(), true), where);
+  if (error.code() == ExitCode::data) where += origin_of_path(error.what(), words);
+  fmt::print(stderr, "hyperslab: {}{}{}\n", who, printable(error.what(), true),
+             printable(where, true));
   std::fflush(stderr);
 }
 
@@ -127,8 +131,8 @@ Error error_of_current() {
 }
 
 /// Reports the error, ends the other ranks unless they have met it, too, and returns the exit code.
-int end_with(comm::World& world, const Error& error) {
-  report(world, error);
+int end_with(comm::World& world, const Error& error, const std::vector<std::string>& words) {
+  report(world, error, words);
   const int code = static_cast<int>(error.code());
   if (!error.is_on_all_ranks() && world.size() > 1) world.abort(code);
   return code;
@@ -145,7 +149,7 @@ int run(comm::World& world, const Command* command, const std::vector<std::strin
     if (command == nullptr) return static_cast<int>(refuse_command(world, words));
     return static_cast<int>(command->run(world, {words.begin() + 1, words.end()}));
   } catch (const std::exception&) {
-    return end_with(world, error_of_current());
+    return end_with(world, error_of_current(), words);
   }
 }
 

@@ -26,9 +26,13 @@ std::int64_t LoadedModel::load(const std::string& checkpoint) {
 }
 
 void LoadedModel::make_trainer(const std::string& checkpoint) {
+  plan::Plan plan;
+  comm::agree(parts_.world,
+              [&] { plan = plan::make_plan(parts_.config, parts_.options, parts_.world.rank()); });
+  plan::require_host_memory(parts_.world, parts_.config, parts_.options, plan.memory,
+                            parts_.is_legal);
   std::int64_t base_step = 0;
   comm::agree(parts_.world, [&] {
-    const plan::Plan plan = plan::make_plan(parts_.config, parts_.options, parts_.world.rank());
     trainer_ = plan::make_trainer(parts_.config, parts_.mesh, parts_.options, plan.memory,
                                   parts_.is_legal);
     trainer_->state().initialize();

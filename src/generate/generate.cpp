@@ -87,8 +87,10 @@ Generator::OwnTrainer::OwnTrainer(comm::World& world, const train::Config& asked
 
 void Generator::OwnTrainer::load(comm::World& world, const io::CheckpointReader* reader,
                                  const plan::IsLegal& is_legal) {
+  plan::Plan plan;
+  comm::agree(world, [&] { plan = plan::make_plan(config, options, world.rank()); });
+  plan::require_host_memory(world, config, options, plan.memory, is_legal);
   comm::agree(world, [&] {
-    const plan::Plan plan = plan::make_plan(config, options, world.rank());
     trainer = plan::make_trainer(config, *mesh, options, plan.memory, is_legal);
     trainer->state().initialize();
   });

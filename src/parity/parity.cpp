@@ -95,10 +95,12 @@ class Tracer {
       data_ = train::open_data(config_);
     });
     mesh_ = train::make_mesh(world_, config_, options.device);
+    model::MemoryPlan memory;
+    comm::agree(world_, [&] { memory = plan::make_plan(config_, options, world_.rank()).memory; });
+    plan::require_host_memory(world_, config_, options, memory, is_legal);
     comm::agree(world_, [&] {
       loader_ = std::make_unique<io::Loader>(*data_.train_samples, config_.train.global_batch,
                                              mesh_->at(mesh::kSamples), config_.parallel.data);
-      const model::MemoryPlan memory = plan::make_plan(config_, options, world_.rank()).memory;
       trainer_ = plan::make_trainer(config_, *mesh_, options, memory, is_legal);
       trainer_->state().initialize();
     });

@@ -15,6 +15,7 @@
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/transfer.hpp"
 #include "hyperslab/ops/elementwise.hpp"
+#include "hyperslab/plan/units.hpp"
 
 namespace hyperslab::plan {
 namespace {
@@ -85,11 +86,6 @@ double stated_flops(comm::World& world) {
   return world.sum(flops);
 }
 
-std::string readable(double flops) {
-  return flops < 1e12 ? fmt::format("{:.1f} GFLOP/s", 1e-9 * flops)
-                      : fmt::format("{:.1f} TFLOP/s", 1e-12 * flops);
-}
-
 }  // namespace
 
 MatmulProbe::MatmulProbe(Context& ctx, Dim n, DType dtype)
@@ -123,7 +119,7 @@ double MatmulProbe::flops() const {
 
 std::string MachineRate::describe(int ranks) const {
   if (std::isnan(flops)) return "no known rate of the GPU, which has no memory left to measure it";
-  return fmt::format("{}, {} of {} rank{} ({})", name, readable(flops), ranks,
+  return fmt::format("{}, {} of {} rank{} ({})", name, rate_text(flops), ranks,
                      ranks == 1 ? "" : "s", source);
 }
 

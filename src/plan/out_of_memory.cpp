@@ -12,6 +12,7 @@
 #include "hyperslab/comm/memory_limit.hpp"
 #include "hyperslab/core/profiler.hpp"
 #include "hyperslab/ops/attention.hpp"
+#include "hyperslab/plan/units.hpp"
 #include "memory_fit.hpp"
 
 namespace hyperslab::plan {
@@ -24,9 +25,7 @@ struct Change {
 
 template <class Integer>
 std::string gibibytes(Integer bytes) {
-  const double gib = static_cast<double>(bytes) / 1073741824.0;
-  if (gib >= 1024) return fmt::format("{:.2f} TiB", gib / 1024);
-  return gib < 0.1 ? fmt::format("{:.1f} MiB", 1024.0 * gib) : fmt::format("{:.2f} GiB", gib);
+  return bytes_text(static_cast<double>(bytes));
 }
 
 /// "a, b or c"
@@ -112,11 +111,18 @@ void add_gradients(const train::Config& config, std::vector<Change>& to) {
   change.config.precision.gradients = Precision::bf16;
 }
 
-void add_tensor(const train::Config& config, std::vector<Change>& to) {
+std::string on_more_hosts(const train::TrainerOptions& options) {
+  return options.device == Device::cpu ? " on more hosts" : "";
+}
+
+void add_tensor(const train::Config& config, const train::TrainerOptions& options,
+                std::vector<Change>& to) {
   const int tensor = 2 * config.parallel.tensor;
-  Change& change = to.emplace_back(
-      Change{fmt::format("parallel.tensor: {} with {} ranks", tensor, 2 * config.parallel.ranks()),
-             config});
+  // More ranks on a host of CPU ranks leave each of them less of its memory.
+  Change& change =
+      to.emplace_back(Change{fmt::format("parallel.tensor: {} with {} ranks{}", tensor,
+                                         2 * config.parallel.ranks(), on_more_hosts(options)),
+                             config});
   change.config.parallel.tensor = tensor;
 }
 
@@ -132,7 +138,7 @@ std::vector<Change> changes_of(const train::Config& config, const train::Trainer
     add_host_state(config, options, changes);
     add_gradients(config, changes);
   }
-  if (options.generation == model::Generation::none) add_tensor(config, changes);
+  if (options.generation == model::Generation::none) add_tensor(config, options, changes);
   return changes;
 }
 
@@ -222,16 +228,15 @@ std::string fitting_text(const RankOptions& rank, const train::Config& config,
   const std::string context = context_that_fits(rank, config, room_bytes);
   if (!context.empty()) text += (text.empty() ? "but " : ", and ") + context;
   return text.empty() ? "nor do they together: it takes a smaller model (model.layers, "
-                        "model.width) or more ranks (parallel.tensor, parallel.pipeline)"
+                        "model.width) or more ranks (parallel.tensor, parallel.pipeline)" +
+                            on_more_hosts(rank.options)
                       : text;
 }
 
-/// Bytes that this rank can have before its trainer is made.
-/// Bytes of the host that this rank can take.
+/// Bytes of the host that each of its ranks can take.
 std::size_t host_room() {
-  const std::size_t free = comm::rank_share(device_memory(Device::cpu).free);
-  const std::optional<comm::MemoryLimit> limit = comm::memory_limit();
-  return limit ? std::min(free, limit->rank_bytes()) : free;
+  const std::vector<comm::MemoryLimit> limits = comm::memory_limits("");
+  return comm::rank_share(std::ranges::min(limits, {}, &comm::MemoryLimit::room_bytes).room_bytes);
 }
 
 /// Bytes of its device that a rank can take.
@@ -240,17 +245,9 @@ std::size_t room_of_rank(const train::TrainerOptions& options) {
   return options.device == Device::cpu ? host_room() : device_memory(options.device).free;
 }
 
-/// Throws OutOfMemory for more of the host's memory than the control groups of a job allow: the
-/// system gives addresses for it, and kills the process when it writes there.
-void require_within_limit(const train::TrainerOptions& options, const model::MemoryPlan& memory) {
-  const std::size_t planned_bytes =
-      memory.host + (options.device == Device::cpu ? memory.total() : 0);
-  const std::optional<comm::MemoryLimit> limit = comm::memory_limit();
-  if (planned_bytes == 0 || !limit || planned_bytes <= limit->rank_bytes()) return;
-  const std::string share =
-      limit->ranks > 1 ? fmt::format(", which {} ranks share", limit->ranks) : "";
-  throw OutOfMemory(fmt::format("by the limit of control group {}{}", limit->folder, share),
-                    planned_bytes, limit->rank_bytes());
+/// Bytes of its host's memory that a rank takes.
+std::size_t bytes_on_host(const train::TrainerOptions& options, const model::MemoryPlan& memory) {
+  return memory.host + (options.device == Device::cpu ? memory.total() : 0);
 }
 
 }  // namespace
@@ -293,6 +290,9 @@ std::string memory_advice(const train::Config& config, const train::TrainerOptio
     changes.push_back(fmt::format("{} (saves {}{})", saving.setting, gibibytes(saving.saved_bytes),
                                   fits ? ", fits" : ""));
   }
+  if (options.device == Device::cpu && config.parallel.data > 1) {
+    changes.emplace_back("fewer data ranks on a host");
+  }
   // The context of images follows from their size.
   changes.emplace_back(config.model.is_of_images() ? "a smaller model.image"
                                                    : "a smaller model.context");
@@ -302,16 +302,48 @@ std::string memory_advice(const train::Config& config, const train::TrainerOptio
                      fitting_text(rank, config, room_bytes));
 }
 
-void require_free_host(const train::TrainerOptions& options, const model::MemoryPlan& memory) {
-  if (options.device != Device::cuda || memory.host == 0) return;
-  const std::size_t room_bytes = host_room();
-  if (memory.host <= room_bytes) return;
-  throw Error(
-      ExitCode::device,
-      fmt::format("memory.optimizer: host takes {} of page-locked memory for each rank, and "
-                  "the host has {} for it; use more hosts, parallel.zero 1 over more data "
-                  "ranks, or optimizer.state: bf16",
-                  gibibytes(memory.host), gibibytes(room_bytes)));
+std::string describe(const comm::MemoryShortage& shortage) {
+  const bool alone = shortage.ranks == 1;
+  return fmt::format("{} {} need{} {}{}, and {} are free",
+                     alone ? "1 rank" : fmt::format("{} ranks", shortage.ranks),
+                     shortage.limit.place, alone ? "s" : "", gibibytes(shortage.needed_bytes),
+                     alone ? "" : " together", gibibytes(shortage.limit.room_bytes));
+}
+
+std::string host_advice(const train::Config& config, const train::TrainerOptions& options,
+                        const model::MemoryPlan& memory, const IsLegal& is_legal,
+                        const comm::MemoryShortage& shortage) {
+  if (options.device == Device::cuda) {
+    return fmt::format(
+        "memory.optimizer: host takes {} of page-locked memory for each rank; use more hosts, "
+        "parallel.zero 1 over more data ranks, or optimizer.state: bf16",
+        gibibytes(memory.host));
+  }
+  return fmt::format(
+      "{} needs {} in all, most of it for {}; {}", shortage.ranks == 1 ? "it" : "the fullest",
+      gibibytes(shortage.fullest_bytes), largest_parts(memory),
+      memory_advice(config, options, shortage.fullest_rank, is_legal, shortage.fullest_room()));
+}
+
+void require_host_memory(comm::Peers& peers, const train::Config& config,
+                         const train::TrainerOptions& options, const model::MemoryPlan& memory,
+                         const IsLegal& is_legal, const std::vector<comm::MemoryLimit>& limits) {
+  const auto shortage = comm::memory_shortage(peers, {bytes_on_host(options, memory), limits});
+  if (!shortage) return;
+  const auto refuse = [&] {
+    if (peers.rank() != shortage->fullest_rank) return;
+    throw Error(ExitCode::device,
+                fmt::format("out of memory: {}; {}", describe(*shortage),
+                            host_advice(config, options, memory, is_legal, *shortage)));
+  };
+  // The line names the host, and all ranks of it.
+  comm::agree(peers, refuse, {.message = [](int, const std::string& message) { return message; }});
+}
+
+void require_host_memory(comm::Peers& peers, const train::Config& config,
+                         const train::TrainerOptions& options, const model::MemoryPlan& memory,
+                         const IsLegal& is_legal) {
+  require_host_memory(peers, config, options, memory, is_legal, comm::memory_limits(peers.host()));
 }
 
 std::unique_ptr<train::Trainer> make_trainer(const train::Config& config, const mesh::Mesh& mesh,
@@ -320,7 +352,6 @@ std::unique_ptr<train::Trainer> make_trainer(const train::Config& config, const 
                                              const IsLegal& is_legal) {
   const std::size_t room_bytes = room_of_rank(options);
   try {
-    require_within_limit(options, memory);
     return train::Trainer::make(config, mesh, options, memory);
   } catch (const OutOfMemory& error) {
     const int rank = mesh.position().world_rank();

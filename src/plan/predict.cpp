@@ -22,6 +22,7 @@ PredictedStep predict(const train::Config& config, const std::vector<Plan>& plan
       predicted.tokens * (training ? train::flops_per_token(config, T, documents)
                                    : model::flops_per_token(config.model, T, documents) / 3);
   predicted.peak_flops = prices.peak_flops();
+  predicted.knows_peak = prices.knows_peak();
   predicted.unknown_ops = prices.unknown_ops();
   return predicted;
 }

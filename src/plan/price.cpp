@@ -87,7 +87,8 @@ Prices::Prices(const MachineFile& machine, Precision precision) : machine_(machi
     bandwidth_ = std::max(bandwidth_, row.size.bytes / row.seconds);
   }
   const auto peak = machine.peak_flops.find(std::string(name_of(precision)));
-  peak_ = peak == machine.peak_flops.end() || peak->second <= 0 ? fastest : peak->second;
+  knows_peak_ = peak != machine.peak_flops.end() && peak->second > 0;
+  peak_ = knows_peak_ ? peak->second : fastest;
   const auto sustained = machine.sustained_flops.find(std::string(name_of(precision)));
   if (sustained != machine.sustained_flops.end()) sustained_flops_ = sustained->second;
   std::map<std::string, double, std::less<>> counts;

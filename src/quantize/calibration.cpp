@@ -68,6 +68,7 @@ Calibration::Calibration(comm::World& world, const train::Config& config,
   options.graphs = false;  // every product is seen
   const auto mesh = train::make_mesh(world, config, options.device);
   const plan::Plan plan = plan::make_plan(config, options, 0);
+  plan::require_host_memory(world, config, options, plan.memory, is_legal);
   const auto trainer = plan::make_trainer(config, *mesh, options, plan.memory, is_legal);
   trainer->state().initialize();
   trainer->state().load(reader);

@@ -17,6 +17,7 @@
 #include "hyperslab/train/deck_data.hpp"
 #include "hyperslab/train/initial.hpp"
 #include "hyperslab/train/setup.hpp"
+#include "learning_rate_change.hpp"
 
 namespace hyperslab::run {
 namespace {
@@ -65,6 +66,7 @@ class Resuming {
   void load(std::int64_t step);
   void require_same_order(const io::CheckpointMeta& meta) const;
   void check_resumable(const io::CheckpointMeta& meta) const;
+  void report_changes(const io::CheckpointMeta& meta) const;
 
   const Start& start_;
   const RunData& data_;
@@ -212,13 +214,21 @@ void Resuming::load(std::int64_t step) {
     log::info(fmt::format("resumed from {} (step {}, written by {})", reader.folder(), meta.step,
                           meta.layout));
     if (meta.step == 0) return;  // an import has not been trained by its deck
-    const bool goes_on = point_.first_step <= start_.final_step(data_.last_step());
-    report_deck_changes(
-        meta.deck, start_.options.deck_yaml,
-        fmt::format(fmt::runtime(goes_on ? "resuming at step {} with a changed deck: "
-                                         : "the deck differs from that of step {}: "),
-                    meta.step));
+    report_changes(meta);
   });
+}
+
+void Resuming::report_changes(const io::CheckpointMeta& meta) const {
+  const std::string& deck = start_.options.deck_yaml;
+  const bool goes_on = point_.first_step <= start_.final_step(data_.last_step());
+  report_deck_changes(meta.deck, deck,
+                      fmt::format(fmt::runtime(goes_on ? "resuming at step {} with a changed deck: "
+                                                       : "the deck differs from that of step {}: "),
+                                  meta.step));
+  if (!goes_on) return;
+  const std::string rate =
+      learning_rate_change(meta.deck, deck, start_.config, meta.step, data_.train_samples().size());
+  if (!rate.empty()) log::warn(rate);
 }
 
 ResumePoint Resuming::run() {

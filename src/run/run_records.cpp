@@ -17,6 +17,7 @@
 #include "hyperslab/core/version.hpp"
 #include "hyperslab/io/text_file.hpp"
 #include "hyperslab/plan/machine_rate.hpp"
+#include "hyperslab/plan/units.hpp"
 #include "hyperslab/train/setup.hpp"
 #include "utc.hpp"
 
@@ -102,12 +103,12 @@ void RunRecords::log_run() {
   if (!start_.is_first()) return;
   const int ranks = start_.world.size();
   log::info(fmt::format(
-      "{}: {:.3f} M parameters, {} on {} rank{} ({}); {}; {:.2f} GiB a rank; utilization against "
+      "{}: {:.3f} M parameters, {} on {} rank{} ({}); {}; {} a rank; utilization against "
       "{}, counting of attention what its mask leaves",
       config.run.name, 1e-6 * static_cast<double>(model::parameter_count(config.model)),
       mesh::describe(config.parallel), ranks, ranks == 1 ? "" : "s", setting_.device,
       data_.train_source().description(),
-      static_cast<double>(trainer_.inspection().memory_plan().total()) / 1073741824.0,
+      plan::bytes_text(static_cast<double>(trainer_.inspection().memory_plan().total())),
       rate.describe(ranks)));
 }
 

@@ -10,17 +10,13 @@
 #include <string_view>
 
 #include "hyperslab/core/log.hpp"
+#include "hyperslab/plan/units.hpp"
 #include "report.hpp"
 
 namespace hyperslab::run {
 namespace {
 
 using Words = std::vector<std::string>;
-
-std::string gibibytes(std::int64_t bytes) {
-  const double size = static_cast<double>(bytes) / 1073741824.0;
-  return size >= 0.1 ? fmt::format("{:.2f} GiB", size) : fmt::format("{:.1f} MiB", 1024.0 * size);
-}
 
 /// True if a word is this option, perhaps cut short as options may be, perhaps with "=value".
 bool is_option(std::string_view word, std::string_view option) {
@@ -142,8 +138,8 @@ std::string text_of(const RunSummary& s) {
     text +=
         fmt::format(", {} spike{} ({} left out)", s.spikes, s.spikes == 1 ? "" : "s", s.left_out);
   }
-  const std::string least = gibibytes(s.least_memory);
-  const std::string most = gibibytes(s.most_memory);
+  const std::string least = plan::bytes_text(static_cast<double>(s.least_memory));
+  const std::string most = plan::bytes_text(static_cast<double>(s.most_memory));
   return text + fmt::format(", peak memory {}{} a rank", least == most ? "" : least + " to ", most);
 }
 

@@ -127,10 +127,8 @@ void TrainingRun::make_trainer() {
                                          config.train.overfit_one_batch);
   loader_->count_keys(config.model.scores.window);
   plan::Plan plan;
-  comm::agree(world, [&] {
-    plan = plan::make_plan(config, options, world.rank());
-    plan::require_free_host(options, plan.memory);
-  });
+  comm::agree(world, [&] { plan = plan::make_plan(config, options, world.rank()); });
+  plan::require_host_memory(world, config, options, plan.memory, start_.options.is_legal);
   comm::agree(world, [&] {
     trainer_ = plan::make_trainer(config, *mesh_, options, plan.memory, start_.options.is_legal);
     setting_.traffic = plan.traffic;

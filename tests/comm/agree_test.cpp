@@ -3,51 +3,17 @@
 
 #include <gmock/gmock.h>
 
-#include <barrier>
-#include <cstddef>
 #include <new>
 #include <optional>
-#include <thread>
-#include <utility>
 
 #include "hyperslab/core/error.hpp"
+#include "support/thread_peers.hpp"
 
 namespace hyperslab::comm {
 namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-/// What the threads of one job share.
-struct Job {
-  explicit Job(std::vector<std::string> hosts_of_ranks)
-      : hosts(std::move(hosts_of_ranks)),
-        texts(hosts.size()),
-        barrier(static_cast<std::ptrdiff_t>(hosts.size())) {}
-  std::vector<std::string> hosts;
-  std::vector<std::string> texts;
-  std::barrier<> barrier;
-};
-
-/// A thread as a rank.
-class ThreadPeers final : public Peers {
- public:
-  ThreadPeers(Job& job, std::size_t rank) : job_(job), rank_(rank) {}
-  [[nodiscard]] int rank() const override { return static_cast<int>(rank_); }
-  [[nodiscard]] int size() const override { return static_cast<int>(job_.hosts.size()); }
-  [[nodiscard]] const std::string& host() const override { return job_.hosts[rank_]; }
-  [[nodiscard]] std::vector<std::string> all_gather(const std::string& text) override {
-    job_.texts[rank_] = text;
-    job_.barrier.arrive_and_wait();
-    std::vector<std::string> all = job_.texts;
-    job_.barrier.arrive_and_wait();
-    return all;
-  }
-
- private:
-  Job& job_;
-  std::size_t rank_;
-};
 
 /// What one rank saw.
 struct Seen {
@@ -59,20 +25,16 @@ using Work = std::function<std::string(int rank)>;
 
 std::vector<Seen> run(const std::vector<std::string>& hosts, const Work& work,
                       const OnFailure& on_failure = {}) {
-  Job job(hosts);
   std::vector<Seen> seen(hosts.size());
-  const auto one_rank = [&](std::size_t rank) {
-    ThreadPeers peers(job, rank);
+  test::as_ranks_on(hosts, [&](Peers& peers) {
+    Seen& mine = seen[static_cast<std::size_t>(peers.rank())];
     try {
-      seen[rank].results = agree_and_gather(
-          peers, [&] { return work(static_cast<int>(rank)); }, on_failure);
+      mine.results = agree_and_gather(
+          peers, [&] { return work(peers.rank()); }, on_failure);
     } catch (const Error& error) {
-      seen[rank].error = error;
+      mine.error = error;
     }
-  };
-  std::vector<std::jthread> threads;
-  for (std::size_t rank = 0; rank < hosts.size(); ++rank) threads.emplace_back(one_rank, rank);
-  threads.clear();
+  });
   return seen;
 }
 
@@ -84,8 +46,8 @@ Work fails_from(int first) {
 }
 
 TEST(Agree, MemoryThatIsUsedUpIsNoFaultOfTheProgram) {
-  Job job({"n1"});
-  ThreadPeers peers(job, 0);
+  test::ThreadJob job({"n1"});
+  test::ThreadPeers peers(job, 0);
   try {
     agree(peers, [] { throw std::bad_alloc(); });
     FAIL() << "nothing was thrown";

@@ -11,6 +11,7 @@
 #include "cores.hpp"
 #include "hyperslab/comm/memory_limit.hpp"
 #include "support/temp_folder.hpp"
+#include "support/thread_peers.hpp"
 
 namespace hyperslab::test {
 namespace {
@@ -213,10 +214,15 @@ class ControlGroups : public testing::Test {
     }
     return cores;
   }
-  [[nodiscard]] std::optional<std::size_t> room() const {
-    const auto limit = comm::memory_limit(folder_.path() + "/proc");
-    if (!limit) return std::nullopt;
-    return limit->room_bytes;
+  /// Of the groups with a limit, the innermost first, after the host's.
+  [[nodiscard]] std::vector<std::size_t> rooms() const {
+    std::vector<std::size_t> bytes;
+    for (const comm::MemoryLimit& limit : limits()) bytes.push_back(limit.room_bytes);
+    bytes.erase(bytes.begin());
+    return bytes;
+  }
+  [[nodiscard]] std::vector<comm::MemoryLimit> limits() const {
+    return comm::memory_limits("n1", folder_.path() + "/proc");
   }
   TempFolder folder_;
   std::string mounts_ = "22 1 8:1 / / rw - ext4 /dev/sda rw\n";
@@ -344,21 +350,21 @@ TEST(CoreLimits, OfThisProcess) {
 TEST_F(ControlGroups, MemoryOfTheSecondVersion) {
   mount("/", "sys", "cgroup2 cgroup2 rw");
   write("proc/cgroup", "0::/job/step\n");
-  EXPECT_FALSE(room().has_value());
+  EXPECT_THAT(rooms(), IsEmpty());
 
   write("sys/job/step/memory.max", "max\n");
   write("sys/job/step/memory.current", "500\n");
-  EXPECT_FALSE(room().has_value());
+  EXPECT_THAT(rooms(), IsEmpty());
 
   write("sys/job/memory.max", "2000\n");
   write("sys/job/memory.current", "900\n");
   write("sys/job/memory.stat", "anon 500\ninactive_file 300\nactive_file 100\n");
-  EXPECT_EQ(room(), 1500U);  // cached files give way
+  EXPECT_THAT(rooms(), ElementsAre(1500)) << "cached files give way";
 
   write("sys/job/step/memory.max", "1200\n");
-  EXPECT_EQ(room(), 700U);
+  EXPECT_THAT(rooms(), ElementsAre(700, 1500));
   write("sys/job/step/memory.max", "400\n");
-  EXPECT_EQ(room(), 0U);
+  EXPECT_THAT(rooms(), ElementsAre(0, 1500));
 }
 
 TEST_F(ControlGroups, MemoryOfTheFirstVersion) {
@@ -367,17 +373,106 @@ TEST_F(ControlGroups, MemoryOfTheFirstVersion) {
   write("proc/cgroup", "4:memory:/m\n3:cpu,cpuacct:/slurm/job\n");
   write("memory/memory.limit_in_bytes", "9223372036854771712\n");
   write("memory/memory.usage_in_bytes", "5000\n");
-  EXPECT_FALSE(room().has_value());
+  EXPECT_THAT(rooms(), IsEmpty());
 
   write("memory/m/memory.limit_in_bytes", "4096\n");
   write("memory/m/memory.usage_in_bytes", "3000\n");
   write("memory/m/memory.stat", "inactive_file 2000\ntotal_inactive_file 1000\n");
-  EXPECT_EQ(room(), 2096U);
+  EXPECT_THAT(rooms(), ElementsAre(2096));
 }
 
-TEST(MemoryLimit, IsSharedByTheRanksOfAHost) {
-  EXPECT_EQ((comm::MemoryLimit{1000, 4, ""}.rank_bytes()), 250U);
-  EXPECT_EQ((comm::MemoryLimit{1000, 0, ""}.rank_bytes()), 1000U);
+TEST_F(ControlGroups, MemoryOfTheHostComesFirst) {
+  mount("/", "sys", "cgroup2 cgroup2 rw");
+  write("proc/cgroup", "0::/job\n");
+  write("sys/job/memory.max", "2000\n");
+  write("sys/job/memory.current", "500\n");
+
+  const std::vector<comm::MemoryLimit> found = limits();
+
+  ASSERT_EQ(found.size(), 2U);
+  EXPECT_GT(found[0].room_bytes, std::size_t{1} << 20U);
+  EXPECT_EQ(found[0].place, "on host n1");
+  EXPECT_EQ(found[1].place, "in control group " + folder_.path() + "/sys/job of host n1");
+  EXPECT_NE(found[0].id, found[1].id);
+  EXPECT_EQ(found[1].id.find(' '), std::string::npos);
+}
+
+/// The same folder under two paths, as two containers see it.
+TEST_F(ControlGroups, OfTwoContainersAreTheSameByTheirFolder) {
+  mount("/", "sys", "cgroup2 cgroup2 rw");
+  write("sys/job/memory.max", "2000\n");
+  write("sys/job/memory.current", "500\n");
+  write("proc/cgroup", "0::/job\n");
+  const std::string one = limits().at(1).id;
+  std::filesystem::create_directory_symlink("job", folder_.path() + "/sys/other");
+  write("proc/cgroup", "0::/other\n");
+
+  EXPECT_EQ(limits().at(1).id, one);
+}
+
+comm::MemoryLimit limit(std::size_t room_bytes, const std::string& id) {
+  return {room_bytes, id, "in " + id};
+}
+
+TEST(MemoryShortage, IsNoneIfTheRanksFitTogether) {
+  const std::vector<comm::MemoryLimit> host = {limit(1000, "n1")};
+  EXPECT_FALSE(comm::memory_shortage({{400, host}, {600, host}}));
+  EXPECT_FALSE(comm::memory_shortage({{400, {}}, {600, {}}})) << "without limits";
+}
+
+TEST(MemoryShortage, IsOfAllRanksOfAHost) {
+  const std::vector<comm::MemoryLimit> first = {limit(1000, "n1")};
+  const std::vector<comm::MemoryLimit> second = {limit(1000, "n2")};
+
+  const auto shortage =
+      comm::memory_shortage({{900, first}, {500, second}, {100, first}, {502, second}});
+
+  ASSERT_TRUE(shortage);
+  EXPECT_EQ(shortage->limit.id, "n2");
+  EXPECT_EQ(shortage->ranks, 2);
+  EXPECT_EQ(shortage->needed_bytes, 1002U);
+  EXPECT_EQ(shortage->fullest_rank, 3);
+  EXPECT_EQ(shortage->fullest_bytes, 502U);
+  EXPECT_EQ(shortage->fullest_room(), 500U);
+}
+
+TEST(MemoryShortage, OfRanksWithLimitsOfTheirOwn) {
+  const auto shares = [](const std::string& own) {
+    return std::vector<comm::MemoryLimit>{limit(5000, "n1"), limit(600, own)};
+  };
+
+  EXPECT_FALSE(comm::memory_shortage({{600, shares("a")}, {600, shares("b")}}));
+  const auto own = comm::memory_shortage({{600, shares("a")}, {700, shares("b")}});
+  ASSERT_TRUE(own);
+  EXPECT_EQ(own->limit.id, "b");
+  EXPECT_EQ(own->ranks, 1);
+  const auto shared = comm::memory_shortage({{600, shares("a")}, {600, shares("a")}});
+  ASSERT_TRUE(shared);
+  EXPECT_EQ(shared->limit.id, "a");
+}
+
+TEST(MemoryShortage, IsTheWorstWithTheLeastRoomThatARankSaw) {
+  const auto shortage = comm::memory_shortage(
+      {{900, {limit(500, "n1"), limit(300, "a")}}, {100, {limit(490, "n1"), limit(310, "a")}}});
+
+  ASSERT_TRUE(shortage);
+  EXPECT_EQ(shortage->limit.id, "a");
+  EXPECT_EQ(shortage->limit.room_bytes, 300U);
+  EXPECT_EQ(shortage->fullest_room(), 270U);
+}
+
+TEST(MemoryShortage, IsTheSameOnEveryRank) {
+  as_ranks_on({"n1", "n1", "n1"}, [](comm::Peers& peers) {
+    const auto rank = static_cast<std::size_t>(peers.rank());
+    const auto shortage = comm::memory_shortage(
+        peers, {100 * (rank + 1), {{500, "boot", "on host n1"}, {900, "boot:1", "in a group"}}});
+
+    ASSERT_TRUE(shortage);
+    EXPECT_EQ(shortage->limit.place, "on host n1");
+    EXPECT_EQ(shortage->ranks, 3);
+    EXPECT_EQ(shortage->needed_bytes, 600U);
+    EXPECT_EQ(shortage->fullest_rank, 2);
+  });
 }
 
 }  // namespace

@@ -60,14 +60,15 @@ class Axes(support.Case):
         return result
 
     def assert_placed(self, layout, text):
-        """A row a rank with its coordinates, tensor varying fastest, then pipeline, then data."""
+        """A row a rank with its coordinates: tensor varies fastest, then context, pipeline and data."""
         ranks, settings = LAYOUTS[layout]
         sizes = dict(setting.split("=") for setting in settings)
-        named = ("data", "pipeline", *(["context"] if "parallel.context" in sizes else []), "tensor")
-        axes = [range(int(sizes.get(f"parallel.{axis}", 1))) for axis in named]
-        rows = re.findall(r"^ *(\d+)" + r" +(\d+)" * len(axes) + r"  \S+  cpu$", text, re.MULTILINE)
-        expected = [] if ranks == 1 else [tuple(map(str, (rank, *coordinates)))
-                                        for rank, coordinates in enumerate(itertools.product(*axes))]
+        axes = [range(int(sizes.get(f"parallel.{axis}", 1))) for axis in ("data", "pipeline", "context", "tensor")]
+        shown = 4 if "parallel.context" in sizes else 3
+        rows = re.findall(r"^ *(\d+)" + r" +(\d+)" * shown + r"  \S+  cpu$", text, re.MULTILINE)
+        expected = [] if ranks == 1 else [
+            tuple(map(str, (rank, data, tensor, pipeline, context)))[:1 + shown]
+            for rank, (data, pipeline, context, tensor) in enumerate(itertools.product(*axes))]
         self.assertEqual(rows, expected)
 
     def test_every_layout_gives_the_same_curve(self):

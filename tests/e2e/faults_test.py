@@ -113,9 +113,18 @@ class Data(Refused):
     """Token files."""
 
     def test_missing(self):
+        for setting, path in (("data.train=[none.bin]", "none.bin"), ("data.train=[text.bin, 'none.bin']", "none.bin"),
+                              ("data.validation=[none.bin]", "none.bin"), ("data.train=[none_*.bin]", "none_*.bin"),
+                              ("data.vocabulary=none", "none")):
+            self.refuse_train(3, [f"'{path}'", f"; the path is that of --set {setting}\n"], setting)
         self.refuse_train(3, ["none.bin", "No such file"], "data.train=[none.bin]")
-        self.refuse_train(3, ["none.bin"], "data.validation=[none.bin]")
-        self.refuse_train(3, ["none_*.bin"], "data.train=[none_*.bin]")
+
+    def test_missing_in_the_deck(self):
+        self.write_deck("gone.yaml", ("train: [text.bin]", "train: [gone.bin]"))
+
+        result = self.refuse_train(3, ["'gone.bin'"], "run.name=gone.bin", "data.validation=[text.bin]", deck="gone.yaml")
+
+        self.assertNotIn("--set", result.err)
 
     def test_truncated(self):
         (self.folder / "cut.bin").write_bytes((self.folder / "text.bin").read_bytes()[:-10])

@@ -46,7 +46,7 @@ BATCH = ("train.global_batch=24", "train.validate_every=0", "data.validation=[]"
 
 def gone(rank, host):
     """What the program says of a rank that died."""
-    return f"hyperslab: rank {rank} (data {rank}, pipeline 0, tensor 0) host {host} is gone (killed, or crashed), last heard of"
+    return f"hyperslab: rank {rank} (data {rank}, tensor 0, pipeline 0) host {host} is gone (killed, or crashed), last heard of"
 
 
 class KeepRunning(support.Case):

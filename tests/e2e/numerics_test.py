@@ -234,7 +234,7 @@ class Replicas(support.Case):
 
         self.assertEqual(result.code, 7, result.err)
         self.assertEqual(len(result.messages), 1, result.err)
-        self.assertRegex(result.err, r"rank 1 \(data 1, pipeline 0, tensor 0\) on host \S+ differs from the other 2 of 3")
+        self.assertRegex(result.err, r"rank 1 \(data 1, tensor 0, pipeline 0\) on host \S+ differs from the other 2 of 3")
 
     def test_copies_of_shards(self):
         layout = ("parallel.data=4", "parallel.zero=3", "parallel.shard=2", "train.microbatch=1", "train.steps=6",

@@ -79,6 +79,21 @@ class ChangedDeck(support.Case):
         self.assertIn("  lr: 0.02\n", decks["start_0002.yaml"])
         self.assertEqual((run / "deck.yaml").read_text(encoding="utf-8"), decks["start_0002.yaml"])
 
+    def test_a_learning_rate_that_the_changes_change_is_named(self):
+        schedule = ("schedule.name=linear", "schedule.warmup_steps=0", "optimizer.lr=0.01", "schedule.final_fraction=0.1")
+        self.train("rate", *schedule)
+
+        result = self.train("rate", *schedule, "train.steps=40")
+
+        named = re.search(r"step 21 has a learning rate of (\S+), by the deck of step 20 it was 0\.001 \(train\.steps 20 -> 40\)\n",
+                          result.err)
+        self.assertIsNotNone(named, result.err)
+        rates = support.column(self.folder / "rate", "lr")
+        self.assertAlmostEqual(rates[19], 0.001)
+        self.assertAlmostEqual(rates[20], float(named[1]), places=5)
+        same = self.train("rate", *schedule, "train.steps=41", "optimizer.lr=0.01", options=("--stop-after", "40"))
+        self.assertNotIn("learning rate of", same.err, "nothing is left to do")
+
     def test_another_layout_is_no_other_training(self):
         self.train("layout", options=("--stop-after", "10"))
 

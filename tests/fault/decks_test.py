@@ -81,7 +81,7 @@ class Fault05(Refused):
     """Heads that tensor ranks cannot share."""
 
     def test_heads(self):
-        self.refuse(2, ["4 ranks cannot share 6 heads; nearest: 3 or 6"], "model.heads=6", "model.width=48",
+        self.refuse(2, ["4 ranks cannot share 6 heads; nearest: 2"], "model.heads=6", "model.width=48",
                     "parallel.tensor=4", ranks=4)
 
 

@@ -121,11 +121,11 @@ class ControlGroup(fault_support.FaultCase):
                 result = self.start_in(600, ranks, f"large_{ranks}", *large)
                 self.assertEqual(result.code, 6, result.err)
                 self.assertEqual(len(result.messages), 1, result.err)
-                share = r", which 2 ranks share" if ranks == 2 else ""
-                self.assertRegex(result.messages[0], rf"out of memory by the limit of control group {self.group}{share}: "
-                                                     r"[\d.]+ (?:bytes|GiB) were asked for, [\d.]+ (?:bytes|GiB) are free; "
-                                                     r"this rank needs .* in all, most of it for \w+ [\d.]+ .*; "
-                                                     r"what would help: ")
+                need = r"2 ranks {} need [\d.]+ GiB together" if ranks == 2 else r"1 rank {} needs [\d.]+ GiB"
+                who = "the fullest" if ranks == 2 else "it"
+                self.assertRegex(result.messages[0], "out of memory: " + need.format(rf"in control group {self.group} of host \S+") +
+                                 r", and [\d.]+ (?:MiB|GiB) are free; " + who +
+                                 r" needs [\d.]+ GiB in all, most of it for \w+ [\d.]+ .*; what would help: ")
 
     def test_a_plan_that_fits_runs(self):
         for ranks in (0, 2):

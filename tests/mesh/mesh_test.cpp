@@ -68,7 +68,7 @@ TEST(Position, ContextRanksLieBetweenPipelineAndTensor) {
   EXPECT_EQ(at.members(Axis::context), (std::vector{7, 9, 11}));
   EXPECT_EQ(at.members(kGradients), (std::vector{7, 9, 11, 19, 21, 23}));
   EXPECT_EQ(at.at(kSamples), 0);
-  EXPECT_EQ(describe(at), "data 0, pipeline 1, tensor 1, context 1");
+  EXPECT_EQ(describe(at), "data 0, tensor 1, pipeline 1, context 1");
   EXPECT_EQ(describe(config), "data 2 x tensor 2 x pipeline 2 x context 3");
 }
 

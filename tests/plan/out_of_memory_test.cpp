@@ -13,6 +13,7 @@
 #include <sstream>
 
 #include "hyperslab/core/error.hpp"
+#include "support/thread_peers.hpp"
 #include "train/closed_forms.hpp"
 #include "train/small_run.hpp"
 
@@ -20,7 +21,6 @@ namespace hyperslab {
 namespace {
 
 using namespace hyperslab::test;
-using testing::AnyOf;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -56,7 +56,8 @@ void expect_plans(const std::vector<std::string>& deck, const std::vector<std::s
 
   std::map<std::string, std::size_t> found;
   for (const plan::MemorySaving& saving : savings) {
-    found[saving.setting] = saving.planned_bytes;
+    const std::size_t hosts = saving.setting.find(" on more hosts");
+    found[saving.setting.substr(0, hosts)] = saving.planned_bytes;
     EXPECT_EQ(saving.saved_bytes, static_cast<std::int64_t>(now - saving.planned_bytes));
   }
   EXPECT_EQ(found, expected);
@@ -227,23 +228,67 @@ TEST(MemoryAdvice, NamesTheLargestParts) {
   EXPECT_EQ(plan::largest_parts(memory), "workspace 7.0 MiB");
 }
 
-TEST(HostMemory, IsAskedForBeforeTheStart) {
+constexpr std::size_t kGiB = std::size_t{1} << 30U;
+
+/// The message with which ranks on these hosts are refused; empty: they are not.
+std::string refusal_on(const std::vector<std::string>& hosts, const train::Config& config,
+                       const train::TrainerOptions& options, const model::MemoryPlan& memory,
+                       std::size_t room_of_host) {
+  std::vector<std::string> messages(hosts.size());
+  as_ranks_on(hosts, [&](comm::Peers& peers) {
+    const std::vector<comm::MemoryLimit> limits = {
+        {room_of_host, peers.host(), "on host " + peers.host()}};
+    try {
+      plan::require_host_memory(peers, config, options, memory, rules_of(config), limits);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::device);
+      EXPECT_TRUE(error.is_on_all_ranks());
+      messages[static_cast<std::size_t>(peers.rank())] = error.what();
+    }
+  });
+  EXPECT_THAT(messages, testing::Each(messages.front()));
+  return messages.front();
+}
+
+TEST(HostMemory, OfCpuRanksIsSharedByThoseOfAHost) {
+  const train::Config config = small_config({"parallel.data=2"}, 2);
+  const model::MemoryPlan memory = plan::make_plan(config, {}, 0).memory;
+  const std::size_t both = 2 * memory.total();
+
+  EXPECT_EQ(refusal_on({"n1", "n1"}, config, {}, memory, both), "");
+  EXPECT_EQ(refusal_on({"n1", "n2"}, config, {}, memory, both - 1), "");
+  const std::string message = refusal_on({"n1", "n1"}, config, {}, memory, both - 1);
+  EXPECT_THAT(message, testing::MatchesRegex(
+                           "out of memory: 2 ranks on host n1 need [0-9.]+ MiB together, and "
+                           "[0-9.]+ MiB are free; the fullest needs [0-9.]+ MiB in all, most of it "
+                           "for .*; what would help: .*, fits\\), .*"));
+  EXPECT_THAT(message, HasSubstr("fewer data ranks on a host"));
+  EXPECT_THAT(message, HasSubstr("parallel.tensor: 2 with 4 ranks on more hosts"));
+}
+
+TEST(HostMemory, OfOneRankIsItsOwn) {
+  const train::Config config = small_config({}, 1);
+  const model::MemoryPlan memory = plan::make_plan(config, {}, 0).memory;
+
+  EXPECT_EQ(refusal_on({"n1"}, config, {}, memory, memory.total()), "");
+  EXPECT_THAT(refusal_on({"n1"}, config, {}, memory, memory.total() - 1),
+              testing::MatchesRegex("out of memory: 1 rank on host n1 needs [0-9.]+ MiB, and "
+                                    "[0-9.]+ MiB are free; it needs .*"));
+}
+
+TEST(HostMemory, OfGpusIsThePageLockedMemoryOfTheirState) {
+  const train::Config config = small_config({"parallel.data=2"}, 2);
   train::TrainerOptions options;
-  model::MemoryPlan memory;
-  memory.host = std::size_t{4} << 50U;
-  EXPECT_NO_THROW(plan::require_free_host(options, memory))
-      << "CPU ranks have a limit of their own";
   options.device = Device::cuda;
-  try {
-    plan::require_free_host(options, memory);
-    FAIL() << "4 PiB are there";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::device);
-    EXPECT_THAT(error.what(), testing::HasSubstr("memory.optimizer: host takes 4096.00 TiB of "
-                                                 "page-locked memory for each rank"));
-  }
-  memory.host = 1;
-  EXPECT_NO_THROW(plan::require_free_host(options, memory));
+  model::MemoryPlan memory;
+  memory.host = 4 * kGiB;
+  memory.activations = 100 * kGiB;
+
+  EXPECT_EQ(refusal_on({"n1", "n1"}, config, options, memory, 8 * kGiB), "");
+  EXPECT_EQ(refusal_on({"n1", "n1"}, config, options, memory, 7 * kGiB),
+            "out of memory: 2 ranks on host n1 need 8.00 GiB together, and 7.00 GiB are free; "
+            "memory.optimizer: host takes 4.00 GiB of page-locked memory for each rank; use more "
+            "hosts, parallel.zero 1 over more data ranks, or optimizer.state: bf16");
 }
 
 TEST(MemorySavings, OfAGpuNameStateOnTheHost) {
@@ -333,7 +378,7 @@ TEST(MemoryAdvice, SaysThatNothingIsEnough) {
   EXPECT_THAT(advice_for(1024),
               HasSubstr("none of the changes alone fits into 0.0 MiB, nor do they together: it "
                         "takes a smaller model (model.layers, model.width) or more ranks "
-                        "(parallel.tensor, parallel.pipeline)"));
+                        "(parallel.tensor, parallel.pipeline) on more hosts"));
 }
 
 /// More than addresses reach: the activations of many long samples.
@@ -349,14 +394,11 @@ TEST(OutOfMemory, OfATrainerSaysWhatWouldHelp) {
     FAIL() << "nothing was thrown";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::device);
-    // Where a control group bounds memory, all that the rank needs is compared before anything is
-    // taken.
     std::ostringstream asked;
     asked << std::fixed << std::setprecision(2)
           << std::ldexp(static_cast<double>(plan.memory.activations), -30)
           << " GiB were asked for (activations)";
-    EXPECT_THAT(error.what(),
-                AnyOf(HasSubstr(asked.str()), HasSubstr("by the limit of control group")));
+    EXPECT_THAT(error.what(), HasSubstr(asked.str()));
     EXPECT_THAT(error.what(), HasSubstr("are free"));
     EXPECT_THAT(error.what(), HasSubstr(" in all, most of it for activations "));
     EXPECT_THAT(error.what(), HasSubstr("none of the changes alone fits into "));

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What every file of the repository must keep to: license lines, sizes, blanks, README's commands.
+"""What every file of the repository must keep to: license lines, sizes, blanks, README's commands, records of fuzzing.
 
 check_repository.py [--self-test]
 """
@@ -14,6 +14,7 @@ import tree
 MAX_BYTES = 2_000_000
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 100
+FUZZ_RECORD = "analysis/results/fuzz.json"
 SPDX = "SPDX-License-Identifier: Apache-2.0"
 
 _CPP = {".cpp", ".hpp", ".cu", ".cuh", ".h", ".c", ".inc"}
@@ -95,9 +96,18 @@ def check_readme(root):
 _ANY_BYTES = "tests/fuzz/corpus"  # what fuzz targets are given
 
 
+def check_fuzz_record(root):
+    """Every fuzz target has been run, by jobs/fuzz.sh, and is on record."""
+    record = root / FUZZ_RECORD
+    recorded = re.findall(r'"target": "(\w+)"', record.read_text(encoding="utf-8")) if record.exists() else []
+    for path in tree.files(root):
+        if path.match("tests/fuzz/fuzz_*.cpp") and path.stem.removeprefix("fuzz_") not in recorded:
+            yield f"{path}: {FUZZ_RECORD} has no record of it: run jobs/fuzz.sh 300 {path.stem.removeprefix('fuzz_')}"
+
+
 def check(root):
     """All complaints about the tree at root."""
-    complaints = list(check_readme(root))
+    complaints = [*check_readme(root), *check_fuzz_record(root)]
     for path in tree.files(root):
         size = (root / path).stat().st_size
         if size > MAX_BYTES:
@@ -126,6 +136,8 @@ CLEAN = {
     "inputs/a.yaml": "a: 1\n",
     "src/a.cpp": function(MAX_FUNCTION_LINES) + "struct S {\n" + "  int a;\n" * 150 + "};\n",
     "src/b.cpp": f"// {SPDX}\nTABLE(\n" + "    row(),\n" * 150 + "    row());\n\nvoid g() {\n}\n",
+    "tests/fuzz/fuzz_deck.cpp": f"// {SPDX}\n",
+    FUZZ_RECORD: '{"targets": [\n  {"target": "deck", "seconds": 303}\n]}\n',
     "src/a.py": function(MAX_FUNCTION_LINES, python=True),
 }
 
@@ -137,6 +149,7 @@ BROKEN = [
     ("inputs/b.yaml", "a:\t1\n", "inputs/b.yaml:1: a tab"),
     ("notes.md", "one\ntwo \n", "notes.md:2: blanks"),
     ("notes.md", "one", "notes.md:1: no newline"),
+    ("tests/fuzz/fuzz_http.cpp", f"// {SPDX}\n", f"tests/fuzz/fuzz_http.cpp: {FUZZ_RECORD} has no record"),
     ("big.bin", "0" * (MAX_BYTES + 1), "big.bin: 2000001 bytes"),
     ("src/b.hpp", f"// {SPDX}\n" + "int a;\n" * MAX_FILE_LINES, "src/b.hpp: 601 lines"),
     ("src/c.cpp", function(MAX_FUNCTION_LINES + 1), "src/c.cpp:2: a function of 101 lines"),

@@ -27,7 +27,7 @@ TEST(Replicas, AlikeAreNoProblem) {
 TEST(Replicas, TheMinorityIsNamedWithItsHost) {
   const std::string text = differing_replicas({.data = 4}, sums({7, 7, 9, 7}));
 
-  EXPECT_THAT(text, HasSubstr("rank 2 (data 2, pipeline 0, tensor 0) on host host1 differs"));
+  EXPECT_THAT(text, HasSubstr("rank 2 (data 2, tensor 0, pipeline 0) on host host1 differs"));
   EXPECT_THAT(text, HasSubstr("the other 3 of 4"));
   EXPECT_THAT(text, Not(HasSubstr("rank 3")));
 }

@@ -12,7 +12,7 @@ struct WatchdogOptions {
   /// The job hangs if no rank makes progress for so long; three times as long until every rank has
   /// read the result of a step. 0: no watchdog.
   double timeout_seconds = 600;
-  std::string coordinates;  ///< place of this rank, "data 0, pipeline 1, tensor 1"; may be empty
+  std::string coordinates;  ///< place of this rank, "data 0, tensor 1, pipeline 1"; may be empty
 };
 
 /// Ends a job that hangs or has lost a rank. While it lives, every rank is a client of the monitor

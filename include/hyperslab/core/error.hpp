@@ -39,7 +39,7 @@ class Error : public std::runtime_error {
     return copy;
   }
   [[nodiscard]] bool is_on_all_ranks() const { return on_all_ranks_; }
-  /// This error with its coordinates in the run, "data 0, pipeline 1, tensor 1", and the step (0:
+  /// This error with its coordinates in the run, "data 0, tensor 1, pipeline 1", and the step (0:
   /// none).
   [[nodiscard]] Error in_run(std::string coordinates, std::int64_t step) const {
     Error copy = *this;

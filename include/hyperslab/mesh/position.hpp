@@ -46,7 +46,7 @@ class Position {
 [[nodiscard]] int first_rank_of(const ParallelConfig& config, int stage);
 /// "fold and tensor"; "no axis" of an empty set
 [[nodiscard]] std::string describe(AxisSet axes);
-/// "data 0, pipeline 1, tensor 1"
+/// "data 0, tensor 1, pipeline 1"
 [[nodiscard]] std::string describe(const Position& at);
 /// "data 2 x tensor 2 x pipeline 1"
 [[nodiscard]] std::string describe(const ParallelConfig& config);

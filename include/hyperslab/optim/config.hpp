@@ -38,6 +38,17 @@ inline constexpr std::array kStateKinds = {StateKind::fp32, StateKind::bf16};
 
 /// The course of the learning rate after the warm-up; wsd: warm-up, stable, decay.
 enum class ScheduleKind : std::uint8_t { constant, linear, cosine, wsd };
+inline constexpr std::array kScheduleKinds = {ScheduleKind::constant, ScheduleKind::linear,
+                                              ScheduleKind::cosine, ScheduleKind::wsd};
+[[nodiscard]] constexpr std::string_view name_of(ScheduleKind kind) {
+  switch (kind) {
+    case ScheduleKind::constant: return "constant";
+    case ScheduleKind::linear: return "linear";
+    case ScheduleKind::cosine: return "cosine";
+    case ScheduleKind::wsd: return "wsd";
+  }
+  return "?";
+}
 
 /// Deck section `optimizer`.
 struct OptimizerConfig {

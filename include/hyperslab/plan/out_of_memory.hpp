@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "hyperslab/comm/agree.hpp"
+#include "hyperslab/comm/memory_limit.hpp"
 #include "hyperslab/plan/plan.hpp"
 
 namespace hyperslab::plan {
@@ -41,13 +43,31 @@ struct MemorySaving {
                                         const train::TrainerOptions& options, int world_rank,
                                         const IsLegal& is_legal, std::size_t room_bytes);
 
-/// Throws Error(device) if this host lacks the page-locked memory that the ranks of GPUs on it need
-/// for state, all alike. To be called by all of them before one takes memory.
-void require_free_host(const train::TrainerOptions& options, const model::MemoryPlan& memory);
+/// "2 ranks on host n1 need 51.20 GiB together, and 20.90 GiB are free".
+[[nodiscard]] std::string describe(const comm::MemoryShortage& shortage);
 
-/// A trainer on options.device with arenas of exactly the planned sizes. If memory runs out, or the
-/// host's would by comm::memory_limit(), the error names the bytes asked for, the bytes free, the
-/// largest parts of the plan, and ways to save memory.
+/// The part of the line that follows: what the fullest rank, whose plan is `memory`, needs, and
+/// memory_advice(); on GPUs how much page-locked memory each rank takes.
+[[nodiscard]] std::string host_advice(const train::Config& config,
+                                      const train::TrainerOptions& options,
+                                      const model::MemoryPlan& memory, const IsLegal& is_legal,
+                                      const comm::MemoryShortage& shortage);
+
+/// Throws Error(device) on all ranks if those of a host, or of a control group, together need more
+/// of the host's memory than is free: CPU ranks all that is planned, ranks of GPUs page-locked
+/// memory for state. The system would give addresses for it, and kill a rank that writes there.
+/// Collective; to be called before any rank takes memory.
+void require_host_memory(comm::Peers& peers, const train::Config& config,
+                         const train::TrainerOptions& options, const model::MemoryPlan& memory,
+                         const IsLegal& is_legal);
+/// This one is told the limits that the rank is under.
+void require_host_memory(comm::Peers& peers, const train::Config& config,
+                         const train::TrainerOptions& options, const model::MemoryPlan& memory,
+                         const IsLegal& is_legal, const std::vector<comm::MemoryLimit>& limits);
+
+/// A trainer on options.device with arenas of exactly the planned sizes. If memory runs out, the
+/// error names the bytes asked for, the bytes free, the largest parts of the plan, and ways to save
+/// memory.
 [[nodiscard]] std::unique_ptr<train::Trainer> make_trainer(const train::Config& config,
                                                            const mesh::Mesh& mesh,
                                                            const train::TrainerOptions& options,

@@ -16,6 +16,7 @@ struct PredictedStep {
   double tokens = 0;       ///< tokens of a step, all ranks
   double model_flops = 0;  ///< FLOPs of a step, all ranks, causal
   double peak_flops = 0;   ///< FLOP/s of a rank
+  bool knows_peak = true;  ///< false: `peak_flops` are those of the fastest measured product
   std::vector<std::string> unknown_ops;
 
   [[nodiscard]] double tokens_per_second() const { return tokens / step.seconds; }

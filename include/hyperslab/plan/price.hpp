@@ -49,6 +49,8 @@ class Prices {
   [[nodiscard]] const MachineFile& machine() const { return machine_; }
   /// FLOP/s that utilization is stated against: the peak, or the fastest measured product.
   [[nodiscard]] double peak_flops() const { return peak_; }
+  /// True if the machine file says the peak, as those of GPUs do.
+  [[nodiscard]] bool knows_peak() const { return knows_peak_; }
   /// Ops that were never measured on the machine, which take the efficiency of all others.
   [[nodiscard]] const std::vector<std::string>& unknown_ops() const { return unknown_; }
 
@@ -71,6 +73,7 @@ class Prices {
 
   const MachineFile& machine_;
   double peak_ = 0;
+  bool knows_peak_ = false;
   double bandwidth_ = 0;
   double sustained_flops_ = 0;                                            ///< 0: not known
   std::map<std::string, std::map<std::size_t, Known>, std::less<>> ops_;  ///< by coordinates

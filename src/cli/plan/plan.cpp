@@ -213,6 +213,18 @@ std::size_t largest_bytes(const std::vector<plan::Plan>& plans) {
   return largest;
 }
 
+/// Figures of --json that need no machine.
+nlohmann::ordered_json figures_of(const train::Config& config, const std::vector<plan::Plan>& plans,
+                                  const plan::DocumentKeys& documents) {
+  nlohmann::ordered_json out = {
+      {"layout", mesh::describe(config.parallel)},   {"ranks", config.parallel.ranks()},
+      {"memory_bytes", largest_bytes(plans)},        {"memory_in_use_bytes", most_in_use(plans)},
+      {"host_memory_bytes", most_on_host(plans)},    {"flops", busiest(plans).flops()},
+      {"bytes", busiest(plans).ledger.total().bytes}};
+  if (documents.samples > 0) out["document_key_share"] = documents.shares.all;
+  return out;
+}
+
 /// Options that need others, or do not go with them.
 void require_usable(const Arguments& args) {
   for (const char* option : {"schedule", "movements", "json", "mtbf-hours", "save-seconds"}) {
@@ -351,15 +363,11 @@ ExitCode run_plan(comm::World& world, const std::vector<std::string>& arguments)
   const std::vector<plan::Plan> plans =
       make_plans(config, training, machine ? kSimulatedSteps : 1, documents.shares);
   print_memory(parallel, plans);
+  if (!machine) print_host_doubt(world.host(), config, training, plans);
   if (training) print_checkpoint(config, plans);
   print_work(config, plans);
   if (args.has("movements")) print_movements(plans);
-  nlohmann::ordered_json out = {
-      {"layout", mesh::describe(parallel)},          {"ranks", parallel.ranks()},
-      {"memory_bytes", largest_bytes(plans)},        {"memory_in_use_bytes", most_in_use(plans)},
-      {"host_memory_bytes", most_on_host(plans)},    {"flops", busiest(plans).flops()},
-      {"bytes", busiest(plans).ledger.total().bytes}};
-  if (documents.samples > 0) out["document_key_share"] = documents.shares.all;
+  nlohmann::ordered_json out = figures_of(config, plans, documents);
   if (machine) {
     print_doubts(config, training, plans, *machine);
     const plan::PredictedStep predicted =

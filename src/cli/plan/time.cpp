@@ -10,7 +10,10 @@
 
 #include "../command.hpp"
 #include "../planned.hpp"
+#include "hyperslab/comm/memory_limit.hpp"
 #include "hyperslab/plan/out_of_memory.hpp"
+#include "hyperslab/plan/units.hpp"
+#include "layout.hpp"
 
 namespace hyperslab::cli {
 namespace {
@@ -55,7 +58,40 @@ std::string duration(double seconds) {
   return seconds >= 1 ? fmt::format("{:.1f} s", seconds) : fmt::format("{:.1f} ms", 1e3 * seconds);
 }
 
+void print_speed(const plan::PredictedStep& predicted, int ranks,
+                 const plan::MachineFile& machine) {
+  fmt::print(
+      "\non {}: {:.2f} ms a step, {:.0f} tokens/s, {:.0f} on each rank, {} {:.1f} % of {}{}, "
+      "counting of attention what its mask leaves\n",
+      machine.name, 1e3 * predicted.step.seconds, predicted.tokens_per_second(),
+      predicted.tokens_per_second() / ranks, predicted.knows_peak ? "MFU" : "utilization",
+      100 * predicted.mfu(ranks), plan::rate_text(predicted.peak_flops),
+      predicted.knows_peak ? "" : ", the fastest product that was measured");
+}
+
 }  // namespace
+
+void print_host_doubt(const std::string& host, const train::Config& config, bool training,
+                      const std::vector<plan::Plan>& plans) {
+  if (planned_device(config) != Device::cpu) return;
+  const std::vector<comm::MemoryLimit> limits = comm::memory_limits(host);
+  const auto plan_of = [&](int rank) -> const plan::Plan& {
+    const mesh::Position at(config.parallel, rank);
+    return plans[static_cast<std::size_t>(at.at(mesh::Axis::pipeline))];
+  };
+  std::vector<comm::MemoryNeed> ranks;
+  for (int rank = 0; rank < config.parallel.ranks(); ++rank) {
+    ranks.push_back({plan_of(rank).memory.total(), limits});
+  }
+  const auto shortage = comm::memory_shortage(ranks);
+  if (!shortage) return;
+  train::TrainerOptions options = planned_options(config);
+  options.training = training;
+  fmt::print("warning: does not fit, if all ranks are on this host: {}; {}\n",
+             plan::describe(*shortage),
+             plan::host_advice(config, options, plan_of(shortage->fullest_rank).memory,
+                               legal_changes(config), *shortage));
+}
 
 void print_doubts(const train::Config& config, bool training, const std::vector<plan::Plan>& plans,
                   const plan::MachineFile& machine) {
@@ -73,12 +109,11 @@ void print_doubts(const train::Config& config, bool training, const std::vector<
   train::TrainerOptions options = planned_options(config);
   options.training = training;
   const int rank = mesh::first_rank_of(config.parallel, static_cast<int>(fullest - plans.begin()));
-  constexpr double kGiB = 1024.0 * 1024 * 1024;
   fmt::print(
-      "warning: does not fit: the fullest rank needs {:.1f} GiB, most of it for {}; one of {} has "
-      "{:.1f}; {}\n",
-      bytes_of(*fullest) / kGiB, plan::largest_parts(fullest->memory), machine.name,
-      machine.memory_bytes / kGiB,
+      "warning: does not fit: the fullest rank needs {}, most of it for {}; {} of {} has {}; {}\n",
+      plan::bytes_text(bytes_of(*fullest)), plan::largest_parts(fullest->memory),
+      machine.device == "cuda" ? "one" : "a rank", machine.name,
+      plan::bytes_text(machine.memory_bytes),
       plan::memory_advice(config, options, rank, legal_changes(config),
                           static_cast<std::size_t>(machine.memory_bytes)));
 }
@@ -87,12 +122,7 @@ void print_prediction(const train::Config& config, const plan::PredictedStep& pr
                       const plan::MachineFile& machine) {
   const plan::SimulatedStep& step = predicted.step;
   const int ranks = config.parallel.ranks();
-  fmt::print(
-      "\non {}: {:.2f} ms a step, {:.0f} tokens/s, {:.0f} on each rank, MFU {:.1f} % of "
-      "{:.1f} TFLOP/s, counting of attention what its mask leaves\n",
-      machine.name, 1e3 * step.seconds, predicted.tokens_per_second(),
-      predicted.tokens_per_second() / ranks, 100 * predicted.mfu(ranks),
-      1e-12 * predicted.peak_flops);
+  print_speed(predicted, ranks, machine);
   const bool has_context = config.parallel.context > 1;
   const auto of_context = [&](const std::string& text) {
     return has_context ? fmt::format(" {:>11}", text) : "";
@@ -126,7 +156,6 @@ void print_prediction(const train::Config& config, const plan::PredictedStep& pr
 
 void print_search(const plan::SearchResult& result, const plan::MachineFile& machine) {
   constexpr std::size_t kShown = 10;
-  constexpr double kGiB = 1073741824.0;
   fmt::print("on {}: {} layouts tried, {} are legal and fit\n", machine.name, result.tried,
              result.found.size());
   const std::span<const plan::FoundLayout> shown =
@@ -136,16 +165,23 @@ void print_search(const plan::SearchResult& result, const plan::MachineFile& mac
   const auto host = [&](const std::string& text) {
     return uses_host ? fmt::format(" {:>10}", text) : "";
   };
+  std::size_t most = 0;
+  for (const plan::FoundLayout& layout : shown) {
+    most = std::max({most, layout.memory_bytes, layout.host_bytes});
+  }
+  const Unit unit = byte_unit(static_cast<double>(most));
+  const auto memory = [&](std::size_t bytes) {
+    return fmt::format("{:.1f}", static_cast<double>(bytes) / unit.size);
+  };
   if (!shown.empty()) {
-    fmt::print("{:>12} {:>14} {:>10}{}  layout\n", "ms a step", "tokens/s", "GiB",
-               host("host GiB"));
+    fmt::print("{:>12} {:>14} {:>10}{}  layout\n", "ms a step", "tokens/s", unit.name,
+               host("host " + std::string(unit.name)));
   }
   for (const plan::FoundLayout& layout : shown) {
     const auto tokens =
         static_cast<double>(layout.config.train.global_batch * layout.config.model.context);
-    fmt::print("{:>12.2f} {:>14.0f} {:>10.1f}{}  {}\n", 1e3 * layout.seconds,
-               tokens / layout.seconds, static_cast<double>(layout.memory_bytes) / kGiB,
-               host(fmt::format("{:.1f}", static_cast<double>(layout.host_bytes) / kGiB)),
+    fmt::print("{:>12.2f} {:>14.0f} {:>10}{}  {}\n", 1e3 * layout.seconds, tokens / layout.seconds,
+               memory(layout.memory_bytes), host(memory(layout.host_bytes)),
                plan::settings_of(layout.config));
   }
   if (!result.left_out.empty()) fmt::print("left out\n");

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
+#include <string>
 #include <vector>
 
 #include "hyperslab/plan/predict.hpp"
@@ -10,6 +11,10 @@
 
 namespace hyperslab::cli {
 
+/// Warns if CPU ranks, all of them on this host, would not be started for want of memory, with the
+/// line that they would end with.
+void print_host_doubt(const std::string& host, const train::Config& config, bool training,
+                      const std::vector<plan::Plan>& plans);
 /// Warns of another device than the file's, and of more memory than a rank of it has, with
 /// advice for the fullest rank, a pipeline rank of `plans`.
 void print_doubts(const train::Config& config, bool training, const std::vector<plan::Plan>& plans,

@@ -147,6 +147,13 @@ TEST(Images, EveryKeyIsRead) {
   EXPECT_EQ(config.augment, expected);
 }
 
+TEST(Images, NearestMicrobatchOfPairsCutsTheGlobalBatch) {
+  const std::string refused =
+      refusal(kImages, {"augment.mixup=0.2", "train.global_batch=18", "train.microbatch=9"});
+
+  EXPECT_THAT(refused, testing::HasSubstr("a microbatch of 9 cuts pairs; nearest: 6 or 18"));
+}
+
 TEST(Images, AResolvedDeckReadsBackAsItself) {
   const auto config = read(kImages, {"augment.mixup=0.2", "data.threads=2"});
 

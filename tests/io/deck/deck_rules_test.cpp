@@ -8,6 +8,7 @@
 #include <iterator>
 #include <map>
 #include <ostream>
+#include <sstream>
 
 #include "broken_image_rules.hpp"
 #include "broken_memory_rules.hpp"
@@ -21,6 +22,7 @@ namespace hyperslab::deck::test {
 namespace {
 
 constexpr Surroundings kCpu = {};
+constexpr Surroundings kAnyRanks = {.ranks = 0};
 constexpr Surroundings kTwoRanks = {.ranks = 2};
 constexpr Surroundings kThreeRanks = {.ranks = 3};
 constexpr Surroundings kFourRanks = {.ranks = 4};
@@ -99,21 +101,21 @@ const std::vector<BrokenRule>& broken_layout_rules() {
        "3 ranks cannot share a feed-forward width of 128; nearest: 2 or 4"},
       {"parallel.tensor", "heads: 4\n  vocabulary: 300\n  context: 16\n",
        "heads: 12\n  kv_heads: 6\n  vocabulary: 300\n  context: 16\nparallel: {tensor: 4}\n",
-       kFourRanks, "11:12|4 ranks cannot share 6 key-value heads; nearest: 3 or 6"},
+       kFourRanks, "11:12|4 ranks cannot share 6 key-value heads; nearest: 2"},
       {"parallel.tensor", "heads: 4\n  vocabulary: 300\n  context: 16\n",
        "heads: 12\n  kv_heads: 4\n  ffn_width: 132\n  vocabulary: 300\n  context: 16\nparallel: "
        "{tensor: 6}\n",
-       kSixRanks, "12:12|6 ranks cannot share 4 key-value heads; nearest: 4 or 8"},
+       kSixRanks, "12:12|6 ranks cannot share 4 key-value heads; nearest: 4 or 12"},
       {"parallel.tensor", "heads: 4\n  vocabulary: 300\n  context: 16\n",
        "heads: 4\n  ffn_width: 66\n  vocabulary: 300\n  context: 16\nparallel: {tensor: 4}\n",
-       kFourRanks, "11:12|4 ranks cannot share a feed-forward width of 66; nearest: 3 or 6"},
+       kFourRanks, "11:12|4 ranks cannot share a feed-forward width of 66; nearest: 2"},
       {"parallel.sequence",
        "context: 16\ndata:\n  train: [synthetic]\ntrain:\n  steps: 10\n  global_batch: 8",
        "context: 15\nparallel: {sequence: true, tensor: 4}\ndata:\n  train: [synthetic]\ntrain:\n  "
        "steps: 10\n  global_batch: 2",
        kFourRanks,
        "10:12|4 ranks cannot share the 30 rows (samples x tokens) of a microbatch; nearest tensor: "
-       "3 or 5"},
+       "2"},
       {"parallel.pipeline", "data:", "parallel: {pipeline: 12}\ndata:", kTwelveRanks,
        "10:12|12 stages (12 x 1 virtual) are more than the 2 blocks, embedding and head; nearest: "
        "4"},
@@ -168,6 +170,8 @@ const std::vector<BrokenRule>& broken_model_rules() {
        "7:3|5 heads do not divide width 48; nearest: 4 or 6"},
       {"model.heads", "heads: 4", "heads: 16", kCpu,
        "7:3|rope turns pairs, and the head width 3 (48 / 16) is odd; nearest heads: 12 or 24"},
+      {"model.heads", "width: 48\n  heads: 4", "width: 30\n  heads: 7", kCpu,
+       "7:3|7 heads do not divide width 30; nearest: 5 or 15"},
       {"model.width", "width: 48\n  heads: 4", "width: 45\n  heads: 5\n  position: sinusoidal",
        kCpu, "6:3|sinusoidal positions need an even width, found 45; nearest: 44 or 46"},
       {"model.kv_heads", "heads: 4", "heads: 4\n  kv_heads: 3", kCpu,
@@ -219,6 +223,10 @@ const std::vector<BrokenRule>& broken_model_rules() {
        "global_batch: 8\n  log_norms: 5\nparallel: {zero: 1}\nmemory: {recompute: full}", kCpu,
        "15:3|norms are logged only if every rank holds the whole model and its activations, not "
        "with parallel.zero 1, memory.recompute full; set it to 0"},
+      {"train.global_batch", "data:\n  train: [synthetic]\ntrain:\n  steps: 10\n  global_batch: 8",
+       "parallel: {schedule: interleaved, virtual_stages: 2, pipeline: 2}\ndata:\n  train: "
+       "[synthetic]\ntrain:\n  steps: 10\n  global_batch: 28\n  microbatch: 8",
+       kTwoRanks, "15:3|28 is no multiple of 8 (data 1 x microbatch 8); nearest: 16 or 32"},
   };
   return all;
 }
@@ -346,6 +354,52 @@ TEST_P(Rules, SayTheNumbersAndTheNearestLegalValue) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Table, Rules, testing::ValuesIn(broken_rules()));
+
+/// The values after "nearest: " or "nearest tensor: ".
+std::vector<int> nearest_in(const std::string& line) {
+  std::istringstream words(line.substr(line.rfind(": ") + 2));
+  std::vector<int> values;
+  std::string word;
+  for (int value = 0; words >> value; words >> word) values.push_back(value);
+  return values;
+}
+
+/// A deck with tensor ranks breaks some of the rules of heads, key-value heads, widths and rows.
+TEST(NearestTensor, IsLegalByAllRulesTogether) {
+  int suggested = 0;
+  for (const int heads : {4, 6, 12}) {
+    for (const int key_heads : {2, 3, 4, 6}) {
+      for (const int width : {66, 96, 132}) {
+        for (const int tensor : {2, 3, 4, 5, 6, 8}) {
+          std::vector<std::string> deck = {
+              "model.heads=" + std::to_string(heads), "model.kv_heads=" + std::to_string(key_heads),
+              "model.ffn_width=" + std::to_string(width), "parallel.sequence=true",
+              "parallel.tensor=" + std::to_string(tensor)};
+          if (heads % key_heads != 0) continue;
+          const std::string refused = refusal(kValid, deck, kAnyRanks);
+          if (refused == "accepted") continue;
+          for (const int value : nearest_in(refused)) {
+            deck.back() = "parallel.tensor=" + std::to_string(value);
+            EXPECT_EQ(refusal(kValid, deck, kAnyRanks), "accepted") << refused;
+            ++suggested;
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(suggested, 50);
+}
+
+TEST(NearestContext, DividesTokensAndKeyValueHeads) {
+  const std::vector<std::string> deck = {"model.heads=12", "model.kv_heads=6", "model.context=40",
+                                         "parallel.context=8"};
+
+  const std::string refused = refusal(kValid, deck, kAnyRanks);
+
+  EXPECT_THAT(refused,
+              testing::HasSubstr("the 6 key-value heads of a tensor rank equally; nearest: 2"));
+  EXPECT_EQ(nearest_in(refused), std::vector<int>({2})) << "4 divides the tokens, 3 the heads";
+}
 
 TEST(RulesTable, EveryRowHasATestThatBreaksIt) {
   std::map<std::string_view, int> rows;

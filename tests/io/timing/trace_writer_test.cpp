@@ -193,8 +193,8 @@ TEST_F(TraceWriter, RanksAndMemoryAreNamed) {
   for (const json& meta : of_kind(trace, "M")) {
     if (meta["name"] == "process_name") processes.push_back(meta["args"]["name"]);
   }
-  EXPECT_THAT(processes, ElementsAre("rank 0 (data 0, pipeline 0, tensor 0) n0 cpu",
-                                     "rank 1 (data 0, pipeline 1, tensor 0) n1 cpu"));
+  EXPECT_THAT(processes, ElementsAre("rank 0 (data 0, tensor 0, pipeline 0) n0 cpu",
+                                     "rank 1 (data 0, tensor 0, pipeline 1) n1 cpu"));
   const auto counters = of_kind(trace, "C");
   ASSERT_EQ(counters.size(), 2U);
   EXPECT_EQ(counters[1]["args"]["bytes"], 1024);
