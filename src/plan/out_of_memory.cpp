@@ -250,6 +250,24 @@ std::size_t bytes_on_host(const train::TrainerOptions& options, const model::Mem
   return memory.host + (options.device == Device::cpu ? memory.total() : 0);
 }
 
+/// The keys by which GPUs keep something in page-locked memory, and what takes less of it.
+std::string page_locked_advice(const train::Config& config, const model::MemoryPlan& memory) {
+  std::vector<std::string> keys;
+  std::vector<std::string> changes = {"more hosts"};
+  if (config.memory.optimizer == Home::host) {
+    keys.emplace_back("memory.optimizer: host");
+    changes.insert(changes.end(),
+                   {"parallel.zero 1 over more data ranks", "optimizer.state: bf16"});
+  }
+  if (config.memory.activations == Home::host) {
+    keys.emplace_back("memory.activations: host");
+    changes.emplace_back("fewer memory.host_layers");
+  }
+  return fmt::format("{} {} {} of page-locked memory for each rank; use {}", listed(keys, "and"),
+                     keys.size() > 1 ? "take" : "takes", gibibytes(memory.host),
+                     listed(changes, "or"));
+}
+
 }  // namespace
 
 std::vector<MemorySaving> memory_savings(const train::Config& config,
@@ -313,12 +331,7 @@ std::string describe(const comm::MemoryShortage& shortage) {
 std::string host_advice(const train::Config& config, const train::TrainerOptions& options,
                         const model::MemoryPlan& memory, const IsLegal& is_legal,
                         const comm::MemoryShortage& shortage) {
-  if (options.device == Device::cuda) {
-    return fmt::format(
-        "memory.optimizer: host takes {} of page-locked memory for each rank; use more hosts, "
-        "parallel.zero 1 over more data ranks, or optimizer.state: bf16",
-        gibibytes(memory.host));
-  }
+  if (options.device == Device::cuda) return page_locked_advice(config, memory);
   return fmt::format(
       "{} needs {} in all, most of it for {}; {}", shortage.ranks == 1 ? "it" : "the fullest",
       gibibytes(shortage.fullest_bytes), largest_parts(memory),

@@ -276,19 +276,29 @@ TEST(HostMemory, OfOneRankIsItsOwn) {
                                     "[0-9.]+ MiB are free; it needs .*"));
 }
 
-TEST(HostMemory, OfGpusIsThePageLockedMemoryOfTheirState) {
-  const train::Config config = small_config({"parallel.data=2"}, 2);
+TEST(HostMemory, OfGpusIsPageLocked) {
+  train::Config config = small_config({"parallel.data=2", "memory.recompute=full"}, 2);
   train::TrainerOptions options;
   options.device = Device::cuda;
   model::MemoryPlan memory;
   memory.host = 4 * kGiB;
   memory.activations = 100 * kGiB;
 
+  config.memory.optimizer = Home::host;
   EXPECT_EQ(refusal_on({"n1", "n1"}, config, options, memory, 8 * kGiB), "");
   EXPECT_EQ(refusal_on({"n1", "n1"}, config, options, memory, 7 * kGiB),
             "out of memory: 2 ranks on host n1 need 8.00 GiB together, and 7.00 GiB are free; "
             "memory.optimizer: host takes 4.00 GiB of page-locked memory for each rank; use more "
-            "hosts, parallel.zero 1 over more data ranks, or optimizer.state: bf16");
+            "hosts, parallel.zero 1 over more data ranks or optimizer.state: bf16");
+  config.memory.activations = Home::host;
+  EXPECT_THAT(refusal_on({"n1", "n1"}, config, options, memory, 7 * kGiB),
+              HasSubstr("memory.optimizer: host and memory.activations: host take 4.00 GiB of "
+                        "page-locked memory for each rank; use more hosts, parallel.zero 1 over "
+                        "more data ranks, optimizer.state: bf16 or fewer memory.host_layers"));
+  config.memory.optimizer = Home::device;
+  EXPECT_THAT(refusal_on({"n1", "n1"}, config, options, memory, 7 * kGiB),
+              HasSubstr("memory.activations: host takes 4.00 GiB of page-locked memory for each "
+                        "rank; use more hosts or fewer memory.host_layers"));
 }
 
 TEST(MemorySavings, OfAGpuNameStateOnTheHost) {
