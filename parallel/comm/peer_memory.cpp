@@ -29,10 +29,10 @@ struct Offer {
 
 /// The first member's reason, else the second's, on both.
 std::string agreed(MPI_Comm group, const std::string& communicator, const std::string& mine) {
-  using Text = std::array<char, 256>;
-  Text text{};
+  using Reason = std::array<char, 256>;
+  Reason text{};
   mine.copy(text.data(), text.size() - 1);
-  std::array<Text, 2> all{};
+  std::array<Reason, 2> all{};
   HS_MPI(communicator, MPI_Allgather(text.data(), sizeof text, MPI_BYTE, all.data(), sizeof text,
                                      MPI_BYTE, group));
   return all[0][0] != '\0' ? all[0].data() : all[1].data();
