@@ -149,7 +149,7 @@ const std::vector<std::string> kDeep = {"model.layers=8", "model.width=256", "mo
 TEST_F(SearchesForMemory, LongSamplesAreSharedAndShortOnesAreNot) {
   constexpr std::size_t kMuch = std::size_t{1} << 36;
   const auto shares = [](const FoundLayout& layout) { return layout.config.parallel.context > 1; };
-  const std::vector<std::string> deck = {"model.layers=2", "train.global_batch=1"};
+  const std::vector<std::string> deck = {"model.layers=2", "train.global_batch=2"};
   std::vector<std::string> longer = deck;
   longer.emplace_back("model.context=8192");
 
