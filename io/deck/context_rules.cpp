@@ -46,10 +46,17 @@ constexpr std::array kContextRules = {
         "parallel.context", "model.kv_heads parallel.tensor",
         "divides model.kv_heads / parallel.tensor",
         [](const Config& c, const Surroundings&) {
-          return c.parallel.context == 1 || divides(c.parallel.context, key_value_heads(c));
+          const std::int64_t heads = key_value_heads(c);
+          return c.parallel.context == 1 || (heads > 0 && divides(c.parallel.context, heads));
         },
         [](const Config& c, const Surroundings&) {
           const std::int64_t heads = key_value_heads(c);
+          if (heads == 0) {
+            return fmt::format(
+                "{} tensor ranks share {} key-value head{}, and none has one of its own that "
+                "context ranks could share; nearest: 1",
+                c.parallel.tensor, c.model.kv_heads, c.model.kv_heads == 1 ? "" : "s");
+          }
           return fmt::format(
               "{} ranks cannot share the {} key-value head{} of a tensor rank equally; nearest: {}",
               c.parallel.context, heads, heads == 1 ? "" : "s", nearest_context(c));

@@ -105,8 +105,8 @@ constexpr std::array kLayoutRules = {
            return fmt::format("{} ranks cannot share a feed-forward width of {}; nearest: {}",
                               c.parallel.tensor, c.model.ffn_width, nearest_tensor(c));
          }},
-    Rule{"parallel.sequence", "parallel.tensor train.microbatch model.context",
-         "false unless parallel.tensor divides train.microbatch x model.context",
+    Rule{"parallel.sequence", "parallel.tensor parallel.context train.microbatch model.context",
+         "false unless parallel.tensor divides train.microbatch x model.context / parallel.context",
          [](const Config& c, const Surroundings&) {
            return !c.parallel.sequence || divides(c.parallel.tensor, rows(c));
          },

@@ -21,7 +21,7 @@ constexpr auto kTrainingSentences = std::to_array<KeySentence>({
     {"parallel.virtual_stages", "Stages on each pipeline rank, with the schedule interleaved."},
     {"parallel.stage_layers", "Blocks of every stage, first to last; empty: cut into equal cost."},
     {"parallel.zero",
-     "What data ranks share besides samples: 1 the optimizer's state, 2 also the "
+     "What data and context ranks share besides samples: 1 the optimizer's state, 2 also the "
      "gradients, 3 also the parameters, 0 nothing."},
     {"parallel.shard",
      "Data ranks that share what parallel.zero shards, the nearest ones, such as those of a host; "

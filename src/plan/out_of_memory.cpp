@@ -105,6 +105,16 @@ void add_host_state(const train::Config& config, const train::TrainerOptions& op
   change.config.memory.optimizer = Home::host;
 }
 
+/// Inputs of blocks that are computed again.
+void add_host_inputs(const train::Config& config, const train::TrainerOptions& options,
+                     std::vector<Change>& to) {
+  const bool has_some =
+      config.memory.recompute == nn::Recompute::full && config.memory.activations == Home::device;
+  if (options.device != Device::cuda || !has_some) return;
+  Change& change = to.emplace_back(Change{"memory.activations: host", config});
+  change.config.memory.activations = Home::host;
+}
+
 void add_gradients(const train::Config& config, std::vector<Change>& to) {
   if (config.precision.gradients == Precision::bf16) return;
   Change& change = to.emplace_back(Change{"precision.gradients: bf16", config});
@@ -136,6 +146,7 @@ std::vector<Change> changes_of(const train::Config& config, const train::Trainer
     add_zero(config, changes);
     add_state(config, changes);
     add_host_state(config, options, changes);
+    add_host_inputs(config, options, changes);
     add_gradients(config, changes);
   }
   if (options.generation == model::Generation::none) add_tensor(config, options, changes);

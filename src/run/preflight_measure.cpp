@@ -76,14 +76,17 @@ RankTimes measure(const Start& start, const mesh::Mesh& mesh, Device device) {
   mine.host = world.host();
   mine.device = device == Device::cuda ? device_name() : "cpu";
   using mesh::Axis;
-  for (const mesh::AxisSet axes : {mesh::kWorld, mesh::kGradients, mesh::AxisSet(Axis::tensor),
-                                   mesh::AxisSet(Axis::pipeline)}) {
-    comm::Communicator& group = mesh.group(axes);
-    if (group.size() == 1) continue;
+  const auto time = [&](comm::Communicator& group, mesh::AxisSet axes) {
+    if (group.size() == 1) return;
     const double seconds = all_reduce_seconds(world, ctx, group, buffer.view());
     const int leader = mesh.position().moved(axes, 0).world_rank();
     mine.groups.push_back({group.role(), leader, seconds});
+  };
+  for (const mesh::AxisSet axes : {mesh::kWorld, mesh::kGradients, mesh::AxisSet(Axis::tensor),
+                                   mesh::AxisSet(Axis::pipeline)}) {
+    time(mesh.group(axes), axes);
   }
+  if (mesh.context_group() != nullptr) time(*mesh.context_group(), Axis::context);
   mine.product_seconds = product_seconds(world, ctx);
   return mine;
 }

@@ -33,11 +33,11 @@ inline constexpr std::size_t kMostGroups = 8;
 /// device's, late by some steps: of gradient reductions for the data group, of all operations
 /// for the others if timing.groups asks for them; exposed_seconds come from phases: reduce_exposed
 /// for data (with the sums of tied tables in it), tensor_comm for tensor, context_comm for context,
-/// pipeline_comm and pipeline_idle for pipeline, wait for the world. arrival_seconds, on the CPU, is when this rank
-/// called, a mean over the group's operations in the step, in seconds since it left the newest
-/// operation of all ranks together before the step: ranks leave that at one moment, so that the
-/// member with the largest is the one the others wait for, whatever their clocks say. NaN if not
-/// measured.
+/// pipeline_comm and pipeline_idle for pipeline, wait for the world. arrival_seconds, on the CPU,
+/// is when this rank called, a mean over the group's operations in the step, in seconds since it
+/// left the newest operation of all ranks together before the step: ranks leave that at one moment,
+/// so that the member with the largest is the one the others wait for, whatever their clocks say.
+/// NaN if not measured.
 struct GroupTraffic {
   std::int64_t calls = 0;
   std::int64_t bytes = 0;

@@ -114,7 +114,8 @@ std::vector<std::string> layout_overrides(const train::Config& config, const Eva
                                           std::int64_t ranks) {
   // Evaluations have all tokens of a sample on one rank.
   const Axes deck = {config.parallel.data, config.parallel.tensor, config.parallel.pipeline};
-  const Axes axes = axes_of(deck, source, ranks);
+  const std::int64_t context = asked_ranks(source, "parallel.context", 1);
+  const Axes axes = axes_of(deck, source, ranks % context == 0 ? ranks / context : ranks);
   std::vector<std::string> overrides;
   if (axes != deck || config.parallel.context > 1) {
     overrides = plain_layout(axes.data, axes.tensor, axes.pipeline);

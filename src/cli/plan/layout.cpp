@@ -16,7 +16,8 @@ namespace {
 void print_residual_stream(const train::Config& config) {
   const DType dtype = planned_options(config).compute;
   const bool cut = config.parallel.sequence && config.parallel.tensor > 1;
-  const Dim rows = config.model.context / (cut ? config.parallel.tensor : 1);
+  const Dim rows =
+      config.model.context / config.parallel.context / (cut ? config.parallel.tensor : 1);
   const auto bytes = static_cast<double>(config.train.microbatch * rows * config.model.width *
                                          static_cast<Dim>(size_of(dtype)));
   fmt::print("stream        {} x {} x {} {} at each place between two layers: {:.3f} MiB\n",

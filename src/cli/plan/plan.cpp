@@ -63,7 +63,8 @@ std::size_t most_on_host(const std::vector<plan::Plan>& plans) {
 }
 
 /// A row for each pipeline rank, the sum over all ranks, and which holds most.
-void print_memory(const mesh::ParallelConfig& parallel, const std::vector<plan::Plan>& plans) {
+void print_memory(const train::Config& config, const std::vector<plan::Plan>& plans) {
+  const mesh::ParallelConfig& parallel = config.parallel;
   const auto total = [](const plan::Plan& plan) { return plan.memory.total(); };
   const auto largest = std::ranges::max_element(plans, {}, total);
   const Unit unit = byte_unit(static_cast<double>(total(*largest)));
@@ -80,14 +81,18 @@ void print_memory(const mesh::ParallelConfig& parallel, const std::vector<plan::
   }
   print_memory_row("all ranks", unit, sum);
   fmt::print("largest       pipeline {}: {} {} on each of its {}\n", largest - plans.begin(),
-             in(unit, static_cast<double>(total(*largest))), unit.name,
-             ranks_text(ranks_of_stage));
+             in(unit, static_cast<double>(total(*largest))), unit.name, ranks_text(ranks_of_stage));
   fmt::print("in use        {} {} at most at one time of a step, without workspace\n",
              in(unit, static_cast<double>(most_in_use(plans))), unit.name);
   const std::size_t host = most_on_host(plans);
   if (host > 0) {
-    fmt::print("on the host   {} {} at most for each rank: masters and optimizer state\n",
-               in(unit, static_cast<double>(host)), unit.name);
+    const bool has_state = config.memory.optimizer == Home::host;
+    const bool has_inputs = config.memory.activations == Home::host;
+    const std::string_view what = !has_inputs ? "masters and optimizer state"
+                                  : has_state ? "masters, optimizer state and inputs of blocks"
+                                              : "inputs of blocks";
+    fmt::print("on the host   {} {} at most for each rank: {}\n",
+               in(unit, static_cast<double>(host)), unit.name, what);
   }
   fmt::print("\n");
 }
@@ -362,7 +367,7 @@ ExitCode run_plan(comm::World& world, const std::vector<std::string>& arguments)
   constexpr int kSimulatedSteps = 2;
   const std::vector<plan::Plan> plans =
       make_plans(config, training, machine ? kSimulatedSteps : 1, documents.shares);
-  print_memory(parallel, plans);
+  print_memory(config, plans);
   if (!machine) print_host_doubt(world.host(), config, training, plans);
   if (training) print_checkpoint(config, plans);
   print_work(config, plans);

@@ -139,6 +139,13 @@ const std::vector<BrokenRule>& broken_layout_rules() {
 
 const std::vector<BrokenRule>& broken_context_rules() {
   static const std::vector<BrokenRule> all = {
+      {"parallel.context", "heads: 4\n  vocabulary: 300\n  context: 16\n",
+       "heads: 4\n  kv_heads: 1\n  vocabulary: 300\n  context: 16\nparallel: {context: 2, tensor: "
+       "2}\n",
+       kFourRanks,
+       "11:12|2 tensor ranks share 1 key-value head, and none has one of its own that context "
+       "ranks "
+       "could share; nearest: 1"},
       {"parallel.context", "data:", "parallel: {context: 3}\ndata:", kThreeRanks,
        "10:12|3 ranks cannot share 16 tokens equally; nearest: 2 or 4\ndeck.yaml:10:12: "
        "parallel.context: 3 ranks cannot share the 4 key-value heads of a tensor rank equally; "
