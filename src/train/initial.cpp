@@ -161,14 +161,17 @@ void start_from_step(comm::World& world, const Config& config, Trainer& trainer,
     require_format(reader, config);
     found = reader.meta().step;
     trainer.state().load_parameters(reader);  // which names every tensor of another shape
-    require_same_model(reader.meta(), config.model, reader.folder());
+    const std::string positions =
+        require_same_weights(reader.meta(), config.model, reader.folder());
+    if (config.adapter) require_same_model(reader.meta(), config.model, reader.folder());
     if (config.adapter) term = io::parameter_fingerprint(reader, world.rank(), world.size());
     if (world.rank() == 0) {
-      log::info(fmt::format("{} the weights of {} (step {}, {}){}{}",
+      log::info(fmt::format("{} the weights of {} (step {}, {}){}{}{}",
                             config.adapter ? "adapters are added to" : "starts from",
                             reader.folder(), reader.meta().step, reader.meta().layout,
                             resolution == 0 ? "" : resampled_text(resolution, config.model),
-                            new_head ? ", with a new head" : ""));
+                            new_head ? ", with a new head" : "",
+                            positions.empty() ? "" : ", with other positions: " + positions));
     }
   });
   if (config.adapter) trainer.state().set_base(sum_of_terms(world, term), found);

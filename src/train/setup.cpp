@@ -22,6 +22,11 @@ double flops_of_frozen(const Config& config) {
   return 2.0 * static_cast<double>(model::matmul_parameter_count(config.model));
 }
 
+Error another_model(const std::string& where, const std::string& differences) {
+  return Error(ExitCode::checkpoint, where + ": the checkpoint is of another model (" +
+                                         differences + "); use the deck it was trained with");
+}
+
 }  // namespace
 
 comm::Watchdog watch(comm::World& world, const Config& config) {
@@ -34,15 +39,22 @@ std::unique_ptr<mesh::Mesh> make_mesh(comm::World& world, const Config& config, 
   return std::make_unique<mesh::Mesh>(world, device, config.parallel, config.groups());
 }
 
-void require_same_model(const io::CheckpointMeta& meta, const model::ModelSpec& spec,
-                        const std::string& where) {
-  std::string differences;
+std::string require_same_weights(const io::CheckpointMeta& meta, const model::ModelSpec& spec,
+                                 const std::string& where) {
+  std::string positions;
+  std::string others;
   for (const auto& [was, is] : model::differing_choices(meta.model, model::identity(spec))) {
+    std::string& differences = was.starts_with("rope_") ? positions : others;
     differences += (differences.empty() ? "" : ", ") + was + " here " + is;
   }
-  if (differences.empty()) return;
-  throw Error(ExitCode::checkpoint, where + ": the checkpoint is of another model (" + differences +
-                                        "); use the deck it was trained with");
+  if (others.empty()) return positions;
+  throw another_model(where, others);
+}
+
+void require_same_model(const io::CheckpointMeta& meta, const model::ModelSpec& spec,
+                        const std::string& where) {
+  const std::string positions = require_same_weights(meta, spec, where);
+  if (!positions.empty()) throw another_model(where, positions);
 }
 
 TrainerOptions trainer_options(const Config& config, int local_rank, bool training) {

@@ -97,6 +97,16 @@ class Initial(support.Case):
         self.assertNotIn("starts from the weights", result.out)
         self.assertIn("starts from the weights of base/checkpoints/step_00000020", result.err)
 
+    def test_a_context_is_extended_with_other_positions(self):
+        result = self.start_from("extended", "model.context=64", "model.rope_scaling=yarn", "model.rope_factor=2",
+                                 "model.rope_original_context=32")
+
+        self.assertEqual(result.code, 0, result.err)
+        self.assertIn("with other positions: rope_scaling=default here rope_scaling=yarn, rope_factor=default here "
+                      "rope_factor=2, rope_original_context=default here rope_original_context=32", result.err)
+        again = self.start_from("extended", "model.context=64", options=("--resume", "auto"))
+        self.assert_refused(again, 4, "another model", "rope_scaling=yarn here rope_scaling=default")
+
     def test_refusals(self):
         before = support.snapshot(self.folder)
         for initial, settings, words in (

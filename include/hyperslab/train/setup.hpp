@@ -27,6 +27,12 @@ namespace hyperslab::train {
 /// that differ. `where`: of the checkpoint, for the message.
 void require_same_model(const io::CheckpointMeta& meta, const model::ModelSpec& spec,
                         const std::string& where);
+/// Likewise, but rotary positions may differ, which have no parameters: a deck extends the context
+/// of a model by them. Returns how they do, "rope_scaling=default here rope_scaling=yarn, ...";
+/// empty: they are the same.
+[[nodiscard]] std::string require_same_weights(const io::CheckpointMeta& meta,
+                                               const model::ModelSpec& spec,
+                                               const std::string& where);
 
 /// The first rank logs how many threads ranks have, and why, and warns of too many.
 void report_threads(const comm::World& world);
