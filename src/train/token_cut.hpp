@@ -10,8 +10,8 @@
 
 namespace hyperslab::train {
 
-/// Cuts a rank's tokens out of whole samples. Targets were shifted before, so that the last token of
-/// a part predicts the first of the next part. Not to be called by several threads at once.
+/// Cuts a rank's tokens out of whole samples. Targets were shifted before, so that the last token
+/// of a part predicts the first of the next part. Not to be called by several threads at once.
 class TokenCut {
  public:
   /// `like`: the views of the part.

@@ -110,7 +110,8 @@ TEST(Layout, IsDescribedByItsAxes) {
   Layout layout = Layout{}.with(mesh::kShards, flat()).with(Axis::tensor, shard(0));
   layout.format.dtype = DType::bf16;
 
-  EXPECT_EQ(describe(layout), "shard(0) over tensor, flat over fold and expert and context, bf16, device");
+  EXPECT_EQ(describe(layout),
+            "shard(0) over tensor, flat over fold and expert and context, bf16, device");
   EXPECT_EQ(describe(Layout{.home = Home::host}), "replicate, f32, host");
   EXPECT_EQ(describe(Layout{}.with(mesh::kGradients, partial()).with(Axis::pipeline, owner())),
             "partial over replica and fold and expert and context, owner over pipeline, f32, "

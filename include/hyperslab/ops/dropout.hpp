@@ -21,8 +21,8 @@ struct Dropout {
   /// begin and end inside a sample. 0: x is whole, (B, ...).
   Dim elements_per_sample = 0;
   Dim first_element = 0;
-  /// A rank's part of every sample: element e of a sample of x is element sample_part * n + e of the
-  /// mask's sample, for the n elements of a sample that are counted above.
+  /// A rank's part of every sample: element e of a sample of x is element sample_part * n + e of
+  /// the mask's sample, for the n elements of a sample that are counted above.
   int sample_part = 0;
   int sample_parts = 1;
   /// A rank's part of the columns, for `dropout`: column c of x is column first_column + c of

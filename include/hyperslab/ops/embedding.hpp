@@ -48,8 +48,8 @@ void embedding_backward(Context& ctx, const SortedTokens& sorted, CView dy,
                         View dtable);
 
 /// dpositions[p] (+)= sum of dy[b, t] over the tokens at position p = first_token + t -
-/// first_keys[b, t], in a fixed order; with Accumulate::no rows of positions that no token has are cleared. dy: (B, T, C);
-/// first_keys: as in EmbeddingTables; dpositions: (T_max, C).
+/// first_keys[b, t], in a fixed order; with Accumulate::no rows of positions that no token has are
+/// cleared. dy: (B, T, C); first_keys: as in EmbeddingTables; dpositions: (T_max, C).
 void position_backward(Context& ctx, CView dy, Dim first_token, CView first_keys,
                        Accumulate accumulate, View dpositions);
 

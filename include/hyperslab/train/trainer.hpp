@@ -149,7 +149,7 @@ class Trainer {
   [[nodiscard]] const Inspection& inspection() const { return *inspection_; }
   [[nodiscard]] const param::StateView& gradients() const { return presence_.gradients().sums(); }
   [[nodiscard]] Dim microbatch() const { return stage_.options().B; }  ///< samples
-  [[nodiscard]] Dim sequence() const {  ///< tokens of a sample
+  [[nodiscard]] Dim sequence() const {                                 ///< tokens of a sample
     return stage_.options().context_group.all_tokens(stage_.options().T);
   }
   /// Tokens of a microbatch that this rank has.

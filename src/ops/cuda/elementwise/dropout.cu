@@ -125,8 +125,8 @@ void dropout(Context& ctx, const Dropout& dropout, CView x, View y) {
   if (x.numel() == 0) return;
   with_element(x.dtype(), "dropout", [&]<class T>(T) {
     if (!mask_columns(dropout, x).are_all()) return drop_columns<T>(ctx, dropout, x, y);
-    const Drop<T> op = {mask_of(dropout), part_of(dropout), sample_elements(dropout, x),
-                        dropout.first_element, x.data<T>(), y.data<T>()};
+    const Drop<T> op = {mask_of(dropout),      part_of(dropout), sample_elements(dropout, x),
+                        dropout.first_element, x.data<T>(),      y.data<T>()};
     // Vectors stay within a sample and begin at multiples of 4.
     const bool vectors = op.per_sample % kVector<T> == 0 && op.first_element % kVector<T> == 0 &&
                          aligned(op.x, op.y);
