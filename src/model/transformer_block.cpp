@@ -31,8 +31,8 @@ void TransformerBlock::plan_shared(Arenas& arenas) {
     parts_.one_slot = block_.plan(arenas.scratch, parts_.scratch, parts_.activations(),
                                   !training && block_.leaves_delta(), "block");
     if (rests_on_host_) {
-      parts_.host_inputs.emplace(arenas.scratch, arenas.host, parts_.options.compute,
-                                 parts_.stream());
+      parts_.host_inputs = std::make_unique<HostInputs>(arenas.scratch, arenas.host,
+                                                        parts_.options.compute, parts_.stream());
     }
   }
   if (parts_.options.generation != Generation::cached) return;
@@ -118,7 +118,7 @@ CView TransformerBlock::input(int slot) const {
 }
 
 nn::Block::Slot& TransformerBlock::memory(Slot& slot) const {
-  return shares_slot_ ? *parts_.one_slot : slot.block;
+  return shares_slot_ && parts_.one_slot ? *parts_.one_slot : slot.block;
 }
 
 }  // namespace hyperslab::model

@@ -2,6 +2,7 @@
 // The units of a transformer and the memory that they share.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -23,7 +24,7 @@ struct TransformerParts {
   nn::Scratch scratch;
   std::optional<nn::Block::Slot> one_slot;  ///< one for all blocks that share it
   int sharing_blocks = 0;                   ///< so far
-  std::optional<HostInputs> host_inputs;    ///< absent if all inputs rest on the device
+  std::unique_ptr<HostInputs> host_inputs;  ///< absent if all inputs rest on the device
   /// A tied token table on this rank: the embedding's, with which the head computes, too.
   const param::FusedParam* token_table = nullptr;
   bool head_writes_token_table = false;

@@ -325,7 +325,7 @@ std::string memory_advice(const train::Config& config, const train::TrainerOptio
   // The context of images follows from their size.
   changes.emplace_back(config.model.is_of_images() ? "a smaller model.image"
                                                    : "a smaller model.context");
-  const std::string text = "what would help: " + listed(changes, "or");
+  std::string text = "what would help: " + listed(changes, "or");
   if (one_fits) return text;
   return fmt::format("{}; none of the changes alone fits into {}, {}", text, gibibytes(room_bytes),
                      fitting_text(rank, config, room_bytes));

@@ -80,6 +80,7 @@ void print_host_doubt(const std::string& host, const train::Config& config, bool
     return plans[static_cast<std::size_t>(at.at(mesh::Axis::pipeline))];
   };
   std::vector<comm::MemoryNeed> ranks;
+  ranks.reserve(static_cast<std::size_t>(config.parallel.ranks()));
   for (int rank = 0; rank < config.parallel.ranks(); ++rank) {
     ranks.push_back({plan_of(rank).memory.total(), limits});
   }
