@@ -48,7 +48,7 @@ bool undo(const DeckChange& change, train::Config& config) {
   return false;
 }
 
-/// As the lines of a run show it.
+/// A rate has the digits that the lines of a run show.
 std::string rate_of(const train::Config& config, std::int64_t step,
                     std::int64_t samples_per_epoch) {
   return fmt::format("{:.4g}", optim::learning_rate(config.schedule, config.optimizer.lr, step,

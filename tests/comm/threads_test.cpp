@@ -214,7 +214,7 @@ class ControlGroups : public testing::Test {
     }
     return cores;
   }
-  /// Of the groups with a limit, the innermost first, after the host's.
+  /// Limits of control groups follow the host's, the innermost first.
   [[nodiscard]] std::vector<std::size_t> rooms() const {
     std::vector<std::size_t> bytes;
     for (const comm::MemoryLimit& limit : limits()) bytes.push_back(limit.room_bytes);
