@@ -156,11 +156,12 @@ Ticket Communicator::all_gather_piece(Context& ctx, View full, Dim begin, Dim co
 // Only who shares memory gets here.
 void Communicator::do_reduce_scatter_others(Stream& /*after*/, View /*full*/, View /*shard*/,
                                             Piece /*piece*/, Ticket /*ticket*/) {
-  refuse("reduce_scatter_others", "not implemented");
+  refuse("reduce_scatter_others",
+         "a transport that shares memory does this, and this one has none");
 }
 void Communicator::do_all_gather_piece(Stream& /*after*/, View /*full*/, Piece /*piece*/,
                                        Ticket /*ticket*/) {
-  refuse("all_gather_piece", "not implemented");
+  refuse("all_gather_piece", "a transport that shares memory does this, and this one has none");
 }
 
 Ticket Communicator::all_gather(Stream& after, CView shard, View full) {

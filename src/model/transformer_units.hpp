@@ -3,7 +3,6 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -22,9 +21,9 @@ struct TransformerParts {
   nn::RopeTables rope;
   nn::RopeTables local_rope;  ///< for layers with a window
   nn::Scratch scratch;
-  std::optional<nn::Block::Slot> one_slot;  ///< one for all blocks that share it
-  int sharing_blocks = 0;                   ///< so far
-  std::unique_ptr<HostInputs> host_inputs;  ///< absent if all inputs rest on the device
+  std::unique_ptr<nn::Block::Slot> one_slot;  ///< one for all blocks that share it
+  int sharing_blocks = 0;                     ///< so far
+  std::unique_ptr<HostInputs> host_inputs;    ///< absent if all inputs rest on the device
   /// A tied token table on this rank: the embedding's, with which the head computes, too.
   const param::FusedParam* token_table = nullptr;
   bool head_writes_token_table = false;

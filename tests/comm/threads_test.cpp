@@ -397,7 +397,7 @@ TEST_F(ControlGroups, MemoryOfTheHostComesFirst) {
   EXPECT_EQ(found[1].id.find(' '), std::string::npos);
 }
 
-/// The same folder under two paths, as two containers see it.
+/// Two containers see the same folder under two paths.
 TEST_F(ControlGroups, OfTwoContainersAreTheSameByTheirFolder) {
   mount("/", "sys", "cgroup2 cgroup2 rw");
   write("sys/job/memory.max", "2000\n");
