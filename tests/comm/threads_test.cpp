@@ -49,7 +49,9 @@ std::vector<int> threads_of(const std::vector<CoreLimits>& ranks) {
 }
 
 std::vector<CoreLimits> ranks(int count, const CoreLimits& limits) {
-  return std::vector<CoreLimits>(static_cast<std::size_t>(count), limits);
+  std::vector<CoreLimits> equal;
+  equal.assign(static_cast<std::size_t>(count), limits);
+  return equal;
 }
 
 TEST(Threads, OneRankHasAllCores) {
