@@ -41,6 +41,11 @@ void Presence::allocate(param::ParamStore& store, const Memory& arenas, const DT
   trained.bind(std::move(memory));
   values_.allocate(store, residence_, gradients != nullptr ? &parameters : nullptr,
                    overlaps_updates_);
+  if (param::ParamGroup& buffers = store.buffers(); !buffers.params().empty()) {
+    buffers.bind({.master = {},
+                  .value = take(buffers, {}, parameters, dtypes.master, "buffers"),
+                  .gradients = {}});
+  }
   frozen_.allocate(store, residence_, parameters, dtypes.compute);
   converted_.allocate(store, dequantized(gradients != nullptr), parameters, dtypes.compute);
 }

@@ -15,10 +15,11 @@ namespace {
 constexpr Dim kFusedAlignment = 32;      // elements: 64 bytes in the narrowest dtype
 constexpr Dim kBucketGranule = 128 / 4;  // elements of f32 for each rank
 
-// Groups: parameters that are trained, and frozen ones that are stored as values.
+// Groups: parameters that are trained, frozen ones that are stored as values, and buffers.
 constexpr std::size_t kTrained = 0;
 constexpr std::size_t kFrozen = 1;
-constexpr std::size_t kGroups = 2;
+constexpr std::size_t kBuffers = 2;
+constexpr std::size_t kGroups = 3;
 
 std::size_t index(int i) { return static_cast<std::size_t>(i); }
 
@@ -128,10 +129,11 @@ Param& ParamStore::add(const ParamSpec& spec) {
 FusedParam ParamStore::declare(std::span<const ParamSpec> specs) {
   require(unit_ >= 0, "a parameter was declared before the first unit");
   const ParamSpec& first = specs.front();
-  const bool trained = trains_(first.role);
-  const bool quantized = !trained && !first.keeps_values && storage_.freezes(first.role);
+  const bool trained = !first.is_buffer && trains_(first.role);
+  const bool quantized =
+      !trained && !first.is_buffer && !first.keeps_values && storage_.freezes(first.role);
   const bool rounded = first.role == Role::matrix && trained && storage_.trained;
-  const std::size_t group = trained ? kTrained : kFrozen;
+  const std::size_t group = first.is_buffer ? kBuffers : trained ? kTrained : kFrozen;
   if (!quantized) {
     fused_.push_back({params_.size(), specs.size(), unit_, unit_, group, first.placement});
   }

@@ -93,7 +93,8 @@ TrainerState::ReplicaSums TrainerState::replica_sums() {
     if (!kept.replaces_values()) add("fp8/" + members.front()->name, kept.values);
     add("scale/" + members.front()->name, kept.scale);
   }
-  for (const auto* group : {&parts_.stage.params().trained(), &parts_.stage.params().frozen()}) {
+  const param::ParamStore& params = parts_.stage.params();
+  for (const auto* group : {&params.trained(), &params.frozen(), &params.buffers()}) {
     for (const param::Param* param : group->params()) {
       const bool shares_room = group->value().sharded && group->bucket_of(*param).is_sharded();
       if (!old.contains(param) && !shares_room) add(param->name, param->value);

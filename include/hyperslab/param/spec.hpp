@@ -101,6 +101,9 @@ struct ParamSpec {
   Placements placement = {};
   int replicas = 1;  ///< ranks of the tensor group that hold the same shard (key-value heads)
   int replica = 0;   ///< which of them this rank is
+  /// A value that no gradient changes and no format rounds: whole on every rank in the masters'
+  /// dtype, and part of the model in checkpoints.
+  bool is_buffer = false;
   bool keeps_values = false;  ///< never quantized, whatever MatrixStorage says of its role
 };
 

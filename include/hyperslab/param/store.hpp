@@ -231,6 +231,9 @@ class ParamStore {
   [[nodiscard]] const ParamGroup& trained() const { return groups_[0]; }
   [[nodiscard]] ParamGroup& frozen() { return groups_[1]; }
   [[nodiscard]] const ParamGroup& frozen() const { return groups_[1]; }
+  /// Those with ParamSpec::is_buffer.
+  [[nodiscard]] ParamGroup& buffers() { return groups_[2]; }
+  [[nodiscard]] const ParamGroup& buffers() const { return groups_[2]; }
   [[nodiscard]] const std::vector<ParamGroup>& groups() const { return groups_; }
 
  private:
