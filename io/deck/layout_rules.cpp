@@ -207,7 +207,7 @@ constexpr std::array kLayoutRules = {
          [](const Config& c, const Surroundings&) {
            const auto& p = c.parallel;
            return c.run.compare_replicas_every == 0 || p.zero < 3 || p.pipeline > 1 ||
-                  p.shards() == 1 || p.fold() < p.data;
+                  p.shards() == 1 || p.data_shards() < p.data;
          },
          [](const Config&, const Surroundings&) -> std::string {
            return "with zero 3 each parameter is on one data rank alone, and there is nothing to "

@@ -22,15 +22,34 @@ struct Axes {
   AxisSet axes;
   GroupRole role;
 };
-constexpr std::array kGroups = {
-    Axes{kGradients, GroupRole::data}, Axes{Axis::tensor, GroupRole::tensor},
-    Axes{Axis::pipeline, GroupRole::pipeline}, Axes{kShards, GroupRole::shard},
-    Axes{Axis::replica, GroupRole::replica}};
+constexpr std::array kGroups = {Axes{kGradients, GroupRole::data},
+                                Axes{Axis::tensor, GroupRole::tensor},
+                                Axes{Axis::pipeline, GroupRole::pipeline},
+                                Axes{kShards, GroupRole::shard},
+                                Axes{Axis::replica, GroupRole::replica},
+                                Axes{kExpertGradients, GroupRole::expert_data},
+                                Axes{kExpertShards, GroupRole::expert_shard},
+                                Axes{Axis::expert, GroupRole::expert}};
 
-/// True if a mesh has the group: the data group is cut in two if several ranks hold equal shards.
+/// True if a mesh has the group: the data group is cut in two if several ranks hold equal shards,
+/// and so are the ranks that hold the same experts.
 bool has_group(const Position& position, GroupRole role) {
-  const bool is_part = role == GroupRole::shard || role == GroupRole::replica;
-  return !is_part || (position.size(Axis::replica) > 1 && position.size(kShards) > 1);
+  const bool has_copies = position.size(Axis::replica) > 1;
+  const bool has_experts = position.size(Axis::expert) > 1;
+  switch (role) {
+    case GroupRole::shard:
+    case GroupRole::replica: return has_copies && position.size(kShards) > 1;
+    case GroupRole::expert:
+    case GroupRole::expert_data: return has_experts;
+    case GroupRole::expert_shard: return has_experts && has_copies;
+    default: return true;
+  }
+}
+
+/// True if a group's clock adds up gradient reductions alone.
+bool sums_gradients(GroupRole role) {
+  return role == GroupRole::data || role == GroupRole::shard || role == GroupRole::expert_data ||
+         role == GroupRole::expert_shard;
 }
 
 }  // namespace
@@ -49,7 +68,8 @@ Mesh::Mesh(comm::World& world, Device device, const ParallelConfig& config, cons
     if (!has_group(position_, role)) continue;
     const int color = position_.moved(axes, 0).world_rank();
     groups_.push_back({axes, all.split(color, at(axes), role)});
-    if (axes == Axis::tensor) groups_.back().ranks->report_reductions(false);
+    if (axes == Axis::tensor || axes == Axis::expert)
+      groups_.back().ranks->report_reductions(false);
   }
   groups_.push_back({kWorld, std::move(whole)});
   if (size(Axis::context) > 1) {
@@ -71,9 +91,7 @@ Mesh::Mesh(comm::World& world, Device device, const ParallelConfig& config, cons
     key_value_->report_reductions(false);
   }
   for (comm::Communicator* one : groups()) {
-    // The clocks of the data group and its parts add up gradient reductions alone.
-    const bool sums = one == &group(kGradients) || one == &group(kShards);
-    if (!sums) one->time_operations(needs_.timed);
+    if (!sums_gradients(one->role())) one->time_operations(needs_.timed);
   }
   all.time_operations(needs_.timed);
 }
@@ -218,7 +236,7 @@ std::string placement_warning(comm::World& world, const ParallelConfig& config) 
         "network; let parallel.tensor divide the ranks of a host",
         tensor);
   }
-  const bool is_hybrid = config.fold() < config.data;
+  const bool is_hybrid = config.data_shards() < config.data;
   const std::string shards = is_hybrid ? groups_over_hosts(config, kShards, hosts) : "";
   if (shards.empty()) return {};
   return fmt::format(

@@ -61,7 +61,8 @@ class Alone {
  public:
   explicit Alone(RankOfLayout& like, std::size_t bucket_bytes, DType compute)
       : like_(like),
-        bound_(like.layout().table(like.mesh().position(), bucket_bytes), compute, 0, 0),
+        bound_(like.layout().table(like.mesh().position(), bucket_bytes), compute, 0,
+               like.mesh().at(mesh::kGradients)),
         optimizer_(optim::make_optimizer({}, bound_.group(), {false, arena_})) {
     optimizer_->initialize(ctx_);
     param::initialize(ctx_, bound_.group(), kSeed);

@@ -38,8 +38,9 @@ double squares_of_model(const Layout& layout, std::size_t bucket_bytes, int step
   std::map<std::pair<std::string, Dim>, float> model;
   for (int rank = 0; rank < world().size(); ++rank) {
     const mesh::Position at(layout.parallel(), rank);
-    if (at.at(mesh::kSamples) > 0) continue;
-    const param::ParamStore table = test::make_table(layout.table(at, bucket_bytes));
+    if (at.at(mesh::kExpertGradients) > 0) continue;
+    const param::ParamStore table =
+        test::make_table(layout.table(at, bucket_bytes), at.at(mesh::kGradients));
     for (const param::Param& param : table.params()) {
       const auto sums = test::brute_force(layout, param, at, step, microbatches);
       const Hyperslab whole = Hyperslab::whole(param.global_shape);
