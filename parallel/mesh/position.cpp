@@ -58,13 +58,18 @@ std::string describe(AxisSet axes) {
 }
 
 namespace {
+
 /// Expert ranks are data ranks, too.
-std::string in_data(int expert) { return " (expert " + std::to_string(expert) + ")"; }
+std::string in_data(int size, int expert) {
+  return size == 1 ? "" : " (expert " + std::to_string(expert) + ")";
+}
+std::string in_data(const ParallelConfig& config) { return in_data(config.expert, config.expert); }
+
 }  // namespace
 
 std::string describe(const Position& at) {
   std::string text = "data " + std::to_string(at.at(kSamples)) +
-                     (at.size(Axis::expert) > 1 ? in_data(at.at(Axis::expert)) : "") + ", tensor " +
+                     in_data(at.size(Axis::expert), at.at(Axis::expert)) + ", tensor " +
                      std::to_string(at.at(Axis::tensor)) + ", pipeline " +
                      std::to_string(at.at(Axis::pipeline));
   if (at.size(Axis::context) > 1) text += ", context " + std::to_string(at.at(Axis::context));
@@ -72,8 +77,7 @@ std::string describe(const Position& at) {
 }
 
 std::string describe(const ParallelConfig& config) {
-  std::string text = "data " + std::to_string(config.data) +
-                     (config.expert > 1 ? in_data(config.expert) : "") + " x tensor " +
+  std::string text = "data " + std::to_string(config.data) + in_data(config) + " x tensor " +
                      std::to_string(config.tensor) + " x pipeline " +
                      std::to_string(config.pipeline);
   if (config.context > 1) text += " x context " + std::to_string(config.context);

@@ -239,6 +239,7 @@ std::string settings_of(const Config& config) {
     text += fmt::format(" virtual_stages={}", parallel.virtual_stages);
   }
   if (parallel.context > 1) text += fmt::format(" context={}", parallel.context);
+  if (parallel.expert > 1) text += fmt::format(" expert={}", parallel.expert);
   if (parallel.sequence) text += " sequence=true";
   if (parallel.data * parallel.context > 1) text += fmt::format(" zero={}", parallel.zero);
   if (parallel.data_shards() < parallel.data) text += fmt::format(" shard={}", parallel.shard);
