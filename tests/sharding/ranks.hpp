@@ -80,9 +80,10 @@ inline std::vector<Layout> layouts_with_experts(int ranks) {
   return out;
 }
 
-/// Those that fill a world of so many ranks.
+/// Those that fill a world of so many ranks; above four with experts alone.
 inline std::vector<Layout> layouts_of(int ranks) {
   std::vector<Layout> out = layouts_with_experts(ranks);
+  if (ranks > 4) return out;
   for (const int pipeline : {1, 2}) {
     for (const int tensor : {1, 2, 3, 4}) {
       if (ranks % (pipeline * tensor) != 0) continue;
