@@ -15,9 +15,8 @@ constexpr auto kTrainingSentences = std::to_array<KeySentence>({
     {"parallel.context",
      "Ranks that share the tokens of every sample; attention exchanges heads between them."},
     {"parallel.expert",
-     "Neighbouring data ranks that hold different experts of every layer; they exchange tokens. "
-     "They "
-     "are some of parallel.data, and share state."},
+     "Neighbouring data ranks, of parallel.data, that hold different experts of every layer and "
+     "exchange tokens."},
     {"parallel.sequence",
      "Whether tensor ranks also share the tokens between those matrices, "
      "which saves activations."},

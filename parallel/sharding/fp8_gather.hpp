@@ -66,7 +66,7 @@ class Fp8Gather final : public ValueGather {
 
   View values_;         ///< the whole bucket's; absent with a room
   View shard_;          ///< this rank's values
-  mesh::AxisSet axes_;  ///< of the bucket's shards
+  mesh::AxisSet axes_;  ///< axes that cut the bucket
   int rank_;            ///< along them
   Fp8Gather* before_;
   bool is_last_ = true;

@@ -56,7 +56,7 @@ void PresentValues::find_gathers(param::ParamStore& store, Arena* parameters) {
     return (gathers() || in_rooms()) && !group_->is_of_own_experts(bucket);
   };
   const std::vector<View> rooms = fp8_rooms(matrices, parameters);
-  std::array<Fp8Gather*, 2> before = {};  // of experts, too, which other ranks gather
+  std::array<Fp8Gather*, 2> before = {};  // experts' gathers are a chain of their own
   for (std::size_t i = 0; i < buckets.size(); ++i) {
     const param::Bucket& bucket = buckets[i];
     PresentBuckets::Bucket added = {

@@ -49,7 +49,7 @@ class Muon final : public Optimizer {
   };
   param::StateView exp_avg_;
   param::StateView exp_avg_sq_;
-  std::vector<MatrixExchange> exchanges_;  ///< of experts' matrices last
+  std::vector<MatrixExchange> exchanges_;  ///< that of experts' matrices last
   double rate_of_matrices_;                ///< param::Param::muon_rate
   ops::OrthogonalizeSpace space_;
   bool bf16_products_;
