@@ -100,6 +100,8 @@ TEST(ParamStore, ExpertsHaveBucketsThatCloseWithTheirUnits) {
   for (const Bucket& bucket : group.buckets()) {
     found.push_back({bucket.first_unit, bucket.last_unit, bucket.is_of_experts() ? 1 : 0});
     const int ranks = bucket.is_of_experts() ? 4 : 8;
+    EXPECT_EQ(bucket.summed_axes(),
+              bucket.is_of_experts() ? mesh::kExpertGradients : mesh::kGradients);
     EXPECT_EQ(bucket.begin, flat);
     EXPECT_EQ(bucket.size() % (ranks * 32), 0);
     EXPECT_EQ(group.shard(bucket).in_shards, shards);

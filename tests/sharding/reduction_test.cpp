@@ -133,6 +133,9 @@ TEST_P(Reduction, SendsTheGradientsOfExpertsToThoseThatHoldThem) {
     EXPECT_EQ(bytes_of(mesh.group(mesh::kExpertGradients), comm::Call::all_reduce),
               zero > 0 || mesh.size(mesh::kExpertGradients) == 1 ? 0 : bytes);
     EXPECT_EQ(bytes_of(*mesh.expert_group(), comm::Call::all_reduce), 0);
+    for (const sharding::NamedMovement& moved : rank.presence.gradients().movements(1)) {
+      EXPECT_TRUE(std::ranges::any_of(moved.steps, &layout::Step::communicates)) << moved.what;
+    }
   }
 }
 
