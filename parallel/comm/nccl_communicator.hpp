@@ -71,6 +71,7 @@ class NcclCommunicator final : public Communicator {
 
   Operation& operation(Ticket ticket) { return operations_[ticket % kMaxUnderWay]; }
   void initialize_nccl();
+  void issue_messages(std::span<const Message> messages);
   void fork(Stream& after, Ticket ticket);
   template <class Issue>
   void run(Stream& after, Call call, Ticket ticket, Issue&& issue);
