@@ -48,6 +48,7 @@ void resolve(train::Config& config) {
   auto& spec = config.model;
   if (spec.kv_heads == 0) spec.kv_heads = spec.heads;
   if (spec.ffn_width == 0) spec.ffn_width = default_ffn_width(spec);
+  if (spec.experts && spec.experts.width == 0) spec.experts.width = spec.ffn_width;
   spec.embedding_scale = spec.scale_of_embeddings();
   if (spec.is_of_images()) {
     if (spec.vocabulary == 0) spec.vocabulary = spec.image.classes;

@@ -372,7 +372,7 @@ std::span<const Rule> rules() {
   static const std::vector<Rule> all = [] {
     std::vector<Rule> made;
     for (const std::span<const Rule> part :
-         {context_rules(), layout_rules(), std::span<const Rule>(kModelRules),
+         {context_rules(), layout_rules(), experts_rules(), std::span<const Rule>(kModelRules),
           std::span<const Rule>(kRunRules), std::span<const Rule>(kTrainingRules), adapter_rules(),
           image_rules(), rope_rules(), score_rules(), mup_rules(), precision_rules(),
           memory_rules(), mixture_rules(), document_rules(), sample_rules()}) {

@@ -123,6 +123,26 @@ void visit_initialization(Visitor& v, Config& config) {
 }
 
 template <class Visitor, class Config>
+void visit_experts(Visitor& v, Config& config) {
+  auto& experts = config.model.experts;
+  v.section("experts");
+  v.integer("count", experts.count, IntegerRange{0, kMostExperts});
+  v.integer("active", experts.active, IntegerRange{1, kMostExperts});
+  v.integer("width", experts.width, kSizeOrDefault);
+  v.integer("shared", experts.shared, IntegerRange{0, kMostExperts});
+  v.integer("every", experts.every, IntegerRange{1, kMostLayers});
+  v.integer("first_dense", experts.first_dense, IntegerRange{0, kMostLayers});
+  v.named("score", experts.score, kRouterScoreNames);
+  v.flag("normalize", experts.normalize);
+  v.real("scale", experts.scale, kPositive);
+  v.integer("groups", experts.groups, IntegerRange{1, kMostExperts});
+  v.integer("group_active", experts.active_groups, IntegerRange{1, kMostExperts});
+  v.named("balance", experts.balance, kBalanceNames);
+  v.real("balance_weight", experts.balance_weight, kNotNegative);
+  v.real("z_weight", experts.z_weight, kNotNegative);
+}
+
+template <class Visitor, class Config>
 void visit_data(Visitor& v, Config& config) {
   auto& data = config.data;
   v.section("data");
@@ -326,6 +346,7 @@ void visit_keys(Visitor& v, Config& config) {
   visit_layers(v, config);
   visit_attention(v, config);
   visit_initialization(v, config);
+  visit_experts(v, config);
   visit_data(v, config);
   visit_augment(v, config);
   visit_layout(v, config);

@@ -40,6 +40,7 @@ struct RealRange {
 inline constexpr std::int64_t kMostRanks = 65536;
 inline constexpr std::int64_t kMostSize = 1 << 24;
 inline constexpr std::int64_t kMostLayers = 4096;  // a plan of as many takes seconds
+inline constexpr std::int64_t kMostExperts = 65536;
 inline constexpr std::int64_t kMostSteps = 1'000'000'000'000;
 inline constexpr std::int64_t kMostThreads = 1024;
 inline constexpr std::int64_t kMostPadding = 1024;  // pixels
@@ -71,6 +72,14 @@ inline constexpr std::array<Name<model::QkNorm>, 3> kQkNorms = {{
 inline constexpr std::array<Name<nn::InitRule>, 2> kInitRules = {{
     {"normal", nn::InitRule::normal},
     {"xavier", nn::InitRule::xavier},
+}};
+inline constexpr std::array<Name<ops::RouterScore>, 2> kRouterScoreNames = {{
+    {"softmax", ops::RouterScore::softmax},
+    {"sigmoid", ops::RouterScore::sigmoid},
+}};
+inline constexpr std::array<Name<nn::Balance>, 2> kBalanceNames = {{
+    {"sequence", nn::Balance::sequence},
+    {"none", nn::Balance::none},
 }};
 inline constexpr std::array<Name<nn::DropPathRule>, 2> kDropPathRules = {{
     {"linear", nn::DropPathRule::linear},

@@ -162,6 +162,34 @@ constexpr auto kTrainingSentences = std::to_array<KeySentence>({
      "Roles of the parameters that are trained; the others are frozen and take no "
      "memory for gradients, masters and optimizer state; empty: all are trained."},
 
+    {"experts",
+     "Layers whose feed-forward network is a mixture of experts: a router sends each token to some "
+     "of them."},
+    {"experts.count", "Experts of a layer; 0: no layer has any."},
+    {"experts.active", "Experts that a token passes through."},
+    {"experts.width", "Inner features of an expert; 0: model.ffn_width."},
+    {"experts.shared",
+     "Experts that every token passes besides; together they are one network of shared x width "
+     "inner features."},
+    {"experts.every", "Layers whose number, from 1 on, it divides have experts."},
+    {"experts.first_dense", "First layers that have none."},
+    {"experts.score",
+     "The router's scores of its logits: of all experts together, or of each alone."},
+    {"experts.normalize", "Divide a token's weights by their sum."},
+    {"experts.scale", "Factor of a token's weights, after they are divided."},
+    {"experts.groups",
+     "Groups of neighbouring experts, of which a token uses group_active; 1: no groups."},
+    {"experts.group_active",
+     "Groups whose experts a token may take: those of the best score, with sigmoid of the two best "
+     "together."},
+    {"experts.balance",
+     "The tokens over which loads of experts are balanced: those of each sample."},
+    {"experts.balance_weight",
+     "Factor of the balance loss, added to the loss: experts x the sum over experts of the share "
+     "of a sample's tokens and the mean score; it is 1 if all loads are equal."},
+    {"experts.z_weight",
+     "Times the square of the logarithm of the router's softmax normalizer, averaged over tokens "
+     "and added to the loss; 1.0e-3 in ST-MoE, 0: none."},
     {"adapter", "Low-rank adapters (LoRA) of a model that stays as it is: they alone are trained."},
     {"adapter.rank",
      "Rows of A and columns of B in y = x W^T + scale (x A^T) B^T; 0: no adapters."},

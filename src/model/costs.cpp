@@ -22,15 +22,18 @@ nn::SublayerCounts counts_of_block(const ModelSpec& spec, Dim layer, Dim T) {
     mask.kind = ops::AttentionMask::Kind::none;
   else
     mask.window = spec.scores.window_of(layer);
-  return nn::count_block(block_sizes(spec, mask), T);
+  return nn::count_block(block_sizes(spec, mask), layer, T);
 }
 
 /// Parameters of a model's blocks and its final norm.
 std::int64_t parameters_of_layers(const ModelSpec& spec) {
-  const nn::SublayerCounts block = counts_of_block(spec, 0, spec.context);
-  const std::int64_t final_norm =
+  std::int64_t sum =
       spec.has_final_norm() ? nn::Norm::parameters({spec.norm, spec.width, 0, spec.bias}) : 0;
-  return spec.layers * (block.matrices + block.vectors) + final_norm;
+  for (Dim layer = 0; layer < spec.layers; ++layer) {
+    const nn::SublayerCounts block = counts_of_block(spec, layer, spec.context);
+    sum += block.matrices + block.idle + block.vectors;
+  }
+  return sum;
 }
 
 /// `pairs`: multiplications a token with other tokens, of all layers.
@@ -58,6 +61,7 @@ nn::BlockConfig block_sizes(const ModelSpec& spec, ops::AttentionMask mask) {
   config.scores.scale = spec.scale_of_scores();
   config.scores.softcap = spec.scores.softcap;
   config.ffn_width = spec.ffn_width;
+  config.experts = spec.experts;
   config.activation = spec.activation;
   const bool after_output = spec.norm_place == NormPlace::post_sublayer;
   config.norm = after_output ? ops::NormKind::none : spec.norm;
@@ -88,7 +92,10 @@ std::int64_t parameter_count(const ModelSpec& spec) {
 }
 
 std::int64_t matmul_parameter_count(const ModelSpec& spec) {
-  const std::int64_t blocks = spec.layers * counts_of_block(spec, 0, spec.context).matrices;
+  std::int64_t blocks = 0;
+  for (Dim layer = 0; layer < spec.layers; ++layer) {
+    blocks += counts_of_block(spec, layer, spec.context).matrices;
+  }
   if (spec.is_of_images()) return patch_matrix(spec) + blocks + spec.image.classes * spec.width;
   return blocks + spec.vocabulary * spec.width;
 }
@@ -119,7 +126,7 @@ double flops_per_token(const ModelSpec& spec, Dim T, bool causal) {
   if (causal) return flops_per_token(spec, T, KeyShares());
   const ops::AttentionMask all = {.kind = ops::AttentionMask::Kind::none};
   return flops_with_pairs(
-      spec, static_cast<double>(spec.layers) * nn::count_block(block_sizes(spec, all), T).pairs);
+      spec, static_cast<double>(spec.layers) * nn::count_block(block_sizes(spec, all), 0, T).pairs);
 }
 
 double flops_per_token(const ModelSpec& spec, Dim T, const KeyShares& documents) {

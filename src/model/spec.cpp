@@ -111,6 +111,26 @@ void add_scores(const ModelSpec& spec, Choices& choices) {
 
 namespace {
 
+void add_experts(const nn::ExpertsConfig& experts, Choices& choices) {
+  if (!experts) return;
+  const auto add = [&](const char* key, Dim value, Dim usual) {
+    if (value != usual) choices.emplace_back(key, std::to_string(value));
+  };
+  add("experts", experts.count, 0);
+  add("experts_active", experts.active, 0);
+  add("experts_width", experts.width, 0);
+  add("experts_shared", experts.shared, 0);
+  add("experts_every", experts.every, 1);
+  add("experts_first_dense", experts.first_dense, 0);
+  if (experts.score != ops::RouterScore::softmax) {
+    choices.emplace_back("experts_score", std::string(name_of(experts.score)));
+  }
+  if (!experts.normalize) choices.emplace_back("experts_normalize", "false");
+  if (experts.scale != 1) choices.emplace_back("experts_scale", number(experts.scale));
+  add("experts_groups", experts.groups, 1);
+  add("experts_group_active", experts.active_groups, 1);
+}
+
 /// Choices that are part of the identity only where they differ from what they once were always.
 void add_others(const ModelSpec& spec, Choices& choices) {
   if (spec.scale_of_embeddings() != default_scale_of_embeddings(spec)) {
@@ -127,6 +147,7 @@ void add_others(const ModelSpec& spec, Choices& choices) {
   }
   if (spec.position == Position::rope) add_rope(spec.rope, choices);
   add_scores(spec, choices);
+  add_experts(spec.experts, choices);
   if (spec.is_of_images()) {
     choices.emplace_back("image", std::to_string(spec.image.size));
     choices.emplace_back("patch", std::to_string(spec.image.patch));

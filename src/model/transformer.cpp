@@ -146,7 +146,7 @@ void Transformer::plan_shared(Arenas& arenas) {
       parts_->local_rope = {local_rope_.cosines, local_rope_.sines};
     }
   }
-  parts_->scratch = nn::plan_scratch(arenas.scratch, nn::block_list(parts_->block), parts_->block,
+  parts_->scratch = nn::plan_scratch(arenas.scratch, nn::all_branches(parts_->block), parts_->block,
                                      parts_->activations(), parts_->options.training);
 }
 

@@ -27,11 +27,12 @@ TransformerBlock::TransformerBlock(param::ParamStore& params, TransformerParts& 
 
 void TransformerBlock::plan_shared(Arenas& arenas) {
   const bool training = parts_.options.training;
-  if (shares_slot_ && !parts_.one_slot) {  // the stage's first block takes it for all
-    parts_.one_slot = std::make_unique<nn::Block::Slot>(
+  std::unique_ptr<nn::Block::Slot>& one_slot = parts_.shared_slot(layer_);
+  if (shares_slot_ && !one_slot) {  // the stage's first block of the kind takes it for all
+    one_slot = std::make_unique<nn::Block::Slot>(
         block_.plan(arenas.scratch, parts_.scratch, parts_.activations(),
                     !training && block_.leaves_delta(), "block"));
-    if (rests_on_host_) {
+    if (rests_on_host_ && !parts_.host_inputs) {
       parts_.host_inputs = std::make_unique<HostInputs>(arenas.scratch, arenas.host,
                                                         parts_.options.compute, parts_.stream());
     }
@@ -119,7 +120,7 @@ CView TransformerBlock::input(int slot) const {
 }
 
 nn::Block::Slot& TransformerBlock::memory(Slot& slot) const {
-  return shares_slot_ ? *parts_.one_slot : slot.block;
+  return shares_slot_ ? *parts_.shared_slot(layer_) : slot.block;
 }
 
 }  // namespace hyperslab::model

@@ -2,6 +2,7 @@
 // The units of a transformer and the memory that they share.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <span>
 #include <string>
@@ -21,9 +22,10 @@ struct TransformerParts {
   nn::RopeTables rope;
   nn::RopeTables local_rope;  ///< for layers with a window
   nn::Scratch scratch;
-  std::unique_ptr<nn::Block::Slot> one_slot;  ///< one for all blocks that share it
-  int sharing_blocks = 0;                     ///< so far
-  std::unique_ptr<HostInputs> host_inputs;    ///< absent if all inputs rest on the device
+  /// One for all blocks that share it: of those without experts, of those with them.
+  std::array<std::unique_ptr<nn::Block::Slot>, 2> one_slot;
+  int sharing_blocks = 0;                   ///< so far
+  std::unique_ptr<HostInputs> host_inputs;  ///< absent if all inputs rest on the device
   /// A tied token table on this rank: the embedding's, with which the head computes, too.
   const param::FusedParam* token_table = nullptr;
   bool head_writes_token_table = false;
@@ -47,6 +49,10 @@ struct TransformerParts {
   [[nodiscard]] Shape stream() const {
     return options.tensor.stream_shape(options.B, options.T, spec.width);
   }
+  /// The slot that blocks like that of a layer share; null until the first one takes it.
+  [[nodiscard]] std::unique_ptr<nn::Block::Slot>& shared_slot(int layer) {
+    return one_slot.at(spec.experts.at(layer) ? 1 : 0);
+  }
   /// The configuration of the block of a layer, whose attention may have a window.
   [[nodiscard]] nn::BlockConfig block_of(int layer) const {
     nn::BlockConfig config = block;
@@ -59,8 +65,9 @@ struct TransformerParts {
   /// Inputs of the layers that differ from microbatch to microbatch.
   [[nodiscard]] nn::BatchInfo info(const UnitCall& call) const {
     const View& own = call.batch.own_first_keys;
-    return {call.batch.sample_position, call.step.state, call.mode == Mode::train,
-            call.batch.first_keys, own ? own : call.batch.first_keys};
+    return {call.batch.sample_position,        call.step.state,
+            call.mode == Mode::train,          call.batch.first_keys,
+            own ? own : call.batch.first_keys, call.mode == Mode::train ? call.step.sums : View()};
   }
   /// A training pass needs the samples' positions if dropout acts.
   [[nodiscard]] bool drops(Mode mode) const {

@@ -58,7 +58,7 @@ std::unique_ptr<Unit> VisionTransformer::make(int unit, param::ParamStore& param
 }
 
 void VisionTransformer::plan_shared(Arenas& arenas) {
-  parts_->scratch = nn::plan_scratch(arenas.scratch, nn::block_list(parts_->block), parts_->block,
+  parts_->scratch = nn::plan_scratch(arenas.scratch, nn::all_branches(parts_->block), parts_->block,
                                      parts_->activations(), parts_->options.training);
 }
 

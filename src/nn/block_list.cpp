@@ -1,28 +1,46 @@
 // SPDX-License-Identifier: Apache-2.0
 // The lists of branches by the place of norms, and what follows from a list alone.
 #include <algorithm>
+#include <optional>
 
 #include "hyperslab/nn/attention.hpp"
 #include "hyperslab/nn/block.hpp"
+#include "hyperslab/nn/experts.hpp"
 #include "hyperslab/nn/mlp.hpp"
 
 namespace hyperslab::nn {
 
-BlockList block_list(const BlockConfig& config) {
+BlockList block_list(const BlockConfig& config, Dim layer) {
+  const SublayerType* ffn = config.experts.at(layer) ? &kExperts : &kMlp;
   const ops::NormKind norm = config.norm;
   const ops::NormKind output = config.output_norm;
   if (!config.pre_norm)
-    return {{.sublayer = &kAttention, .sum_norm = norm}, {.sublayer = &kMlp, .sum_norm = norm}};
+    return {{.sublayer = &kAttention, .sum_norm = norm}, {.sublayer = ffn, .sum_norm = norm}};
   return {
       {.sublayer = &kAttention, .norm = norm, .output_norm = output, .with_next = config.parallel},
-      {.sublayer = &kMlp, .norm = norm, .output_norm = output}};
+      {.sublayer = ffn, .norm = norm, .output_norm = output}};
 }
 
-SublayerCounts count_block(const BlockConfig& config, Dim tokens) {
+BlockList all_branches(const BlockConfig& config) {
+  std::optional<bool> first;
+  BlockList all;
+  for (Dim layer = 0; layer < config.layers; ++layer) {
+    const bool has_experts = config.experts.at(layer);
+    if (first == has_experts) continue;
+    const BlockList list = block_list(config, layer);
+    all.insert(all.end(), list.begin(), list.end());
+    if (first) return all;
+    first = has_experts;
+  }
+  return all;
+}
+
+SublayerCounts count_block(const BlockConfig& config, Dim layer, Dim tokens) {
   SublayerCounts sum;
-  for (const BranchSpec& branch : block_list(config)) {
+  for (const BranchSpec& branch : block_list(config, layer)) {
     const SublayerCounts counts = branch.sublayer->count(config, tokens);
     sum.matrices += counts.matrices;
+    sum.idle += counts.idle;
     sum.vectors += counts.vectors;
     sum.pairs += counts.pairs;
     for (const ops::NormKind kind : {branch.norm, branch.output_norm, branch.sum_norm}) {

@@ -41,6 +41,12 @@ ContextGroup::Buffers ContextGroup::take_buffers(Arena& arena, DType dtype, Dim 
           arena.take(dtype, {elements}, "context.received")};
 }
 
+void ContextGroup::sum(Context& ctx, View values) const {
+  if (is_alone()) return;
+  const Scope phase(ctx.recorder(), Phase::context_comm);
+  group_->wait(ctx, group_->all_reduce(ctx, values, comm::ReduceOp::sum));
+}
+
 void ContextGroup::exchange(Context& ctx, const Buffers& buffers, Dim elements) const {
   const Scope phase(ctx.recorder(), Phase::context_comm);
   group_->wait(ctx, group_->all_to_all(ctx, buffers.sent.slice(0, elements),

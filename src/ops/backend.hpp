@@ -20,6 +20,7 @@
 #include "hyperslab/ops/dropout.hpp"
 #include "hyperslab/ops/elementwise.hpp"
 #include "hyperslab/ops/embedding.hpp"
+#include "hyperslab/ops/experts.hpp"
 #include "hyperslab/ops/fp8.hpp"
 #include "hyperslab/ops/head_norm.hpp"
 #include "hyperslab/ops/image.hpp"
@@ -56,6 +57,15 @@
   X(dropout, WIDENED)                        \
   X(add, WIDENED)                            \
   X(softcap, WIDENED)                        \
+  X(route, WIDENED)                          \
+  X(router_statistics, WIDENED)              \
+  X(add_router_losses, WIDENED)              \
+  X(route_backward, WIDENED)                 \
+  X(sort_by_expert, WIDENED)                 \
+  X(gather_rows, KNOWN)                      \
+  X(sum_rows, WIDENED)                       \
+  X(weighted_activation_forward, WIDENED)    \
+  X(weighted_activation_backward, WIDENED)   \
   X(take_columns, WIDENED)                   \
   X(put_columns, WIDENED)                    \
   X(softcap_backward, WIDENED)               \

@@ -213,6 +213,21 @@ void RunRecords::record_device(std::int64_t step) {
   timing_->append_kernels(step, events, recorder.step_start());
 }
 
+namespace {
+
+/// The routers' figures, over samples and layers.
+void put_balance(const train::Config& config, const ops::StepResult& result,
+                 io::MetricsLine& line) {
+  const nn::ExpertsConfig& experts = config.model.experts;
+  if (!experts) return;
+  const double routed =
+      static_cast<double>(config.train.global_batch * experts.layers_of(config.model.layers));
+  line.balance = result.balance_sum / routed;
+  if (experts.z_weight > 0) line.router_z = result.router_z_sum / routed;
+}
+
+}  // namespace
+
 void RunRecords::report(const ops::StepResult& result, double step_seconds,
                         const KeyShares& documents, const std::optional<Spikes::Spike>& spike) {
   const train::Config& config = start_.config;
@@ -234,6 +249,7 @@ void RunRecords::report(const ops::StepResult& result, double step_seconds,
     line.meaning = io::TextMetrics{std::exp(line.loss), result.correct / result.tokens};
   }
   if (config.train.z_loss > 0) line.z_loss = result.z_loss_sum / result.tokens;
+  put_balance(config, result, line);
   line.wall_seconds =
       earlier_seconds_ + clock_.end(result.step, step_seconds, now_seconds()) - started_;
   line.skipped_steps = result.skipped_steps;

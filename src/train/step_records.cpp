@@ -116,6 +116,8 @@ ops::StepResult StepRecords::read_result() const {
           .correct = sums[ops::kSumCorrect],
           .correct5 = sums[ops::kSumCorrect5],
           .z_loss_sum = sums[ops::kSumZLoss],
+          .balance_sum = sums[ops::kSumBalance],
+          .router_z_sum = sums[ops::kSumRouterZ],
           .gradient_norm = std::sqrt(norm_squared) / static_cast<double>(now.loss_scale),
           .learning_rate = now.input.learning_rate,
           .loss_scale = now.loss_scale,

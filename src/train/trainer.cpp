@@ -337,6 +337,7 @@ void Trainer::begin(const StepArgs& args, std::int64_t targets) {
   input_.step = args.step;
   input_.learning_rate = static_cast<float>(args.learning_rate);
   input_.inverse_tokens = 1.0F / static_cast<float>(std::max<std::int64_t>(1, targets));
+  input_.inverse_samples = 1.0F / static_cast<float>(config_.train.global_batch);
   input_.stop_request = args.stop_requested ? 1.0F : 0.0F;
   ops::begin_step(*ctx_, input_, records_->state(), records_->sums());
 }

@@ -45,6 +45,8 @@ TEST_F(Step, AFiniteStepAdvancesAdamAndReports) {
   set(kSumCorrect, 2);
   set(kSumCorrect5, 4);
   set(kSumZLoss, 6);
+  set(kSumBalance, 8);
+  set(kSumRouterZ, 9);
   state.adam_step = 1;
 
   finalize({.clip_norm = 1, .beta1 = 0.5F, .beta2 = 0.75F});
@@ -60,6 +62,8 @@ TEST_F(Step, AFiniteStepAdvancesAdamAndReports) {
   EXPECT_EQ(result.correct, 2);
   EXPECT_EQ(result.correct5, 4);
   EXPECT_EQ(result.z_loss_sum, 6);
+  EXPECT_EQ(result.balance_sum, 8);
+  EXPECT_EQ(result.router_z_sum, 9);
   EXPECT_EQ(result.gradient_norm, 4);
   EXPECT_EQ(result.learning_rate, 0.125F);
   EXPECT_EQ(result.skipped, 0);

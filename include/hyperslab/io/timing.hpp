@@ -188,8 +188,12 @@ struct MetricsLine {
   };
   std::optional<Validation> validation;
   std::optional<double> z_loss;  ///< nats per token, with train.z_loss
-  std::optional<double> spike;   ///< the largest z-score of a step that was a spike
-  bool left_out = false;         ///< the step updated nothing because of a spike
+  /// With experts: experts x the sum of an expert's share of a sample's tokens and its mean score;
+  /// 1: all loads are equal. Means over samples and layers.
+  std::optional<double> balance;
+  std::optional<double> router_z;  ///< mean log(Z)^2 of routers' logits, with experts.z_weight
+  std::optional<double> spike;     ///< the largest z-score of a step that was a spike
+  bool left_out = false;           ///< the step updated nothing because of a spike
 };
 
 /// The numbers of a line but its step, by the keys of metrics.jsonl.

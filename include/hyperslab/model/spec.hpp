@@ -11,6 +11,7 @@
 #include "hyperslab/core/view.hpp"
 #include "hyperslab/model/rope.hpp"
 #include "hyperslab/nn/drop_path_rule.hpp"
+#include "hyperslab/nn/experts_config.hpp"
 #include "hyperslab/nn/matrix_init.hpp"
 #include "hyperslab/nn/qk_norm.hpp"
 #include "hyperslab/ops/activation.hpp"
@@ -125,6 +126,7 @@ struct ModelSpec {
   std::int64_t bos_token = -1;  ///< id that begins a text, for exports; -1: as the vocabulary says
   /// Ids that end a text, for exports; empty: as the vocabulary says.
   std::vector<std::int64_t> eos_tokens = {};
+  nn::ExpertsConfig experts = {};
   ImageSpec image = {};
   /// Stochastic depth (Huang et al. 2016): the share of samples that skip a sublayer of the last
   /// block; the rule gives the share of earlier ones.
@@ -165,7 +167,8 @@ struct ModelSpec {
 
 /// Number of parameters, tied tables counted once.
 [[nodiscard]] std::int64_t parameter_count(const ModelSpec& spec);
-/// Parameters in matrix products: without an untied input table and positions, a tied table once.
+/// Parameters in the matrix products of a token: without an untied input table and positions, a
+/// tied table once.
 [[nodiscard]] std::int64_t matmul_parameter_count(const ModelSpec& spec);
 /// Multiplications per token of the patch embedding (0 of tokens of text, which are looked up), of
 /// the block of a layer, with attention at the full context, over the pairs that its mask leaves,

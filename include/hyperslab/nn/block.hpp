@@ -24,11 +24,14 @@ struct BranchSpec {
 };
 using BlockList = std::vector<BranchSpec>;
 
-/// The branches of a block by the place of its norms: the list to which a new sublayer is added.
-[[nodiscard]] BlockList block_list(const BlockConfig& config);
+/// The branches of the block of a layer by the place of its norms: the list to which a new sublayer
+/// is added.
+[[nodiscard]] BlockList block_list(const BlockConfig& config, Dim layer);
+/// The branches of all kinds of blocks of a model, one list after the other, for plan_scratch().
+[[nodiscard]] BlockList all_branches(const BlockConfig& config);
 
-/// Numbers of a block of the whole model, for a sequence of so many tokens.
-[[nodiscard]] SublayerCounts count_block(const BlockConfig& config, Dim tokens);
+/// Numbers of the block of a layer of the whole model, for a sequence of so many tokens.
+[[nodiscard]] SublayerCounts count_block(const BlockConfig& config, Dim layer, Dim tokens);
 
 /// The memory that all blocks of a list use in turn. `training`: also backward's.
 [[nodiscard]] Scratch plan_scratch(Arena& arena, const BlockList& list, const BlockConfig& config,
@@ -54,7 +57,7 @@ class Block {
   using Slot = std::vector<BranchSlot>;
 
   Block(param::ParamStore& params, const std::string& name, const BlockConfig& config, int layer)
-      : Block(params, name, config, layer, block_list(config)) {}
+      : Block(params, name, config, layer, block_list(config, layer)) {}
   Block(param::ParamStore& params, const std::string& name, const BlockConfig& config, int layer,
         const BlockList& list);
 

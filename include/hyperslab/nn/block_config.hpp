@@ -3,6 +3,7 @@
 
 #include "hyperslab/nn/context_group.hpp"
 #include "hyperslab/nn/drop_path_rule.hpp"
+#include "hyperslab/nn/experts_config.hpp"
 #include "hyperslab/nn/linear.hpp"
 #include "hyperslab/nn/qk_norm.hpp"
 #include "hyperslab/nn/recompute.hpp"
@@ -43,6 +44,7 @@ struct BlockConfig {
   /// backward then computes all but its input again. 0: all rows pass at once, and all is kept.
   Dim mlp_rows = 0;
   bool split_backward = false;  ///< slots keep operands of backward's weight half
+  ExpertsConfig experts;        ///< of the layers that have them
   AdapterConfig adapter;
   Fp8Config fp8;
 };

@@ -42,6 +42,9 @@ class ContextGroup {
     return dropout;
   }
 
+  /// Sums a view over the group, in place.
+  void sum(Context& ctx, View values) const;
+
   /// Memory of an exchange: of one dtype, with as many elements as a rank's rows.
   struct Buffers {
     View sent;

@@ -30,6 +30,9 @@ struct BatchInfo {
   /// (B, T of all context ranks) i32: where the document of every token begins; absent: at 0
   CView first_keys{};
   CView own_first_keys{};  ///< (B, T): likewise, of this rank's tokens
+  View sums{};             ///< the step's sums (ops::SumIndex), in a training pass
+  /// True in a training pass.
+  [[nodiscard]] bool trains() const { return static_cast<bool>(sums); }
 };
 
 /// A sublayer's values of one microbatch, or the memory that all sublayers of a kind use in turn.
@@ -209,7 +212,8 @@ class Sublayer {
 
 /// Numbers of a sublayer of the whole model.
 struct SublayerCounts {
-  std::int64_t matrices = 0;  ///< parameters in matrix products
+  std::int64_t matrices = 0;  ///< parameters in the matrix products of a token
+  std::int64_t idle = 0;      ///< parameters in matrices that a token does not pass through
   std::int64_t vectors = 0;   ///< other parameters
   /// Multiplications a token with others of its sample, which become fewer with documents. Products
   /// with a fixed number of tokens do not count.

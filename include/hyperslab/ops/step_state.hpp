@@ -10,8 +10,9 @@ namespace hyperslab::ops {
 struct StepInput {
   std::int64_t step = 0;  ///< counts from 1; keys the dropout masks
   float learning_rate = 0;
-  float inverse_tokens = 0;  ///< 1 / counted tokens of the global batch
-  float stop_request = 0;    ///< 1 if this rank was asked to stop
+  float inverse_tokens = 0;   ///< 1 / counted tokens of the global batch
+  float inverse_samples = 0;  ///< 1 / samples of the global batch
+  float stop_request = 0;     ///< 1 if this rank was asked to stop
 };
 
 /// Values that the device decides and keeps from step to step.
@@ -38,6 +39,8 @@ enum SumIndex : int {
   kSumCorrect,          ///< counted tokens of which the largest logit is the target's
   kSumCorrect5,         ///< images whose class is among the five largest logits
   kSumZLoss,            ///< z-loss, summed over counted tokens
+  kSumBalance,          ///< balance of routers, summed over their layers and samples (experts.hpp)
+  kSumRouterZ,          ///< mean log(Z)^2 of routers' logits, likewise
   kSumStop,             ///< ranks that were asked to stop
   kSumCount
 };
@@ -50,6 +53,8 @@ struct StepResult {
   double correct = 0;
   double correct5 = 0;
   double z_loss_sum = 0;
+  double balance_sum = 0;    ///< SumIndex::kSumBalance
+  double router_z_sum = 0;   ///< SumIndex::kSumRouterZ
   double gradient_norm = 0;  ///< norm of the unscaled gradient, before clipping
   float learning_rate = 0;
   float loss_scale = 1;

@@ -56,6 +56,8 @@ void finalize_step(Context&, const FinalizeConstants& constants, CView sums, Ste
                                               .correct = read_sums(sums, kSumCorrect),
                                               .correct5 = read_sums(sums, kSumCorrect5),
                                               .z_loss_sum = read_sums(sums, kSumZLoss),
+                                              .balance_sum = read_sums(sums, kSumBalance),
+                                              .router_z_sum = read_sums(sums, kSumRouterZ),
                                               .gradient_norm = norm,
                                               .learning_rate = state->input.learning_rate,
                                               .loss_scale = state->loss_scale,

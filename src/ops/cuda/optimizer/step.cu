@@ -49,6 +49,8 @@ __device__ void publish(const StepResult& result, StepResult* to) {
   out->correct = result.correct;
   out->correct5 = result.correct5;
   out->z_loss_sum = result.z_loss_sum;
+  out->balance_sum = result.balance_sum;
+  out->router_z_sum = result.router_z_sum;
   out->gradient_norm = result.gradient_norm;
   out->learning_rate = result.learning_rate;
   out->loss_scale = result.loss_scale;
@@ -82,6 +84,8 @@ __global__ void finalize_step_kernel(FinalizeConstants constants, const float* s
            .correct = sums[kSumCorrect],
            .correct5 = sums[kSumCorrect5],
            .z_loss_sum = sums[kSumZLoss],
+           .balance_sum = sums[kSumBalance],
+           .router_z_sum = sums[kSumRouterZ],
            .gradient_norm = norm,
            .learning_rate = state.input.learning_rate,
            .loss_scale = loss_scale,

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "hyperslab/ops/matmul.hpp"
+#include "hyperslab/ops/step_state.hpp"
+
+namespace hyperslab::ops {
+
+/// The scores that a router makes of its logits: of all experts together, or of each alone.
+enum class RouterScore : std::uint8_t { softmax, sigmoid };
+[[nodiscard]] constexpr std::string_view name_of(RouterScore score) {
+  return score == RouterScore::softmax ? "softmax" : "sigmoid";
+}
+
+/// Rules of a router. Below N are tokens, E is `count`, K is `active`.
+struct RouterRule {
+  Dim count = 0;   ///< experts
+  Dim active = 0;  ///< experts that a token takes
+  RouterScore score = RouterScore::softmax;
+  bool normalize = false;  ///< a token's weights are divided by their sum
+  float scale = 1;         ///< of all weights
+  /// Equal groups of neighbouring experts, of which a token takes its experts from `active_groups`:
+  /// those whose best score, with sigmoid the sum of the two best, is largest (DeepSeek-AI 2024,
+  /// "DeepSeek-V3", section 2.1.2).
+  Dim groups = 1;
+  Dim active_groups = 1;
+  [[nodiscard]] Dim per_group() const { return count / groups; }
+};
+
+/// Weights of the terms that a router adds to the loss: S samples, each of T tokens on all context
+/// ranks, add to the step's loss
+///
+///   balance / S sum_s E / (K T^2) sum_e counts_se scores_se  +  z / (S T) sum_t log(Z_t)^2
+///
+/// where counts_se are the sample's tokens that take expert e, scores_se is the sum over its tokens
+/// of the share that e has of a token's scores, and Z_t is the sum of the exponentials of a token's
+/// logits. Counts are constant in the gradient (Fedus et al. 2022, section 2.2; Zoph et al. 2022).
+struct RouterLosses {
+  float balance = 0;
+  float z = 0;
+  Dim sample_tokens = 0;  ///< T
+  [[nodiscard]] bool any() const { return balance != 0 || z != 0; }
+};
+
+/// Entries of router_statistics() for a sample: E counts, E sums of scores, the sum of log(Z)^2.
+[[nodiscard]] constexpr Dim router_statistics_width(Dim experts) { return 2 * experts + 1; }
+
+/// Chooses each token's K experts by score + bias, of equals the first, and gives their weights,
+/// which are of the scores alone. logits: (N, E) f32 or f64; bias: (E) of that dtype, or absent;
+/// experts: (N, K) i32, ascending; weights: (N, K) of the logits' dtype.
+void route(Context& ctx, const RouterRule& rule, CView logits, CView bias, View experts,
+           View weights);
+
+/// The statistics of B samples with N / B neighbouring tokens each. statistics: (B,
+/// router_statistics_width(E)) of the logits' dtype, overwritten.
+void router_statistics(Context& ctx, const RouterRule& rule, CView logits, CView experts,
+                       View statistics);
+/// Adds what B samples add to S and S T times the two terms, without their weights, to
+/// sums[kSumBalance] and sums[kSumRouterZ]. The statistics are those of whole samples.
+void add_router_losses(Context& ctx, const RouterRule& rule, Dim sample_tokens, CView statistics,
+                       View sums);
+
+/// dlogits of dweights: (N, K), and of the losses, times state.input.inverse_samples and the loss
+/// scale. statistics: those of whole samples; absent if there are no losses. dlogits: (N, E).
+struct RouterGradient {
+  CView dweights;
+  RouterLosses losses;
+  CView statistics{};
+  const StepState* state = nullptr;
+};
+void route_backward(Context& ctx, const RouterRule& rule, CView logits, CView experts,
+                    const RouterGradient& gradient, View dlogits);
+
+/// Orders the N K pairs of a token and one of its experts by expert, then by token, and calls them
+/// rows. experts: (N, K) i32, ascending in a token; first_rows: (E + 1) i32: expert e has rows
+/// [first_rows[e], first_rows[e + 1]); pairs: (N K) i32: the pair n K + k of a row; rows: (N, K)
+/// i32: the row of a pair.
+void sort_by_expert(Context& ctx, CView experts, View first_rows, View pairs, View rows);
+
+/// y[r] = x[pairs[r] / divisor]. pairs: (R) i32; x: (..., C), y: (R, C) of one dtype.
+void gather_rows(Context& ctx, CView x, CView pairs, Dim divisor, View y);
+/// y[n] = sum over k of x[rows[n, k]], in the order of k, in f32 or better. x: (R, C); rows: (N,
+/// K) i32; y: (..., C) of N rows, overwritten.
+void sum_rows(Context& ctx, CView x, CView rows, View y);
+
+/// Products of each expert's rows by its matrix. Only rows that some expert has are computed, and
+/// first_rows must be on the host's side of memory, as on a CPU. x: (R, C_in); weights: (E C_out,
+/// C_in), one matrix after the other; first_rows: (E + 1) i32; y: (R, C_out).
+void experts_forward(Context& ctx, CView x, CView weights, CView first_rows, View y);
+/// dx[r] = dy[r] W_e for the rows of expert e; dx is overwritten there.
+void experts_backward_input(Context& ctx, CView dy, CView weights, CView first_rows, View dx);
+/// dW_e (+)= dy_e^T x_e; zero for an expert without rows if it is overwritten.
+void experts_backward_weight(Context& ctx, CView dy, CView x, CView first_rows,
+                             Accumulate accumulate, View dweights);
+
+/// y[r] = weights[r] act(pre[r]), the router's weight inside the second product's input. pre: (R,
+/// F), gated: (R, 2F); weights: (R) f32 (f64 for f64); y: (R, F).
+void weighted_activation_forward(Context& ctx, Activation activation, CView pre, CView weights,
+                                 View y);
+/// dpre, which may alias pre, and dweights[r] = <dy[r], act(pre[r])>.
+void weighted_activation_backward(Context& ctx, Activation activation, CView pre, CView weights,
+                                  CView dy, View dpre, View dweights);
+
+}  // namespace hyperslab::ops

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rules of mixtures of experts.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "nearest.hpp"
+#include "predicates.hpp"
+
+namespace hyperslab::deck {
+namespace {
+
+using train::Config;
+
+bool has_experts(const Config& c) { return c.model.experts.count > 0; }
+
+/// Experts of the groups that a token may use.
+std::int64_t choices_of_token(const Config& c) {
+  const nn::ExpertsConfig& experts = c.model.experts;
+  return experts.active_groups * (experts.count / std::max<std::int64_t>(1, experts.groups));
+}
+
+constexpr std::array kExpertsRules = {
+    Rule{"parallel.tensor", "experts.count experts.width", "divides experts.width",
+         [](const Config& c, const Surroundings&) {
+           return !has_experts(c) || divides(c.parallel.tensor, c.model.experts.width);
+         },
+         [](const Config& c, const Surroundings&) {
+           return fmt::format("{} ranks cannot share an expert's width of {}; nearest: {}",
+                              c.parallel.tensor, c.model.experts.width,
+                              nearest_divisors(c.model.experts.width, c.parallel.tensor));
+         }},
+    Rule{"experts.count", "model.family", "0 for vit",
+         [](const Config& c, const Surroundings&) {
+           return !has_experts(c) || !c.model.is_of_images();
+         },
+         [](const Config&, const Surroundings&) -> std::string {
+           return "models of images have no experts: set it to 0";
+         }},
+    Rule{"experts.count", "run.device", "0 on GPUs",
+         [](const Config& c, const Surroundings& s) { return !has_experts(c) || !on_gpu(c, s); },
+         [](const Config&, const Surroundings&) -> std::string {
+           return "experts are computed on CPU ranks only: set run.device to cpu";
+         }},
+    Rule{"experts.active", "experts.count", "at most experts.count",
+         [](const Config& c, const Surroundings&) {
+           return !has_experts(c) || c.model.experts.active <= c.model.experts.count;
+         },
+         [](const Config& c, const Surroundings&) {
+           return fmt::format("a token cannot take {} of {} expert{}; set it to {} or less",
+                              c.model.experts.active, c.model.experts.count,
+                              c.model.experts.count == 1 ? "" : "s", c.model.experts.count);
+         }},
+    Rule{"experts.first_dense", "experts.count experts.every model.layers",
+         "leaves a layer with experts",
+         [](const Config& c, const Surroundings&) {
+           if (!has_experts(c)) return true;
+           for (Dim layer = 0; layer < c.model.layers; ++layer) {
+             if (c.model.experts.at(layer)) return true;
+           }
+           return false;
+         },
+         [](const Config& c, const Surroundings&) {
+           return fmt::format(
+               "none of the {} layers has experts if the first {} have none and of the others "
+               "every {}th: make it or experts.every smaller",
+               c.model.layers, c.model.experts.first_dense, c.model.experts.every);
+         }},
+    Rule{"experts.groups", "experts.count", "divides experts.count",
+         [](const Config& c, const Surroundings&) {
+           return !has_experts(c) || divides(c.model.experts.groups, c.model.experts.count);
+         },
+         [](const Config& c, const Surroundings&) {
+           return fmt::format("{} experts do not make {} equal groups; nearest: {}",
+                              c.model.experts.count, c.model.experts.groups,
+                              nearest_divisors(c.model.experts.count, c.model.experts.groups));
+         }},
+    Rule{"experts.group_active", "experts.count experts.groups experts.active",
+         "at most experts.groups, and enough for experts.active",
+         [](const Config& c, const Surroundings&) {
+           const nn::ExpertsConfig& experts = c.model.experts;
+           return !has_experts(c) || (experts.active_groups <= experts.groups &&
+                                      experts.active <= choices_of_token(c));
+         },
+         [](const Config& c, const Surroundings&) {
+           const nn::ExpertsConfig& experts = c.model.experts;
+           if (experts.active_groups > experts.groups) {
+             return fmt::format("there are {} groups; set it to {} or less", experts.groups,
+                                experts.groups);
+           }
+           return fmt::format("{} groups have {} experts, and a token takes {}: make it larger",
+                              experts.active_groups, choices_of_token(c), experts.active);
+         }},
+    Rule{"model.bias", "experts.count", "false with experts",
+         [](const Config& c, const Surroundings&) { return !has_experts(c) || !c.model.bias; },
+         [](const Config&, const Surroundings&) -> std::string {
+           return "experts have no biases: set it to false, and model.qkv_bias to true if "
+                  "attention is to have them";
+         }},
+    Rule{"precision.gemm", "experts.count", "compute with experts",
+         [](const Config& c, const Surroundings&) {
+           return !has_experts(c) || c.precision.gemm == train::GemmPrecision::compute;
+         },
+         [](const Config&, const Surroundings&) -> std::string {
+           return "experts are not multiplied in 8-bit floats: set it to compute";
+         }},
+    Rule{"model.frozen_format", "experts.count", "compute with experts",
+         [](const Config& c, const Surroundings&) {
+           return !has_experts(c) || c.model.frozen_format == param::StorageFormat::compute ||
+                  c.model.frozen_format == param::StorageFormat::bf16;
+         },
+         [](const Config&, const Surroundings&) -> std::string {
+           return "experts are not quantized: set it to compute";
+         }},
+    Rule{"quantization.weights", "experts.count", "none with experts",
+         [](const Config& c, const Surroundings&) { return !has_experts(c) || !c.quantization; },
+         [](const Config&, const Surroundings&) -> std::string {
+           return "experts are not quantized: set it to none";
+         }},
+    Rule{"adapter.targets", "experts.count adapter.rank", "of attention alone with experts",
+         [](const Config& c, const Surroundings&) {
+           const auto& targets = c.adapter.targets;
+           const auto of_mlp = [](nn::AdapterTarget target) {
+             return target >= nn::AdapterTarget::gate;
+           };
+           return !has_experts(c) || !c.adapter ||
+                  (!targets.empty() && std::ranges::none_of(targets, of_mlp));
+         },
+         [](const Config&, const Surroundings&) -> std::string {
+           return "experts have no adapters: set it to [query, key, value, output] or some of them";
+         }},
+    Rule{"memory.mlp_rows", "experts.count", "0 with experts",
+         [](const Config& c, const Surroundings&) {
+           return !has_experts(c) || c.memory.mlp_rows == 0;
+         },
+         [](const Config&, const Surroundings&) -> std::string {
+           return "rows of experts pass at once: set it to 0, or train.microbatch lower";
+         }},
+};
+
+}  // namespace
+
+std::span<const Rule> experts_rules() { return kExpertsRules; }
+
+}  // namespace hyperslab::deck

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "../backend.hpp"
+#include "activation_functions.hpp"
+#include "parallel.hpp"
+
+namespace hyperslab::ops::cpu {
+namespace {
+
+template <class Function, class T>
+void weighted_row(bool gated, Dim F, const T* pre, T weight, T* y) {
+  const T* up = pre + F;
+#pragma omp simd
+  for (Dim i = 0; i < F; ++i) {
+    const T value = Function::at(pre[i]).value;
+    y[i] = weight * (gated ? value * up[i] : value);
+  }
+}
+
+/// Returns the gradient of the weight. dpre may be pre.
+template <class Function, class T>
+T weighted_row_gradient(bool gated, Dim F, const T* pre, T weight, const T* dy, T* dpre) {
+  const T* up = pre + F;
+  T* dup = dpre + F;
+  T dot = 0;
+#pragma omp simd reduction(+ : dot)
+  for (Dim i = 0; i < F; ++i) {
+    const auto [value, slope] = Function::at(pre[i]);
+    const T through = gated ? up[i] : T(1);
+    dot += dy[i] * value * through;
+    const T dgate = weight * dy[i] * through * slope;
+    if (gated) dup[i] = weight * dy[i] * value;
+    dpre[i] = dgate;
+  }
+  return dot;
+}
+
+}  // namespace
+
+void sort_by_expert(Context& /*ctx*/, CView experts, View first_rows, View pairs, View rows) {
+  const auto* expert = experts.data<std::int32_t>();
+  auto* first = first_rows.data<std::int32_t>();
+  auto* pair = pairs.data<std::int32_t>();
+  auto* row = rows.data<std::int32_t>();
+  const Dim count = first_rows.numel() - 1;
+  std::fill_n(first, count + 1, 0);
+  for (Dim i = 0; i < experts.numel(); ++i) ++first[expert[i] + 1];
+  for (Dim e = 0; e < count; ++e) first[e + 1] += first[e];
+  // Each expert's next row; afterwards its first row is where the one before ends.
+  for (Dim i = 0; i < experts.numel(); ++i) {
+    row[i] = first[expert[i]]++;
+    pair[row[i]] = static_cast<std::int32_t>(i);
+  }
+  for (Dim e = count; e > 0; --e) first[e] = first[e - 1];
+  first[0] = 0;
+}
+
+void gather_rows(Context& ctx, CView x, CView pairs, Dim divisor, View y) {
+  with_floating(x.dtype(), "gather_rows", [&]<class T>(T) {
+    const Dim C = x.shape().back();
+    const T* from = x.data<T>();
+    const auto* pair = pairs.data<std::int32_t>();
+    T* to = y.data<T>();
+    parallel_chunks(ctx.threads(), pairs.numel(), C, [=](int, Dim begin, Dim end) {
+      for (Dim r = begin; r < end; ++r) std::copy_n(from + pair[r] / divisor * C, C, to + r * C);
+    });
+  });
+}
+
+void sum_rows(Context& ctx, CView x, CView rows, View y) {
+  with_real(x.dtype(), "sum_rows", [&]<class T>(T) {
+    const Dim C = x.shape().back();
+    const Dim K = rows.shape().back();
+    const T* from = x.data<T>();
+    const auto* row = rows.data<std::int32_t>();
+    T* to = y.data<T>();
+    parallel_chunks(ctx.threads(), y.rows(), K * C, [=](int, Dim begin, Dim end) {
+      for (Dim n = begin; n < end; ++n) {
+        T* out = to + n * C;
+        std::copy_n(from + row[n * K] * C, C, out);
+        for (Dim k = 1; k < K; ++k) {
+          const T* term = from + row[n * K + k] * C;
+#pragma omp simd
+          for (Dim i = 0; i < C; ++i) out[i] += term[i];
+        }
+      }
+    });
+  });
+}
+
+void weighted_activation_forward(Context& ctx, Activation activation, CView pre, CView weights,
+                                 View y) {
+  with_real(y.dtype(), "weighted_activation_forward", [&]<class T>(T) {
+    with_activation(activation, [&]<class Function>(Function) {
+      const Dim F = y.shape().back();
+      const Dim P = pre.shape().back();
+      const T* in = pre.data<T>();
+      const T* weight = weights.data<T>();
+      T* out = y.data<T>();
+      parallel_chunks(ctx.threads(), y.rows(), 8 * F, [=](int, Dim begin, Dim end) {
+        for (Dim r = begin; r < end; ++r) {
+          weighted_row<Function>(P != F, F, in + r * P, weight[r], out + r * F);
+        }
+      });
+    });
+  });
+}
+
+void weighted_activation_backward(Context& ctx, Activation activation, CView pre, CView weights,
+                                  CView dy, View dpre, View dweights) {
+  with_real(dy.dtype(), "weighted_activation_backward", [&]<class T>(T) {
+    with_activation(activation, [&]<class Function>(Function) {
+      const Dim F = dy.shape().back();
+      const Dim P = pre.shape().back();
+      const T* in = pre.data<T>();
+      const T* weight = weights.data<T>();
+      const T* gradient = dy.data<T>();
+      T* out = dpre.data<T>();
+      T* dweight = dweights.data<T>();
+      parallel_chunks(ctx.threads(), dy.rows(), 16 * F, [=](int, Dim begin, Dim end) {
+        for (Dim r = begin; r < end; ++r) {
+          dweight[r] = weighted_row_gradient<Function>(P != F, F, in + r * P, weight[r],
+                                                       gradient + r * F, out + r * P);
+        }
+      });
+    });
+  });
+}
+
+}  // namespace hyperslab::ops::cpu

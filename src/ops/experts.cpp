@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hyperslab/ops/experts.hpp"
+
+#include "backend.hpp"
+#include "checks.hpp"
+#include "hyperslab/core/error.hpp"
+
+namespace hyperslab::ops {
+namespace {
+
+constexpr double kRouterFlops = 12;  // per logit: an exponential, sums and comparisons
+constexpr double kWeightedForwardFlops = 12;
+constexpr double kWeightedBackwardFlops = 22;
+
+double touched(CView view) { return static_cast<double>(view.numel()); }
+
+void require_rule(const RouterRule& rule) {
+  const bool counts = rule.count > 0 && rule.active > 0 && rule.active <= rule.count;
+  const bool groups = rule.groups > 0 && rule.active_groups > 0 &&
+                      rule.active_groups <= rule.groups && rule.count % rule.groups == 0;
+  require(counts && groups && rule.active <= rule.active_groups * rule.per_group(),
+          "experts: no rule of a router");
+}
+
+/// The tokens of the logits.
+Dim require_logits(Context& ctx, const RouterRule& rule, CView logits, CView experts,
+                   const char* op) {
+  require_rule(rule);
+  require_here(ctx, logits, op);
+  const Dim tokens = leading(logits.shape());
+  require_rows(ctx, logits, tokens, rule.count, statistic_dtype(logits.dtype()), op);
+  require_rows(ctx, experts, tokens, rule.active, DType::i32, op);
+  return tokens;
+}
+
+Dim require_statistics(Context& ctx, const RouterRule& rule, CView statistics, DType dtype,
+                       const char* op) {
+  require_here(ctx, statistics, op);
+  const Dim samples = leading(statistics.shape());
+  require_rows(ctx, statistics, samples, router_statistics_width(rule.count), dtype, op);
+  return samples;
+}
+
+/// Sizes of a product of each expert's rows.
+struct Products {
+  Dim experts;
+  Dim rows;
+  Dim in;
+  Dim out;
+  [[nodiscard]] double flops() const {
+    return 2.0 * static_cast<double>(rows) * static_cast<double>(in) * static_cast<double>(out);
+  }
+};
+
+Products require_products(Context& ctx, CView in, CView out, CView weights, CView first_rows,
+                          const char* op) {
+  require_dtype(ctx, first_rows, DType::i32, op);
+  const Dim experts = first_rows.numel() - 1;
+  require(experts > 0 && weights.shape().rank() == 2 && weights.shape()[0] % experts == 0,
+          "experts: other weights than first_rows has experts");
+  const Products sizes = {experts, leading(in.shape()), weights.shape()[1],
+                          weights.shape()[0] / experts};
+  require_rows(ctx, in, sizes.rows, sizes.in, in.dtype(), op);
+  require_rows(ctx, out, sizes.rows, sizes.out, in.dtype(), op);
+  return sizes;
+}
+
+/// Calls work(expert, first row, rows) for every expert.
+template <class Work>
+void for_experts(const Context& ctx, const Products& sizes, CView first_rows, Work&& work) {
+  require(ctx.device() == Device::cpu, "rows of experts are counted on the host");
+  const auto* first = first_rows.data<std::int32_t>();
+  require(first[0] == 0 && first[sizes.experts] <= sizes.rows, "experts have more rows than fit");
+  for (Dim expert = 0; expert < sizes.experts; ++expert) {
+    require(first[expert] <= first[expert + 1], "rows of experts are not ascending");
+    work(expert, Dim{first[expert]}, Dim{first[expert + 1] - first[expert]});
+  }
+}
+
+/// The matrix of an expert.
+template <class AnyView>
+AnyView matrix_of(const Products& sizes, AnyView weights, Dim expert) {
+  return weights.slice(expert * sizes.out, sizes.out);
+}
+
+Dim require_activation(Context& ctx, Activation activation, CView pre, CView weights, CView inner,
+                       const char* op) {
+  require_here(ctx, inner, op);
+  const Dim rows = leading(inner.shape());
+  const Dim width = last(inner, op);
+  require_rows(ctx, pre, rows, is_gated(activation) ? 2 * width : width, inner.dtype(), op);
+  require_count(ctx, weights, rows, statistic_dtype(inner.dtype()), op);
+  return rows;
+}
+
+}  // namespace
+
+void route(Context& ctx, const RouterRule& rule, CView logits, CView bias, View experts,
+           View weights) {
+  const Dim tokens = require_logits(ctx, rule, logits, experts, "route");
+  if (bias) require_operand(ctx, bias, {rule.count}, logits.dtype(), "route bias");
+  require_rows(ctx, weights, tokens, rule.active, logits.dtype(), "route weights");
+  if (on_meta(ctx, "route", kRouterFlops * touched(logits), {logits, experts, weights})) return;
+  dispatch<nullptr, cpu::route>(ctx, rule, logits, bias, experts, weights);
+}
+
+void router_statistics(Context& ctx, const RouterRule& rule, CView logits, CView experts,
+                       View statistics) {
+  const Dim tokens = require_logits(ctx, rule, logits, experts, "router_statistics");
+  const Dim samples =
+      require_statistics(ctx, rule, statistics, logits.dtype(), "router_statistics");
+  require(samples > 0 && tokens % samples == 0, "router_statistics: no equal samples");
+  if (on_meta(ctx, "router_statistics", kRouterFlops * touched(logits), {logits, statistics}))
+    return;
+  dispatch<nullptr, cpu::router_statistics>(ctx, rule, logits, experts, statistics);
+}
+
+void add_router_losses(Context& ctx, const RouterRule& rule, Dim sample_tokens, CView statistics,
+                       View sums) {
+  (void)require_statistics(ctx, rule, statistics, statistics.dtype(), "add_router_losses");
+  require_sums(ctx, sums, "add_router_losses sums");
+  require(sample_tokens > 0, "add_router_losses: samples without tokens");
+  if (on_meta(ctx, "add_router_losses", 2 * touched(statistics), {statistics})) return;
+  dispatch<nullptr, cpu::add_router_losses>(ctx, rule, sample_tokens, statistics, sums);
+}
+
+void route_backward(Context& ctx, const RouterRule& rule, CView logits, CView experts,
+                    const RouterGradient& gradient, View dlogits) {
+  const Dim tokens = require_logits(ctx, rule, logits, experts, "route_backward");
+  require_rows(ctx, gradient.dweights, tokens, rule.active, logits.dtype(), "route_backward dw");
+  require_rows(ctx, dlogits, tokens, rule.count, logits.dtype(), "route_backward dlogits");
+  if (gradient.losses.any()) {
+    const Dim samples = require_statistics(ctx, rule, gradient.statistics, logits.dtype(),
+                                           "route_backward statistics");
+    require(samples > 0 && tokens % samples == 0 && gradient.losses.sample_tokens > 0,
+            "route_backward: no equal samples");
+  }
+  if (on_meta(ctx, "route_backward", 2 * kRouterFlops * touched(logits), {logits, dlogits})) return;
+  require(!gradient.losses.any() || gradient.state != nullptr,
+          "route_backward: losses without the step's state");
+  dispatch<nullptr, cpu::route_backward>(ctx, rule, logits, experts, gradient, dlogits);
+}
+
+void sort_by_expert(Context& ctx, CView experts, View first_rows, View pairs, View rows) {
+  require_dtype(ctx, experts, DType::i32, "sort_by_expert experts");
+  require_dtype(ctx, first_rows, DType::i32, "sort_by_expert first_rows");
+  require_count(ctx, pairs, experts.numel(), DType::i32, "sort_by_expert pairs");
+  require_count(ctx, rows, experts.numel(), DType::i32, "sort_by_expert rows");
+  require(first_rows.numel() > 1, "sort_by_expert: no expert");
+  if (on_meta(ctx, "sort_by_expert", 2 * touched(experts), {experts, pairs, rows})) return;
+  dispatch<nullptr, cpu::sort_by_expert>(ctx, experts, first_rows, pairs, rows);
+}
+
+void gather_rows(Context& ctx, CView x, CView pairs, Dim divisor, View y) {
+  require_here(ctx, x, "gather_rows x");
+  require_dtype(ctx, pairs, DType::i32, "gather_rows pairs");
+  require_rows(ctx, y, pairs.numel(), last(x, "gather_rows x"), x.dtype(), "gather_rows y");
+  require(divisor > 0, "gather_rows: no divisor");
+  if (on_meta(ctx, "gather_rows", 0, {y, y, pairs})) return;  // read and written
+  dispatch<nullptr, cpu::gather_rows>(ctx, x, pairs, divisor, y);
+}
+
+void sum_rows(Context& ctx, CView x, CView rows, View y) {
+  require_here(ctx, x, "sum_rows x");
+  require_dtype(ctx, rows, DType::i32, "sum_rows rows");
+  require_rows(ctx, y, leading(rows.shape()), last(x, "sum_rows x"), x.dtype(), "sum_rows y");
+  const double terms = static_cast<double>(rows.numel() * y.shape().back());
+  if (on_meta(ctx, "sum_rows", terms, {x, rows, y})) return;
+  dispatch<nullptr, cpu::sum_rows>(ctx, x, rows, y);
+}
+
+void experts_forward(Context& ctx, CView x, CView weights, CView first_rows, View y) {
+  const Products sizes = require_products(ctx, x, y, weights, first_rows, "experts_forward");
+  if (on_meta(ctx, "experts_forward", sizes.flops(), {x, weights, y})) return;
+  for_experts(ctx, sizes, first_rows, [&](Dim expert, Dim first, Dim rows) {
+    if (rows == 0) return;
+    linear_forward(ctx, x.slice(first, rows), matrix_of(sizes, weights, expert), {},
+                   y.slice(first, rows));
+  });
+}
+
+void experts_backward_input(Context& ctx, CView dy, CView weights, CView first_rows, View dx) {
+  const Products sizes =
+      require_products(ctx, dx, dy, weights, first_rows, "experts_backward_input");
+  if (on_meta(ctx, "experts_backward_input", sizes.flops(), {dy, weights, dx})) return;
+  for_experts(ctx, sizes, first_rows, [&](Dim expert, Dim first, Dim rows) {
+    if (rows == 0) return;
+    linear_backward_input(ctx, dy.slice(first, rows), matrix_of(sizes, weights, expert),
+                          Accumulate::no, dx.slice(first, rows));
+  });
+}
+
+void experts_backward_weight(Context& ctx, CView dy, CView x, CView first_rows,
+                             Accumulate accumulate, View dweights) {
+  const Products sizes =
+      require_products(ctx, x, dy, dweights, first_rows, "experts_backward_weight");
+  if (on_meta(ctx, "experts_backward_weight", sizes.flops(), {dy, x, dweights})) return;
+  for_experts(ctx, sizes, first_rows, [&](Dim expert, Dim first, Dim rows) {
+    const View dw = matrix_of(sizes, dweights, expert);
+    if (rows > 0) {
+      linear_backward_weight(ctx, dy.slice(first, rows), x.slice(first, rows), accumulate, dw, {});
+    } else if (accumulate == Accumulate::no) {
+      fill(ctx, 0, dw);
+    }
+  });
+}
+
+void weighted_activation_forward(Context& ctx, Activation activation, CView pre, CView weights,
+                                 View y) {
+  (void)require_activation(ctx, activation, pre, weights, y, "weighted_activation_forward");
+  const double flops = kWeightedForwardFlops * touched(y);
+  if (on_meta(ctx, "weighted_activation_forward", flops, {pre, weights, y})) return;
+  dispatch<nullptr, cpu::weighted_activation_forward>(ctx, activation, pre, weights, y);
+}
+
+void weighted_activation_backward(Context& ctx, Activation activation, CView pre, CView weights,
+                                  CView dy, View dpre, View dweights) {
+  const char* op = "weighted_activation_backward";
+  const Dim rows = require_activation(ctx, activation, pre, weights, dy, op);
+  require_rows(ctx, dpre, rows, pre.shape().back(), pre.dtype(), op);
+  require_count(ctx, dweights, rows, weights.dtype(), op);
+  if (on_meta(ctx, op, kWeightedBackwardFlops * touched(dy), {pre, dy, dpre, dweights})) return;
+  dispatch<nullptr, cpu::weighted_activation_backward>(ctx, activation, pre, weights, dy, dpre,
+                                                       dweights);
+}
+
+}  // namespace hyperslab::ops
