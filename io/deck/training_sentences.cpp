@@ -14,6 +14,9 @@ constexpr auto kTrainingSentences = std::to_array<KeySentence>({
     {"parallel.pipeline", "Ranks that share the layers, in stages."},
     {"parallel.context",
      "Ranks that share the tokens of every sample; attention exchanges heads between them."},
+    {"parallel.expert",
+     "Neighbouring data ranks, of parallel.data, that hold different experts of every layer and "
+     "exchange tokens."},
     {"parallel.sequence",
      "Whether tensor ranks also share the tokens between those matrices, "
      "which saves activations."},

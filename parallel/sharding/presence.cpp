@@ -31,9 +31,11 @@ void Presence::allocate(param::ParamStore& store, const Memory& arenas, const DT
   memory.value = own_values ? take(trained, residence_.value, parameters, dtypes.compute, "values")
                             : memory.master;
   if (residence_.present_rooms > 0) {
-    memory.present =
-        take_rooms(trained, residence_.present_rooms, parameters, dtypes.compute, "present values",
-                   [](const param::Bucket& bucket) { return !bucket.gathers_fp8; });
+    memory.present = take_rooms(trained, residence_.present_rooms, parameters, dtypes.compute,
+                                "present values", [&](const param::Bucket& bucket) {
+                                  return !bucket.gathers_fp8 && !trained.is_of_own_experts(bucket);
+                                });
+    keep_own_experts(trained, memory.value, memory.present);
   }
   if (gradients != nullptr) {
     memory.gradients = gradients_.allocate(trained, residence_, *gradients, dtypes.gradient);

@@ -153,7 +153,9 @@ void RunRecords::account_on_gpu(io::TimingRow& row) const {
   const auto waits = [&](comm::GroupRole role) {
     switch (role) {
       case comm::GroupRole::data:
-      case comm::GroupRole::shard: return row.times.phase(Phase::reduce_exposed);
+      case comm::GroupRole::shard:
+      case comm::GroupRole::expert_data:
+      case comm::GroupRole::expert_shard: return row.times.phase(Phase::reduce_exposed);
       case comm::GroupRole::tensor: return row.times.phase(Phase::tensor_comm);
       case comm::GroupRole::context: return row.times.phase(Phase::context_comm);
       case comm::GroupRole::pipeline:

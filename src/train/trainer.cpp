@@ -220,9 +220,8 @@ void Trainer::set_up_training() {
     place.host.emplace(optim::StatePlace::OnHost{arenas_.host, presence_.values().updated_ranges(),
                                                  static_cast<std::size_t>(bytes)});
   }
-  optimizer_ = optim::make_optimizer(
-      config_.optimizer, stage_.params().trained(), place,
-      {.data = &mesh_.group(mesh::kShards), .tensor = &mesh_.group(mesh::Axis::tensor)});
+  optimizer_ = optim::make_optimizer(config_.optimizer, stage_.params().trained(), place,
+                                     optim::UpdateGroups::of(mesh_));
   presence_.connect(mesh_);
 }
 

@@ -87,6 +87,9 @@ struct MatrixStorage {
 struct Placements {
   layout::Placement tensor = layout::shard(0);    ///< a group of one rank counts as a shard
   layout::Placement pipeline = layout::shard(0);  ///< partial: both ends hold a tied table
+  /// shard(0): an expert's, which other ranks along the axis do not hold; a group of one rank
+  /// counts as replicate. Ranks that hold it have terms of its gradient.
+  layout::Placement expert = layout::replicate();
 };
 
 /// The declaration of a parameter by its layer.
