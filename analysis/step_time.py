@@ -21,7 +21,7 @@ from analysis.timings import BUSY, PARTS, WAITING, Layout, RankSteps, read_layou
 
 COLOURS: dict[str, str] = {
     "data": "#F0E442", "forward": "#56B4E9", "backward": "#0072B2", "optimizer": "#009E73",
-    "reduce exposed": "#D55E00", "tensor": "#E69F00", "context": "#8B4513", "pipeline": "#CC79A7", "idle": "#EDEDED",
+    "reduce exposed": "#D55E00", "tensor": "#E69F00", "context": "#8B4513", "expert": "#117733", "pipeline": "#CC79A7", "idle": "#EDEDED",
     "wait": "#C9C3E6", "checkpoint": "#000000", "other": "#999999",
 }
 HATCHES: dict[str, str] = {"idle": "////", "wait": "\\\\\\\\"}

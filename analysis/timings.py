@@ -24,18 +24,19 @@ PARTS: dict[str, str] = {
     "reduce_exposed_seconds": "reduce exposed",
     "tensor_comm_seconds": "tensor",
     "context_comm_seconds": "context",
+    "expert_comm_seconds": "expert",
     "pipeline_comm_seconds": "pipeline",
     "pipeline_idle_seconds": "idle",
     "wait_seconds": "wait",
     "checkpoint_seconds": "checkpoint",
 }
 # Columns that older files lack, and groups.
-BUSY, WAIT, CONTEXT = "reduce_busy_seconds", "wait_seconds", "context_comm_seconds"
+BUSY, WAIT, CONTEXT, EXPERT = "reduce_busy_seconds", "wait_seconds", "context_comm_seconds", "expert_comm_seconds"
 # What is left of a step without these is a rank's own work.
 EXPOSED = "reduce_exposed_seconds"
-WAITING = (EXPOSED, "tensor_comm_seconds", CONTEXT, "pipeline_comm_seconds", "pipeline_idle_seconds", WAIT)
+WAITING = (EXPOSED, "tensor_comm_seconds", CONTEXT, EXPERT, "pipeline_comm_seconds", "pipeline_idle_seconds", WAIT)
 COLUMNS = ("step", "step_seconds", "reduce_seconds", "tokens", "memory_peak_bytes",
-           *(name for name in PARTS if name not in (WAIT, CONTEXT)))
+           *(name for name in PARTS if name not in (WAIT, CONTEXT, EXPERT)))
 TRAFFIC = ("calls", "bytes", "seconds", "exposed_seconds")
 AXES = ("data", "pipeline", "context", "tensor")  # slowest rank first
 NAMED_AXES = ("data", "tensor", "pipeline", "context")  # in names of layouts, as the program prints them
@@ -198,9 +199,9 @@ def read_columns(file: h5py.File) -> dict[str, FloatArray]:
     if missing:
         raise UserError(f"{file.filename}: /steps has no column {', '.join(missing)}; was the file "
                         "written by this version?")
-    names = [*COLUMNS, *(name for name in (BUSY, WAIT, CONTEXT) if f"steps/{name}" in file)]
+    names = [*COLUMNS, *(name for name in (BUSY, WAIT, CONTEXT, EXPERT) if f"steps/{name}" in file)]
     columns = {name: np.asarray(file[f"steps/{name}"], dtype=np.float64) for name in names}
-    for name in (WAIT, CONTEXT):
+    for name in (WAIT, CONTEXT, EXPERT):
         columns.setdefault(name, np.zeros_like(columns["step"]))
     for group in file.get("groups", ()):
         columns |= {f"{group}/{name}": np.asarray(file[f"groups/{group}/{name}"], dtype=np.float64)

@@ -18,8 +18,7 @@ from analysis.traces import RankTrace, Trace, read_trace
 PHASES: dict[str, str] = {
     "data": "data", "forward": "forward", "backward": "backward", "optimizer": "optimizer",
     "reduce_exposed": "reduce exposed", "tensor_comm": "tensor", "context_comm": "context",
-    "pipeline_comm": "pipeline",
-    "pipeline_idle": "idle", "wait": "wait", "checkpoint": "checkpoint",
+    "expert_comm": "expert", "pipeline_comm": "pipeline", "pipeline_idle": "idle", "wait": "wait", "checkpoint": "checkpoint",
 }
 LABELS = [*dict.fromkeys(PHASES.values()), "other"]
 GROUPS: dict[str, str] = {"data": "#D55E00", "tensor": "#E69F00", "context": "#8B4513", "pipeline": "#CC79A7",

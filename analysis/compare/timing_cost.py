@@ -22,7 +22,7 @@ import tempfile
 
 import h5py
 
-PHASES = {"other", "data", "forward", "backward", "optimizer", "reduce_exposed", "tensor_comm", "context_comm",
+PHASES = {"other", "data", "forward", "backward", "optimizer", "reduce_exposed", "tensor_comm", "context_comm", "expert_comm",
           "pipeline_comm", "pipeline_idle", "wait", "checkpoint"}
 NO_ROWS = 1000000000
 FIRST_STEPS = 10  # left out of the pairs

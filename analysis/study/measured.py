@@ -20,7 +20,7 @@ from analysis.study.prediction import Prediction, printed_bytes, read_prediction
 from analysis.study.record import AGAIN, BENCH, Record, point_folder
 from analysis.study.settings import BENCH_MODES, MODE
 from analysis.subject import parameter_count
-from analysis.timings import BUSY, CONTEXT, RankSteps, read_layouts
+from analysis.timings import BUSY, CONTEXT, EXPERT, RankSteps, read_layouts
 
 Values = dict[str, float]
 
@@ -55,7 +55,7 @@ def of_run(run: Run) -> Values:
     """Sums over all steps of the run, its first ones too: an epoch as a user waits for it."""
     ranks = read_layouts(run, 0)[0][-1].ranks
     busy = total(ranks, BUSY if BUSY in ranks[0].columns else "reduce_seconds")
-    others = sum(total(ranks, name) for name in ("tensor_comm_seconds", CONTEXT, "pipeline_comm_seconds"))
+    others = sum(total(ranks, name) for name in ("tensor_comm_seconds", CONTEXT, EXPERT, "pipeline_comm_seconds"))
     compute = total(ranks, "forward_seconds") + total(ranks, "backward_seconds")
     return {
         "run_seconds": float(np.max([rank.columns["step_seconds"] for rank in ranks], axis=0).sum()),

@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 
 PARTS_MS = {"data": 1.0, "forward": 20.0, "backward": 40.0, "optimizer": 5.0,
-            "reduce_exposed": 3.0, "tensor_comm": 6.0, "context_comm": 0.0, "pipeline_comm": 2.0,
+            "reduce_exposed": 3.0, "tensor_comm": 6.0, "context_comm": 0.0, "expert_comm": 0.0, "pipeline_comm": 2.0,
             "pipeline_idle": 4.0, "wait": 1.0, "checkpoint": 0.0}
 
 

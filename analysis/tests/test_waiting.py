@@ -14,9 +14,9 @@ from analysis.step_time import draw, rank_time
 from analysis.style import plt
 from analysis.tests.commands import CommandTest, cells, run_command
 from analysis.tests.fake_runs import write_deck, write_scaled
-from analysis.timings import BUSY, CONTEXT, PARTS, TRAFFIC, WAIT, read_layouts
+from analysis.timings import BUSY, CONTEXT, EXPERT, PARTS, TRAFFIC, WAIT, read_layouts
 
-SHOWN = [name for name in PARTS if name != CONTEXT]  # columns of layouts without context ranks
+SHOWN = [name for name in PARTS if name not in (CONTEXT, EXPERT)]  # columns of layouts without such ranks
 REDUCED = {"forward": 10.0, "backward": 20.0, "reduce_exposed": 4.0, "reduce": 25.0}
 
 

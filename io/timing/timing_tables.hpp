@@ -26,6 +26,7 @@ inline constexpr PhaseColumn kAfterReduce[] = {
     {"tensor_comm_seconds", Phase::tensor_comm, "communication of the tensor group"},
     {"context_comm_seconds", Phase::context_comm,
      "exchanges among ranks that hold other tokens of the same samples"},
+    {"expert_comm_seconds", Phase::expert_comm, "tokens on their way to experts and back"},
     {"pipeline_comm_seconds", Phase::pipeline_comm, "sending and receiving between stages"},
     {"pipeline_idle_seconds", Phase::pipeline_idle, "waiting for another stage of the pipeline"},
     {"wait_seconds", Phase::wait, "waiting for slower ranks"},

@@ -23,6 +23,7 @@ std::string_view name_of(Phase phase) {
     case Phase::reduce_exposed: return "reduce_exposed";
     case Phase::tensor_comm: return "tensor_comm";
     case Phase::context_comm: return "context_comm";
+    case Phase::expert_comm: return "expert_comm";
     case Phase::pipeline_comm: return "pipeline_comm";
     case Phase::pipeline_idle: return "pipeline_idle";
     case Phase::wait: return "wait";

@@ -60,6 +60,7 @@ nn::BlockConfig block_config(const ModelSpec& spec, const StageOptions& options,
   config.seed = options.seed;
   config.group = options.tensor;
   config.context_group = options.context_group;
+  config.expert_group = options.expert_group;
   config.mlp_rows = options.mlp_rows;
   config.recompute = options.training ? options.recompute : nn::Recompute::none;
   config.split_backward = options.split_backward;

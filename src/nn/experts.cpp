@@ -43,7 +43,7 @@ param::FusedParam declare_bias(param::ParamStore& params, const std::string& nam
   return params.declare(bias);
 }
 
-/// The matrices of all experts, one after the other; `up`: the first ones, of gate and up.
+/// The matrices of this rank's experts, one after the other; `up`: the first ones, of gate and up.
 param::FusedParam declare_experts(param::ParamStore& params, const std::string& name,
                                   const BlockConfig& config, bool up) {
   const Dim F = config.experts.width;
@@ -57,9 +57,12 @@ param::FusedParam declare_experts(param::ParamStore& params, const std::string& 
     const int dim = up ? 0 : 1;
     spec.part = config.group.shard(spec.shape, dim);
     spec.placement.tensor = layout::shard(dim);
+    spec.placement.expert = config.expert_group.placement();
     specs.push_back(spec);
   };
-  for (Dim expert = 0; expert < config.experts.count; ++expert) {
+  const Dim first = config.expert_group.first(config.experts.count);
+  const Dim end = first + config.expert_group.here(config.experts.count);
+  for (Dim expert = first; expert < end; ++expert) {
     if (gated) add(expert, "gate");
     add(expert, up ? "up" : "down");
   }
@@ -69,7 +72,11 @@ param::FusedParam declare_experts(param::ParamStore& params, const std::string& 
 /// Memory that all slots use in turn, as Experts::Slot has it; `activated` with
 /// Recompute::selective only.
 struct ExpertsMemory {
-  View gathered;
+  View values;
+  View row_weights;
+  View arrival;
+  View arrived_weights;
+  View values_here;
   View activated;
   View d_activated;
   View d_row_weights;
@@ -79,29 +86,44 @@ struct ExpertsMemory {
   SublayerMemory shared;
 };
 
-View take_gathered(Arena& arena, const BlockConfig& config, const ActivationSpec& spec) {
-  const Dim rows = spec.B * spec.T * config.experts.active;
-  return arena.take(spec.compute, {rows, config.width}, "rows of experts");
+Dim most_rows(const BlockConfig& config, const ActivationSpec& spec) {
+  return config.expert_group.most_rows(spec.B * spec.T, config.experts.rule());
+}
+
+/// The memory that a forward pass needs, too.
+void take_rows(Arena& arena, const BlockConfig& config, const ActivationSpec& spec,
+               ExpertsMemory& memory) {
+  const Dim R = spec.B * spec.T * config.experts.active;
+  memory.values = arena.take(spec.compute, {R, config.width}, "rows of tokens");
+  memory.row_weights = arena.take(spec.statistics, {R}, "weights of rows");
+  if (config.experts.shared > 0) {
+    memory.shared_out = arena.take(
+        spec.compute, config.group.stream_shape(spec.B, spec.T, config.width), "shared experts");
+  }
+  memory.values_here = memory.values;
+  if (config.expert_group.is_alone()) return;
+  const Dim most = most_rows(config, spec);
+  memory.values_here = arena.take(spec.compute, {most, config.width}, "rows of experts");
+  memory.arrival = arena.take(spec.compute, {most, config.width}, "rows on arrival");
+  memory.arrived_weights = arena.take(spec.statistics, {most, 1}, "weights on arrival");
 }
 
 SublayerMemory plan_experts_memory(Arena& arena, const BlockConfig& config,
                                    const ActivationSpec& spec) {
   const Dim N = spec.B * spec.T;
-  const Dim K = config.experts.active;
+  const Dim most = most_rows(config, spec);
   const Dim width = config.experts.width / config.group.size();
   ExpertsMemory memory;
-  memory.gathered = take_gathered(arena, config, spec);
+  take_rows(arena, config, spec, memory);
   if (config.recompute == Recompute::selective) {
-    memory.activated = arena.take(spec.compute, {N * K, width}, "activated of experts");
+    memory.activated = arena.take(spec.compute, {most, width}, "activated of experts");
   }
-  memory.d_activated = arena.take(spec.compute, {N * K, width}, "d_activated of experts");
-  memory.d_row_weights = arena.take(spec.statistics, {N * K}, "d_row_weights of experts");
-  memory.d_weights = arena.take(spec.statistics, {N, K}, "d_weights of experts");
+  memory.d_activated = arena.take(spec.compute, {most, width}, "d_activated of experts");
+  memory.d_row_weights = arena.take(spec.statistics, {most}, "d_weights of rows");
+  memory.d_weights = arena.take(spec.statistics, {N, config.experts.active}, "d_weights");
   memory.d_wide_logits =
       arena.take(spec.statistics, {N, config.experts.count}, "d_logits of experts");
   if (config.experts.shared > 0) {
-    memory.shared_out = arena.take(
-        spec.compute, config.group.stream_shape(spec.B, spec.T, config.width), "shared experts");
     memory.shared = kMlp.plan_memory(arena, shared_config(config), spec);
   }
   return memory;
@@ -133,33 +155,49 @@ SublayerSlot Experts::plan(Arena& activations, const SublayerMemory& shared,
     return activations.take(dtype, shape, label + name);
   };
   const auto* given = std::any_cast<ExpertsMemory>(&shared);
-  const ExpertsMemory memory = given != nullptr ? *given : ExpertsMemory();
+  ExpertsMemory memory;
+  if (given != nullptr) {
+    memory = *given;
+  } else {
+    take_rows(activations, config_, spec, memory);
+  }
+  const Dim most = most_rows(config_, spec);
   Slot slot;
   slot.logits = take(statistics, {N, E}, ".logits");
   slot.chosen = take(DType::i32, {N, K}, ".chosen");
   slot.weights = take(statistics, {N, K}, ".weights");
   if (given != nullptr) {
     slot.statistics = take(statistics, {B, ops::router_statistics_width(E)}, ".statistics");
+    slot.dlogits = take(compute, {N, E}, ".dlogits");
   }
-  slot.first_rows = take(DType::i32, {E + 1}, ".first rows");
+  slot.way = config_.expert_group.take_way(activations, N, rule_, label);
   slot.pairs = take(DType::i32, {N * K}, ".pairs");
   slot.rows = take(DType::i32, {N, K}, ".rows");
-  slot.row_weights = take(statistics, {N * K}, ".row weights");
-  slot.pre = take(compute, {N * K, pre_width(config_, width_)}, ".pre");
-  slot.activated =
-      memory.activated ? memory.activated : take(compute, {N * K, width_}, ".activated");
-  const Shape stream = config_.group.stream_shape(B, T, config_.width);
-  if (config_.split_backward) slot.dy = take(compute, stream, ".dy");
-  if (given != nullptr) slot.dlogits = take(compute, {N, E}, ".dlogits");
-  slot.gathered = memory.gathered ? memory.gathered : take_gathered(activations, config_, spec);
-  slot.d_activated = memory.d_activated;
-  slot.d_row_weights = memory.d_row_weights;
+  slot.here.weights = take(statistics, {most}, ".row weights");
+  slot.here.pre = take(compute, {most, pre_width(config_, width_)}, ".pre");
+  slot.here.activated =
+      memory.activated ? memory.activated : take(compute, {most, width_}, ".activated");
+  slot.here.values = memory.values_here;
+  slot.here.d_activated = memory.d_activated;
+  slot.here.d_weights = memory.d_row_weights;
+  if (config_.split_backward) {
+    slot.dy = take(compute, config_.group.stream_shape(B, T, config_.width), ".dy");
+  }
+  slot.values = memory.values;
+  slot.row_weights = memory.row_weights;
+  slot.arrival = memory.arrival;
+  slot.arrived_weights = memory.arrived_weights;
   slot.d_weights = memory.d_weights;
   slot.d_wide_logits = memory.d_wide_logits;
-  if (!shared_) return slot;
-  slot.shared_out = memory.shared_out ? memory.shared_out : take(compute, stream, ".shared output");
-  slot.shared = shared_->plan(activations, memory.shared, spec, label + ".shared");
+  slot.shared_out = memory.shared_out;
+  if (shared_) slot.shared = shared_->plan(activations, memory.shared, spec, label + ".shared");
   return slot;
+}
+
+Experts::Rows Experts::Rows::first(Dim rows) const {
+  const auto part = [&](View view) { return view ? view.slice(0, rows) : view; };
+  return {part(weights), part(pre),         part(activated),
+          part(values),  part(d_activated), part(d_weights)};
 }
 
 SublayerSlot Experts::for_tokens(const SublayerSlot& slot, const TokenCount& count) const {
@@ -170,28 +208,52 @@ SublayerSlot Experts::for_tokens(const SublayerSlot& slot, const TokenCount& cou
   out.logits = all.logits.slice(0, N);
   out.chosen = all.chosen.slice(0, N);
   out.weights = all.weights.slice(0, N);
-  out.first_rows = all.first_rows;
+  out.way = all.way;
   out.pairs = all.pairs.slice(0, R);
   out.rows = all.rows.slice(0, N);
+  out.here = all.here.first(config_.expert_group.most_rows(N, rule_));
+  out.values = all.values.slice(0, R);
   out.row_weights = all.row_weights.slice(0, R);
-  out.pre = all.pre.slice(0, R);
-  out.activated = all.activated.slice(0, R);
-  out.gathered = all.gathered.slice(0, R);
+  out.arrival = all.arrival;
+  out.arrived_weights = all.arrived_weights;
   if (!shared_) return out;
   out.shared_out = nn::for_tokens(all.shared_out, count);
   out.shared = shared_->for_tokens(all.shared, count);
   return out;
 }
 
-/// The experts of all tokens, their weights, and the order of rows.
+/// The experts of all tokens, their weights, and the ways of rows.
 void Experts::choose(Context& ctx, CView x, const ForwardPass& pass, const Slot& slot) const {
+  const ExpertGroup& experts = config_.expert_group;
   ops::matmul(ctx, x, ops::Trans::no, router_.value(), ops::Trans::yes, Accumulate::no,
               slot.logits);
   ops::route(ctx, rule_, slot.logits, bias_ ? bias_.value() : CView(), slot.chosen, slot.weights);
-  ops::sort_by_expert(ctx, slot.chosen, slot.first_rows, slot.pairs, slot.rows);
-  ops::gather_rows(ctx, slot.weights.reshaped({slot.pairs.numel(), 1}), slot.pairs, 1,
-                   slot.row_weights.reshaped({slot.pairs.numel(), 1}));
+  ops::sort_by_expert(ctx, slot.chosen, slot.way.all_first_rows, slot.pairs, slot.rows);
+  experts.agree(ctx, slot.way);
+  const Dim R = slot.pairs.numel();
+  const View sorted = experts.is_alone() ? slot.here.weights : slot.row_weights;
+  ops::gather_rows(ctx, slot.weights.reshaped({R, 1}), slot.pairs, 1, sorted.reshaped({R, 1}));
+  const View weights = rows_here(ctx, slot).weights;
+  experts.to_experts(ctx, slot.way, sorted.reshaped({R, 1}), slot.arrived_weights,
+                     weights.reshaped({weights.numel(), 1}));
   if (slot.statistics && pass.batch.trains()) count_losses(ctx, pass, slot);
+}
+
+/// The part of a slot that has a row of some token.
+Experts::Rows Experts::rows_here(const Context& ctx, const Slot& slot) const {
+  return slot.here.first(config_.expert_group.arrivals(ctx, slot.way, slot.pairs.numel()));
+}
+
+/// here.values = the rows of all ranks' tokens. tokens: (N, C).
+void Experts::to_experts(Context& ctx, CView tokens, const Slot& slot, const Rows& here) const {
+  ops::gather_rows(ctx, tokens, slot.pairs, rule_.active, slot.values);
+  config_.expert_group.to_experts(ctx, slot.way, slot.values, slot.arrival, here.values);
+}
+
+/// tokens = the sums of tokens' rows of here.values.
+void Experts::to_tokens(Context& ctx, const Slot& slot, const Rows& here, View tokens) const {
+  config_.expert_group.to_tokens(ctx, slot.way, here.values, slot.arrival, slot.values);
+  ops::sum_rows(ctx, slot.values, slot.rows, tokens);
 }
 
 /// The router's terms of the loss, of whole samples. One rank of those that share a sample adds
@@ -213,13 +275,14 @@ void Experts::forward(Context& ctx, CView x, const ForwardPass& pass, const Subl
   const TensorGroup& group = config_.group;
   const CView all = group.gather(ctx, x, pass.scratch.gathered).as_matrix();
   choose(ctx, all, pass, slot);
-  ops::gather_rows(ctx, all, slot.pairs, rule_.active, slot.gathered);
-  ops::experts_forward(ctx, slot.gathered, up_.value(), slot.first_rows, slot.pre);
-  ops::weighted_activation_forward(ctx, config_.activation, slot.pre, slot.row_weights,
-                                   slot.activated);
-  ops::experts_forward(ctx, slot.activated, down_.value(), slot.first_rows, slot.gathered);
+  const Rows here = rows_here(ctx, slot);
+  const CView first_rows = slot.way.first_rows;
+  to_experts(ctx, all, slot, here);
+  ops::experts_forward(ctx, here.values, up_.value(), first_rows, here.pre);
+  ops::weighted_activation_forward(ctx, config_.activation, here.pre, here.weights, here.activated);
+  ops::experts_forward(ctx, here.activated, down_.value(), first_rows, here.values);
   const View term = group.term(y, pass.scratch.partial);
-  ops::sum_rows(ctx, slot.gathered, slot.rows, term.as_matrix());
+  to_tokens(ctx, slot, here, term.as_matrix());
   group.sum(ctx, term, y);
   if (!shared_) return;
   shared_->forward(ctx, x, pass, slot.shared, slot.shared_out);
@@ -227,25 +290,30 @@ void Experts::forward(Context& ctx, CView x, const ForwardPass& pass, const Subl
 }
 
 /// d_activated, from there d_pre, in place, and the gradients of rows' weights.
-void Experts::backward_rows(Context& ctx, CView dy, const BackwardPass& pass,
-                            const Slot& slot) const {
+void Experts::backward_rows(Context& ctx, CView dy, const BackwardPass& pass, const Slot& slot,
+                            const Rows& here) const {
   if (config_.recompute == Recompute::selective) {
-    ops::weighted_activation_forward(ctx, config_.activation, slot.pre, slot.row_weights,
-                                     slot.activated);
+    ops::weighted_activation_forward(ctx, config_.activation, here.pre, here.weights,
+                                     here.activated);
   }
-  ops::gather_rows(ctx, dy, slot.pairs, rule_.active, slot.gathered);
-  ops::experts_backward_input(ctx, slot.gathered, down_.value(), slot.first_rows, slot.d_activated);
+  to_experts(ctx, dy, slot, here);
+  ops::experts_backward_input(ctx, here.values, down_.value(), slot.way.first_rows,
+                              here.d_activated);
   if (pass.part == BackwardPart::both) {
-    weight_gradient(ctx, down_, slot.gathered, slot.activated, pass, slot);
+    weight_gradient(ctx, down_, here.values, here.activated, pass, slot);
   }
-  ops::weighted_activation_backward(ctx, config_.activation, slot.pre, slot.row_weights,
-                                    slot.d_activated, slot.pre, slot.d_row_weights);
+  ops::weighted_activation_backward(ctx, config_.activation, here.pre, here.weights,
+                                    here.d_activated, here.pre, here.d_weights);
 }
 
-void Experts::backward_router(Context& ctx, const BackwardPass& pass, const Slot& slot) const {
-  const Dim pairs = slot.pairs.numel();
-  ops::gather_rows(ctx, slot.d_row_weights.reshaped({pairs, 1}), slot.rows.reshaped({pairs}), 1,
-                   slot.d_weights.reshaped({pairs, 1}));
+void Experts::backward_router(Context& ctx, const BackwardPass& pass, const Slot& slot,
+                              const Rows& here) const {
+  const ExpertGroup& experts = config_.expert_group;
+  const Dim R = slot.pairs.numel();
+  const View rows = (experts.is_alone() ? here.d_weights : slot.row_weights).reshaped({R, 1});
+  experts.to_tokens(ctx, slot.way, here.d_weights.reshaped({here.d_weights.numel(), 1}),
+                    slot.arrived_weights, rows);
+  ops::gather_rows(ctx, rows, slot.rows.reshaped({R}), 1, slot.d_weights.reshaped({R, 1}));
   ops::RouterGradient gradient = {slot.d_weights, {}};
   if (slot.statistics && config_.group.is_first()) {
     const Dim tokens = slot.logits.rows() / slot.statistics.rows();
@@ -262,7 +330,7 @@ void Experts::weight_gradient(Context& ctx, const param::FusedParam& weight, CVi
                               const BackwardPass& pass, const Slot& slot) const {
   const View gradient = weight.gradient();
   if (!gradient) return;
-  ops::experts_backward_weight(ctx, dy, x, slot.first_rows, pass.accumulate, gradient);
+  ops::experts_backward_weight(ctx, dy, x, slot.way.first_rows, pass.accumulate, gradient);
 }
 
 void Experts::router_gradient(Context& ctx, CView x, const BackwardPass& pass,
@@ -276,19 +344,20 @@ void Experts::backward_input(Context& ctx, CView dy, CView x, const BackwardPass
                              const Slot& slot, View dx) const {
   const TensorGroup& group = config_.group;
   const View gathered = pass.scratch.gathered;
+  const Rows here = rows_here(ctx, slot);
   if (pass.part == BackwardPart::input) ops::cast(ctx, dy, slot.dy);
-  backward_rows(ctx, group.gather(ctx, dy, gathered).as_matrix(), pass, slot);
-  backward_router(ctx, pass, slot);
+  backward_rows(ctx, group.gather(ctx, dy, gathered).as_matrix(), pass, slot, here);
+  backward_router(ctx, pass, slot, here);
   if (pass.part == BackwardPart::both) {
     const CView all = group.gather(ctx, x, gathered).as_matrix();
-    ops::gather_rows(ctx, all, slot.pairs, rule_.active, slot.gathered);
-    weight_gradient(ctx, up_, slot.pre, slot.gathered, pass, slot);
+    to_experts(ctx, all, slot, here);
+    weight_gradient(ctx, up_, here.pre, here.values, pass, slot);
     router_gradient(ctx, all, pass, slot);
   }
   if (!dx) return;
-  ops::experts_backward_input(ctx, slot.pre, up_.value(), slot.first_rows, slot.gathered);
+  ops::experts_backward_input(ctx, here.pre, up_.value(), slot.way.first_rows, here.values);
   const View term = group.term(dx, pass.scratch.partial);
-  ops::sum_rows(ctx, slot.gathered, slot.rows, term.as_matrix());
+  to_tokens(ctx, slot, here, term.as_matrix());
   ops::linear_backward_input(ctx, slot.dlogits, router_.value(), Accumulate::yes, term.as_matrix());
   group.sum(ctx, term, dx);
 }
@@ -297,12 +366,12 @@ void Experts::backward_weight(Context& ctx, CView x, const BackwardPass& pass,
                               const Slot& slot) const {
   const TensorGroup& group = config_.group;
   const View gathered = pass.scratch.gathered;
-  const CView dy = group.gather(ctx, slot.dy, gathered).as_matrix();
-  ops::gather_rows(ctx, dy, slot.pairs, rule_.active, slot.gathered);
-  weight_gradient(ctx, down_, slot.gathered, slot.activated, pass, slot);
+  const Rows here = rows_here(ctx, slot);
+  to_experts(ctx, group.gather(ctx, slot.dy, gathered).as_matrix(), slot, here);
+  weight_gradient(ctx, down_, here.values, here.activated, pass, slot);
   const CView all = group.gather(ctx, x, gathered).as_matrix();
-  ops::gather_rows(ctx, all, slot.pairs, rule_.active, slot.gathered);
-  weight_gradient(ctx, up_, slot.pre, slot.gathered, pass, slot);
+  to_experts(ctx, all, slot, here);
+  weight_gradient(ctx, up_, here.pre, here.values, pass, slot);
   router_gradient(ctx, all, pass, slot);
 }
 

@@ -63,6 +63,8 @@
   X(update_router_bias, WIDENED)             \
   X(route_backward, WIDENED)                 \
   X(sort_by_expert, WIDENED)                 \
+  X(count_rows, WIDENED)                     \
+  X(order_arrivals, WIDENED)                 \
   X(gather_rows, KNOWN)                      \
   X(sum_rows, WIDENED)                       \
   X(weighted_activation_forward, WIDENED)    \

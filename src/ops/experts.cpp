@@ -160,6 +160,23 @@ void sort_by_expert(Context& ctx, CView experts, View first_rows, View pairs, Vi
   dispatch<nullptr, cpu::sort_by_expert>(ctx, experts, first_rows, pairs, rows);
 }
 
+void count_rows(Context& ctx, CView first_rows, View counts) {
+  require_dtype(ctx, first_rows, DType::i32, "count_rows first_rows");
+  require_count(ctx, counts, first_rows.numel() - 1, DType::i32, "count_rows counts");
+  if (on_meta(ctx, "count_rows", touched(counts), {first_rows, counts})) return;
+  dispatch<nullptr, cpu::count_rows>(ctx, first_rows, counts);
+}
+
+void order_arrivals(Context& ctx, CView arrived, View first_rows, View order, View inverse) {
+  require_dtype(ctx, arrived, DType::i32, "order_arrivals arrived");
+  const Dim experts = last(arrived, "order_arrivals arrived");
+  require_count(ctx, first_rows, experts + 1, DType::i32, "order_arrivals first_rows");
+  require_dtype(ctx, order, DType::i32, "order_arrivals order");
+  require_count(ctx, inverse, order.numel(), DType::i32, "order_arrivals inverse");
+  if (on_meta(ctx, "order_arrivals", 0, {arrived, order, inverse})) return;
+  dispatch<nullptr, cpu::order_arrivals>(ctx, arrived, first_rows, order, inverse);
+}
+
 void gather_rows(Context& ctx, CView x, CView pairs, Dim divisor, View y) {
   require_here(ctx, x, "gather_rows x");
   require_dtype(ctx, pairs, DType::i32, "gather_rows pairs");

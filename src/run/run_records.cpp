@@ -158,6 +158,7 @@ void RunRecords::account_on_gpu(io::TimingRow& row) const {
       case comm::GroupRole::expert_shard: return row.times.phase(Phase::reduce_exposed);
       case comm::GroupRole::tensor: return row.times.phase(Phase::tensor_comm);
       case comm::GroupRole::context: return row.times.phase(Phase::context_comm);
+      case comm::GroupRole::expert: return row.times.phase(Phase::expert_comm);
       case comm::GroupRole::pipeline:
         return row.times.phase(Phase::pipeline_comm) + row.times.phase(Phase::pipeline_idle);
       case comm::GroupRole::world: return row.times.phase(Phase::wait);

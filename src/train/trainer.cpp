@@ -84,6 +84,7 @@ model::StageOptions stage_options(const Config& config, const mesh::Mesh& mesh,
   stage.seed = config.run.seed;
   stage.tensor = nn::TensorGroup(&mesh.group(mesh::Axis::tensor), config.parallel.sequence);
   stage.context_group = nn::ContextGroup(mesh.context_group());
+  stage.expert_group = nn::ExpertGroup(mesh.expert_group());
   stage.position = mesh.position();
   if (options.training) stage.trained_roles = config.train.trainable;
   stage.adapter = config.adapter;

@@ -191,7 +191,7 @@ class Parts(support.Case):
     LARGER = ("model.width=64", "train.steps=12", "train.microbatch=3", "model.context=64", "data.validation=[]",
               "train.validate_every=0", "checkpoint.every=0", "timing.trace_steps=[4,8]")
     PHASES = ("data_seconds", "forward_seconds", "backward_seconds", "optimizer_seconds", "reduce_exposed_seconds", "tensor_comm_seconds",
-              "context_comm_seconds", "pipeline_comm_seconds", "pipeline_idle_seconds", "wait_seconds", "checkpoint_seconds")
+              "context_comm_seconds", "expert_comm_seconds", "pipeline_comm_seconds", "pipeline_idle_seconds", "wait_seconds", "checkpoint_seconds")
 
     def steps(self, axis):
         """The columns of both ranks of a run with two ranks along an axis."""

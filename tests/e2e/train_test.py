@@ -11,7 +11,7 @@ METRICS = {"step", "loss", "grad_norm", "lr", "tokens", "step_seconds", "tokens_
            "mfu_full", "perplexity", "token_accuracy", "wall_seconds"}
 VALIDATION = {"validation_loss", "validation_perplexity", "validation_token_accuracy", "validation_bits_per_byte"}
 COLUMNS = {"step", "step_seconds", "data_seconds", "forward_seconds", "backward_seconds",
-           "optimizer_seconds", "reduce_seconds", "reduce_exposed_seconds", "tensor_comm_seconds", "context_comm_seconds",
+           "optimizer_seconds", "reduce_seconds", "reduce_exposed_seconds", "tensor_comm_seconds", "context_comm_seconds", "expert_comm_seconds",
            "pipeline_comm_seconds", "pipeline_idle_seconds", "wait_seconds", "checkpoint_seconds", "tokens",
            "memory_peak_bytes", "memory_now_bytes", "reduce_busy_seconds"}
 ATTRIBUTES = {"rank", "host", "device", "data", "pipeline", "context", "tensor", "world_size", "commit",

@@ -234,6 +234,24 @@ TEST_F(ExpertsOps, RowsAreOrderedByExpertAndThenByToken) {
   EXPECT_EQ(to_doubles(rows.view()), (std::vector<double>{0, 2, 3, 5, 1, 6, 4, 7}));
 }
 
+TEST_F(ExpertsOps, ArrivalsAreOrderedByExpertAndThenByRank) {
+  // Of rank 0: two rows of expert 0, one of expert 2; of rank 1: one of each.
+  const Tensor arrived = int_tensor({2, 3}, {2, 0, 1, 1, 1, 1});
+  Tensor first(Device::cpu, DType::i32, {4});
+  Tensor order = int_tensor({8}, {9, 9, 9, 9, 9, 9, 9, 9});
+  Tensor inverse = order.clone();
+  order_arrivals(ctx, arrived.view(), first.view(), order.view(), inverse.view());
+  EXPECT_EQ(to_doubles(first.view()), (std::vector<double>{0, 3, 4, 6}));
+  EXPECT_EQ(to_doubles(order.view()), (std::vector<double>{0, 1, 3, 4, 2, 5, 9, 9}));
+  EXPECT_EQ(to_doubles(inverse.view()), (std::vector<double>{0, 1, 4, 2, 3, 5, 9, 9}));
+  Tensor counts(Device::cpu, DType::i32, {3});
+  count_rows(ctx, first.view(), counts.view());
+  EXPECT_EQ(to_doubles(counts.view()), (std::vector<double>{3, 1, 2}));
+  Tensor small(Device::cpu, DType::i32, {5});
+  EXPECT_THROW(order_arrivals(ctx, arrived.view(), first.view(), small.view(), small.view()),
+               Error);
+}
+
 TEST_F(ExpertsOps, RowsGoToExpertsAndTheirSumComesBack) {
   for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
     Routed r({.count = 5, .active = 3}, DType::f32, 1, 6);
@@ -251,7 +269,8 @@ TEST_F(ExpertsOps, RowsGoToExpertsAndTheirSumComesBack) {
       for (Dim c = 0; c < 4; ++c) {
         const auto i = static_cast<std::size_t>(n * 4 + c);
         const double once = to_doubles(x.view())[i];
-        EXPECT_NEAR(to_doubles(y.view())[i], 3 * once, 3 * std::abs(once) * tolerance(dtype) + 1e-12);
+        EXPECT_NEAR(to_doubles(y.view())[i], 3 * once,
+                    3 * std::abs(once) * tolerance(dtype) + 1e-12);
       }
     }
   }

@@ -23,12 +23,13 @@ enum class Phase : std::uint8_t {
   reduce_exposed,  ///< waiting for reductions of gradients that are in progress
   tensor_comm,
   context_comm,  ///< waiting for other tokens of the same samples
+  expert_comm,   ///< waiting for tokens on their way to experts and back
   pipeline_comm,
   pipeline_idle,
-  wait,  ///< for slower ranks, outside the tensor, context and pipeline groups
+  wait,  ///< for slower ranks, outside the tensor, context, expert and pipeline groups
   checkpoint,
 };
-inline constexpr int kPhases = 12;
+inline constexpr int kPhases = 13;
 
 /// The part of the program that work belongs to, for `bench --components` and traces. A module
 /// names its own parts in its component.hpp; no two have the same index.

@@ -32,7 +32,7 @@ inline constexpr std::size_t kMostGroups = 8;
 /// step, and exposed_seconds the host's in waits (see comm::Traffic). On a GPU seconds are the
 /// device's, late by some steps: of gradient reductions for the data group, of all operations
 /// for the others if timing.groups asks for them; exposed_seconds come from phases: reduce_exposed
-/// for data (with the sums of tied tables in it), tensor_comm for tensor, context_comm for context,
+/// for data (with the sums of tied tables in it), tensor_comm for tensor, context_comm for context, expert_comm for expert,
 /// pipeline_comm and pipeline_idle for pipeline, wait for the world. arrival_seconds, on the CPU,
 /// is when this rank called, a mean over the group's operations in the step, in seconds since it
 /// left the newest operation of all ranks together before the step: ranks leave that at one moment,
@@ -102,7 +102,7 @@ struct TimingRow {
 /// Rows are buffered and appended every `flush_rows`, so that a crash loses little. Columns: step,
 /// step_seconds, data_seconds, forward_seconds, backward_seconds, optimizer_seconds,
 /// reduce_seconds, reduce_exposed_seconds, reduce_busy_seconds, tensor_comm_seconds,
-/// context_comm_seconds, pipeline_comm_seconds, pipeline_idle_seconds, wait_seconds,
+/// context_comm_seconds, expert_comm_seconds, pipeline_comm_seconds, pipeline_idle_seconds, wait_seconds,
 /// checkpoint_seconds, tokens, memory_peak_bytes, memory_now_bytes.
 ///
 /// Gradient reductions: reduce_busy_seconds is time with at least one of their reductions in

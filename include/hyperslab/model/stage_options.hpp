@@ -9,6 +9,7 @@
 #include "hyperslab/model/generation.hpp"
 #include "hyperslab/nn/adapter_config.hpp"
 #include "hyperslab/nn/context_group.hpp"
+#include "hyperslab/nn/expert_group.hpp"
 #include "hyperslab/nn/fp8_config.hpp"
 #include "hyperslab/nn/recompute.hpp"
 #include "hyperslab/nn/tensor_group.hpp"
@@ -44,6 +45,7 @@ struct StageOptions {
   std::uint64_t seed = 0;       ///< seed of initial values and dropout
   nn::TensorGroup tensor;
   nn::ContextGroup context_group;
+  nn::ExpertGroup expert_group;
   mesh::Position position;                 ///< this rank's place on the mesh
   std::vector<param::Role> trained_roles;  ///< the others are frozen; empty: all are trained
   nn::AdapterConfig adapter;               ///< if there are adapters, they alone are trained

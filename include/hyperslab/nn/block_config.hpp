@@ -3,6 +3,7 @@
 
 #include "hyperslab/nn/context_group.hpp"
 #include "hyperslab/nn/drop_path_rule.hpp"
+#include "hyperslab/nn/expert_group.hpp"
 #include "hyperslab/nn/experts_config.hpp"
 #include "hyperslab/nn/linear.hpp"
 #include "hyperslab/nn/qk_norm.hpp"
@@ -39,6 +40,7 @@ struct BlockConfig {
   MatrixInit residual_init;  ///< for matrices that add to the residual stream
   TensorGroup group;
   ContextGroup context_group;
+  ExpertGroup expert_group;
   Recompute recompute = Recompute::none;
   /// The most rows, of all ranks of the group, that pass through the feed-forward network at once;
   /// backward then computes all but its input again. 0: all rows pass at once, and all is kept.

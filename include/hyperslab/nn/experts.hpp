@@ -9,34 +9,45 @@ namespace hyperslab::nn {
 /// through the `active` ones that a router chooses, and their outputs are summed by its weights. No
 /// token is left out. Shared experts are one network besides that all tokens pass.
 ///
-/// Tokens are ordered by expert, and each expert multiplies its rows. A weight of the router acts
-/// on the input of an expert's second product, so that no output of an expert is kept, and sums of
-/// a token's experts are taken in the order of the experts. Scores are f32 or better. A tensor
-/// group splits the inner width of every expert; the router's gradient is then a term of a sum.
+/// Rows, pairs of a token and one of its experts, are ordered by expert, and each expert multiplies
+/// its rows. A weight of the router acts on the input of an expert's second product, so that no
+/// output of an expert is kept, and a token's outputs are summed in the order of the experts.
+/// Scores are f32 or better. A tensor group splits the inner width of every expert; the router's
+/// gradient is then a term of a sum. Ranks of an expert group hold other experts and exchange rows.
 class Experts final : public Sublayer {
  public:
-  /// Below N are the tokens, R = N active the rows of all experts.
-  struct Slot {
-    View logits;       ///< (N, count) f32 or better
-    View chosen;       ///< (N, active) i32: a token's experts, ascending
-    View weights;      ///< (N, active)
-    View statistics;   ///< (B, ops::router_statistics_width()); absent without training
-    View first_rows;   ///< (count + 1) i32
-    View pairs;        ///< (R) i32
-    View rows;         ///< (N, active) i32
-    View row_weights;  ///< (R): the weights in the order of rows
-    View pre;          ///< (R, F) before the activation, gated: (R, 2F); backward overwrites it
-    View activated;    ///< (R, F) with the weights
-    View dy;           ///< stream; with a split backward only
-    View dlogits;      ///< (N, count) in the compute dtype
+  /// Values by row of this rank's experts.
+  struct Rows {
+    View weights;    ///< (rows)
+    View pre;        ///< (rows, F) before the activation, gated: (rows, 2F); backward overwrites it
+    View activated;  ///< (rows, F) with the weights
     // Memory of all slots:
-    View gathered;        ///< (R, C)
-    View d_activated;     ///< (R, F)
-    View d_row_weights;   ///< (R)
-    View d_weights;       ///< (N, active)
-    View d_wide_logits;   ///< (N, count)
-    View shared_out;      ///< stream; absent without shared experts
-    SublayerSlot shared;  ///< of Mlp
+    View values;       ///< (rows, C): inputs, outputs, or gradients of either
+    View d_activated;  ///< (rows, F)
+    View d_weights;    ///< (rows)
+    [[nodiscard]] Rows first(Dim rows) const;
+  };
+  /// Below N are the tokens of a microbatch, and R = N active.
+  struct Slot {
+    View logits;      ///< (N, count) f32 or better
+    View chosen;      ///< (N, active) i32: a token's experts, ascending
+    View weights;     ///< (N, active)
+    View statistics;  ///< (B, ops::router_statistics_width()); absent without training
+    ExpertGroup::Way way;
+    View pairs;    ///< (R) i32: of a row of this rank's tokens
+    View rows;     ///< (N, active) i32: the other way round
+    Rows here;     ///< of the most rows that experts may get
+    View dy;       ///< stream; with a split backward only
+    View dlogits;  ///< (N, count) in the compute dtype
+    // Memory of all slots:
+    View values;           ///< (R, C): Rows::values of this rank's tokens; alone: the same view
+    View row_weights;      ///< (R): likewise Rows::weights, and d_weights
+    View arrival;          ///< memory of rows on arrival; absent in a group of one
+    View arrived_weights;  ///< likewise of weights
+    View d_weights;        ///< (N, active)
+    View d_wide_logits;    ///< (N, count)
+    View shared_out;       ///< stream; absent without shared experts
+    SublayerSlot shared;   ///< of Mlp
   };
   Experts(param::ParamStore& params, const std::string& name, const BlockConfig& config,
           SublayerPlace place);
@@ -56,8 +67,13 @@ class Experts final : public Sublayer {
  private:
   void choose(Context& ctx, CView x, const ForwardPass& pass, const Slot& slot) const;
   void count_losses(Context& ctx, const ForwardPass& pass, const Slot& slot) const;
-  void backward_router(Context& ctx, const BackwardPass& pass, const Slot& slot) const;
-  void backward_rows(Context& ctx, CView dy, const BackwardPass& pass, const Slot& slot) const;
+  [[nodiscard]] Rows rows_here(const Context& ctx, const Slot& slot) const;
+  void to_experts(Context& ctx, CView tokens, const Slot& slot, const Rows& here) const;
+  void to_tokens(Context& ctx, const Slot& slot, const Rows& here, View tokens) const;
+  void backward_router(Context& ctx, const BackwardPass& pass, const Slot& slot,
+                       const Rows& here) const;
+  void backward_rows(Context& ctx, CView dy, const BackwardPass& pass, const Slot& slot,
+                     const Rows& here) const;
   void weight_gradient(Context& ctx, const param::FusedParam& weight, CView dy, CView x,
                        const BackwardPass& pass, const Slot& slot) const;
   void router_gradient(Context& ctx, CView x, const BackwardPass& pass, const Slot& slot) const;

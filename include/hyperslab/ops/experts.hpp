@@ -86,6 +86,14 @@ void route_backward(Context& ctx, const RouterRule& rule, CView logits, CView ex
 /// i32: the row of a pair.
 void sort_by_expert(Context& ctx, CView experts, View first_rows, View pairs, View rows);
 
+/// counts[e] = first_rows[e + 1] - first_rows[e]. counts: (E) i32.
+void count_rows(Context& ctx, CView first_rows, View counts);
+/// Orders rows that arrived rank after rank, each rank's by expert, by expert, then by rank.
+/// arrived: (P, E) i32, rows of every rank for every expert, R in all; first_rows: (E + 1) i32 of
+/// the new order. order[i]: the place on arrival of row i of the new order, inverse: the other way
+/// round; i32, of at least R elements, of which the first R are written.
+void order_arrivals(Context& ctx, CView arrived, View first_rows, View order, View inverse);
+
 /// y[r] = x[pairs[r] / divisor]. pairs: (R) i32; x: (..., C), y: (R, C) of one dtype.
 void gather_rows(Context& ctx, CView x, CView pairs, Dim divisor, View y);
 /// y[n] = sum over k of x[rows[n, k]], in the order of k, in f32 or better. x: (R, C); rows: (N,

@@ -56,6 +56,40 @@ void sort_by_expert(Context& /*ctx*/, CView experts, View first_rows, View pairs
   first[0] = 0;
 }
 
+void count_rows(Context& /*ctx*/, CView first_rows, View counts) {
+  const auto* first = first_rows.data<std::int32_t>();
+  auto* count = counts.data<std::int32_t>();
+  for (Dim e = 0; e < counts.numel(); ++e) count[e] = first[e + 1] - first[e];
+}
+
+void order_arrivals(Context& /*ctx*/, CView arrived, View first_rows, View order, View inverse) {
+  const Dim experts = arrived.shape().back();
+  const Dim ranks = arrived.numel() / experts;
+  const auto* count = arrived.data<std::int32_t>();
+  auto* first = first_rows.data<std::int32_t>();
+  auto* place = order.data<std::int32_t>();
+  auto* row = inverse.data<std::int32_t>();
+  std::int64_t all = 0;
+  for (Dim i = 0; i < arrived.numel(); ++i) all += count[i];
+  require(all <= order.numel(), "order_arrivals: more rows than memory is planned for");
+  std::int32_t next = 0;
+  for (Dim e = 0; e < experts; ++e) {
+    first[e] = next;
+    std::int32_t before = 0;  // rows that arrived before this block
+    for (Dim i = 0; i < e; ++i) before += count[i];
+    for (Dim rank = 0; rank < ranks; ++rank) {
+      const Dim block = rank * experts + e;
+      for (std::int32_t i = 0; i < count[block]; ++i, ++next) {
+        place[next] = before + i;
+        row[before + i] = next;
+      }
+      // On to the expert's block of the next rank.
+      for (Dim i = block; i < std::min(block + experts, arrived.numel()); ++i) before += count[i];
+    }
+  }
+  first[experts] = next;
+}
+
 void gather_rows(Context& ctx, CView x, CView pairs, Dim divisor, View y) {
   with_floating(x.dtype(), "gather_rows", [&]<class T>(T) {
     const Dim C = x.shape().back();
