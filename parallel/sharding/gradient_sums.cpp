@@ -89,7 +89,7 @@ View GradientSums::summed(const Bucket& bucket) const {
   return written.slice(mine.in_flat - bucket.begin, mine.size);
 }
 
-/// Of the sums over all axes, but for the merge of copies.
+/// Those of its sums over all axes; a merge of copies is another movement.
 std::vector<layout::Step> GradientSums::steps_of(std::size_t index) const {
   const Bucket& mine = bucket(index);
   const auto all_reduce = [](mesh::AxisSet axes, const View& view) {
