@@ -89,42 +89,53 @@ View GradientSums::summed(const Bucket& bucket) const {
   return written.slice(mine.in_flat - bucket.begin, mine.size);
 }
 
+/// Those of its sums over all axes; a merge of copies is another movement.
+std::vector<layout::Step> GradientSums::steps_of(std::size_t index) const {
+  const Bucket& mine = bucket(index);
+  const auto all_reduce = [](mesh::AxisSet axes, const View& view) {
+    return layout::Step{layout::Step::Kind::all_reduce, axes, view.bytes()};
+  };
+  std::vector<layout::Step> steps;
+  for (const View& part : states_[index].key_values) {
+    steps.push_back(all_reduce(mesh::Axis::tensor, part));
+  }
+  if (states_[index].sum) {
+    const auto sums = states_[index].sum->steps();
+    steps.insert(steps.end(), sums.begin(), sums.end());
+  }
+  if (mine.placement.tensor.is_partial()) {
+    steps.push_back(all_reduce(mesh::Axis::tensor, summed(mine)));
+  }
+  if (mine.placement.pipeline.is_partial() && tied() != nullptr) {
+    steps.push_back(all_reduce(mesh::Axis::pipeline, summed(mine)));
+  }
+  return steps;
+}
+
 std::vector<NamedMovement> GradientSums::movements(int microbatches) const {
+  const bool every = reduces_every_microbatch();
   std::vector<NamedMovement> all;
   for (std::size_t i = 0; i < states_.size(); ++i) {
     const Bucket& mine = bucket(i);
-    const auto all_reduce = [](mesh::AxisSet axes, const View& view) {
-      return layout::Step{layout::Step::Kind::all_reduce, axes, view.bytes()};
-    };
-    std::vector<layout::Step> steps;
-    for (const View& part : states_[i].key_values) {
-      steps.push_back(all_reduce(mesh::Axis::tensor, part));
-    }
-    if (states_[i].sum) {
-      const auto sums = states_[i].sum->steps();
-      steps.insert(steps.end(), sums.begin(), sums.end());
-    }
-    if (mine.placement.tensor.is_partial()) {
-      steps.push_back(all_reduce(mesh::Axis::tensor, summed(mine)));
-    }
-    if (mine.placement.pipeline.is_partial() && tied() != nullptr) {
-      steps.push_back(all_reduce(mesh::Axis::pipeline, summed(mine)));
-    }
-    if (steps.empty()) continue;
-    all.push_back({"gradients", mine.first_unit, mine.last_unit, std::move(steps),
-                   reduces_every_microbatch() ? microbatches : 1, "after backward of its units",
-                   mine.first_unit > 0 ? "backward of the units before it"
-                   : reduces_every_microbatch() && microbatches > 1 ? "the next microbatch"
-                                                                    : ""});
+    NamedMovement sum = {"gradients",
+                         mine.first_unit,
+                         mine.last_unit,
+                         steps_of(i),
+                         every ? microbatches : 1,
+                         "after backward of its units",
+                         mine.first_unit > 0         ? "backward of the units before it"
+                         : every && microbatches > 1 ? "the next microbatch"
+                                                     : "",
+                         mine.is_of_experts()};
+    NamedMovement merge = sum;
+    if (!sum.steps.empty()) all.push_back(std::move(sum));
     if (!states_[i].merge) continue;
     const auto merged = states_[i].merge->steps();
-    all.push_back({"gradient shards",
-                   mine.first_unit,
-                   mine.last_unit,
-                   {merged.begin(), merged.end()},
-                   1,
-                   "after the last microbatch is summed",
-                   all.back().behind});
+    merge.what = "gradient shards";
+    merge.steps.assign(merged.begin(), merged.end());
+    merge.times = 1;
+    merge.starts = "after the last microbatch is summed";
+    all.push_back(std::move(merge));
   }
   return all;
 }

@@ -146,7 +146,8 @@ std::vector<NamedMovement> PresentBuckets::movements(std::string_view name, int 
                      {steps.begin(), steps.end()},
                      count,
                      starts,
-                     behind});
+                     behind,
+                     bucket.of_experts});
     };
     const int updates = trained ? 1 : 0;
     add(bucket.gather->update_steps(), updates, kAfterUpdate, "updates of the buckets after it");

@@ -133,9 +133,22 @@ TEST_P(Reduction, SendsTheGradientsOfExpertsToThoseThatHoldThem) {
     EXPECT_EQ(bytes_of(mesh.group(mesh::kExpertGradients), comm::Call::all_reduce),
               zero > 0 || mesh.size(mesh::kExpertGradients) == 1 ? 0 : bytes);
     EXPECT_EQ(bytes_of(*mesh.expert_group(), comm::Call::all_reduce), 0);
-    for (const sharding::NamedMovement& moved : rank.presence.gradients().movements(1)) {
+    std::int64_t planned = 0;  // without the merge of copies, which the replica group counts
+    for (const auto& moved : rank.presence.gradients().movements(kMicrobatches)) {
       EXPECT_TRUE(std::ranges::any_of(moved.steps, &layout::Step::communicates)) << moved.what;
+      if (!moved.of_experts) continue;
+      for (const layout::Step& step : moved.steps) {
+        EXPECT_FALSE(step.axes.contains(mesh::Axis::expert));
+        const bool merges = zero > 0 && step.kind == layout::Step::Kind::all_reduce;
+        if (step.communicates() && !merges) {
+          planned += moved.times * static_cast<std::int64_t>(step.bytes);
+        } else if (merges) {
+          EXPECT_EQ(step.bytes, static_cast<std::size_t>(bytes / ranks));
+        }
+      }
     }
+    EXPECT_EQ(planned, bytes_of(mesh.group(mesh::kExpertShards), comm::Call::reduce_scatter) +
+                           bytes_of(mesh.group(mesh::kExpertGradients), comm::Call::all_reduce));
   }
 }
 

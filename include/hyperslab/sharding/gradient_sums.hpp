@@ -82,6 +82,7 @@ class GradientSums {
   [[nodiscard]] comm::Communicator* tied() const { return mesh_->tied_group(); }
   /// The part of what backward wrote that has the sums over the bucket's axes.
   [[nodiscard]] View summed(const Bucket& bucket) const;
+  [[nodiscard]] std::vector<layout::Step> steps_of(std::size_t index) const;
   void find_key_values();
   void find_norm_views();
   /// The bucket that closes next; -1: none. Buckets close from the last to the first, once in each

@@ -18,6 +18,7 @@ struct NamedMovement {
   int times = 1;  ///< in a step
   std::string_view starts;
   std::string_view behind;  ///< the computation that hides it; empty: none
+  bool of_experts = false;  ///< tensors that other ranks along mesh::Axis::expert do not hold
 };
 
 }  // namespace hyperslab::sharding

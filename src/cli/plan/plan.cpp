@@ -99,9 +99,11 @@ void print_memory(const train::Config& config, const std::vector<plan::Plan>& pl
 
 std::string units_text(const plan::Plan& plan, const sharding::NamedMovement& moved) {
   const auto name = [&](int unit) { return plan.units[static_cast<std::size_t>(unit)]; };
-  return moved.first_unit == moved.last_unit
-             ? name(moved.first_unit)
-             : fmt::format("{} to {}", name(moved.first_unit), name(moved.last_unit));
+  const std::string units =
+      moved.first_unit == moved.last_unit
+          ? name(moved.first_unit)
+          : fmt::format("{} to {}", name(moved.first_unit), name(moved.last_unit));
+  return moved.of_experts ? "experts in " + units : units;
 }
 
 /// A line for each movement and each of its steps, by pipeline rank.
