@@ -21,7 +21,14 @@ std::int64_t choices_of_token(const Config& c) {
   return experts.active_groups * (experts.count / std::max<std::int64_t>(1, experts.groups));
 }
 
-constexpr std::array kExpertsRules = {
+/// The divisors of the number of experts that data ranks can hold, too.
+std::string nearest_expert(const Config& c) {
+  return nearest_divisors(c.model.experts.count, c.parallel.expert, [&](std::int64_t ranks) {
+    return divides(ranks, c.parallel.data) && divides(ranks, c.parallel.data_shards());
+  });
+}
+
+constexpr std::array kLayoutRulesOfExperts = {
     Rule{"parallel.tensor", "experts.count experts.width", "divides experts.width",
          [](const Config& c, const Surroundings&) {
            return !has_experts(c) || divides(c.parallel.tensor, c.model.experts.width);
@@ -31,6 +38,19 @@ constexpr std::array kExpertsRules = {
                               c.parallel.tensor, c.model.experts.width,
                               nearest_divisors(c.model.experts.width, c.parallel.tensor));
          }},
+    Rule{"parallel.expert", "experts.count", "divides experts.count",
+         [](const Config& c, const Surroundings&) {
+           return c.parallel.expert == 1 ||
+                  (has_experts(c) && divides(c.parallel.expert, c.model.experts.count));
+         },
+         [](const Config& c, const Surroundings&) {
+           if (!has_experts(c)) return std::string("there are no experts: set it to 1");
+           return fmt::format("{} ranks cannot share {} experts equally; nearest: {}",
+                              c.parallel.expert, c.model.experts.count, nearest_expert(c));
+         }},
+};
+
+constexpr std::array kExpertsRules = {
     Rule{"experts.count", "model.family", "0 for vit",
          [](const Config& c, const Surroundings&) {
            return !has_experts(c) || !c.model.is_of_images();
@@ -141,6 +161,7 @@ constexpr std::array kExpertsRules = {
 
 }  // namespace
 
+std::span<const Rule> experts_layout_rules() { return kLayoutRulesOfExperts; }
 std::span<const Rule> experts_rules() { return kExpertsRules; }
 
 }  // namespace hyperslab::deck

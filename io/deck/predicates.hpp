@@ -58,6 +58,8 @@ namespace hyperslab::deck {
 [[nodiscard]] std::span<const Rule> context_rules();
 /// Rules of deck sections `adapter` and `quantization`, and of model.frozen_format.
 [[nodiscard]] std::span<const Rule> adapter_rules();
+/// Rules of deck section `parallel` and of mixtures of experts.
+[[nodiscard]] std::span<const Rule> experts_layout_rules();
 /// Rules of mixtures of experts.
 [[nodiscard]] std::span<const Rule> experts_rules();
 /// Rules of models of images, and of deck section `augment`.

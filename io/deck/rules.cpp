@@ -372,10 +372,11 @@ std::span<const Rule> rules() {
   static const std::vector<Rule> all = [] {
     std::vector<Rule> made;
     for (const std::span<const Rule> part :
-         {context_rules(), layout_rules(), experts_rules(), std::span<const Rule>(kModelRules),
-          std::span<const Rule>(kRunRules), std::span<const Rule>(kTrainingRules), adapter_rules(),
-          image_rules(), rope_rules(), score_rules(), mup_rules(), precision_rules(),
-          memory_rules(), mixture_rules(), document_rules(), sample_rules()}) {
+         {context_rules(), experts_layout_rules(), layout_rules(), experts_rules(),
+          std::span<const Rule>(kModelRules), std::span<const Rule>(kRunRules),
+          std::span<const Rule>(kTrainingRules), adapter_rules(), image_rules(), rope_rules(),
+          score_rules(), mup_rules(), precision_rules(), memory_rules(), mixture_rules(),
+          document_rules(), sample_rules()}) {
       made.insert(made.end(), part.begin(), part.end());
     }
     return made;

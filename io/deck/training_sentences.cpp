@@ -163,8 +163,7 @@ constexpr auto kTrainingSentences = std::to_array<KeySentence>({
      "memory for gradients, masters and optimizer state; empty: all are trained."},
 
     {"experts",
-     "Layers whose feed-forward network is a mixture of experts: a router sends each token to some "
-     "of them."},
+     "Mixtures of experts in place of feed-forward networks: a router sends each token to some."},
     {"experts.count", "Experts of a layer; 0: no layer has any."},
     {"experts.active", "Experts that a token passes through."},
     {"experts.width", "Inner features of an expert; 0: model.ffn_width."},

@@ -94,11 +94,13 @@ bool RunSamples::is_due_after(std::int64_t step, std::int64_t last_step) const {
          (step % start_.config.train.sample_every == 0 || step == last_step);
 }
 
+/// Ranks that pass texts together: those that gather values from each other, or hold other experts.
 /// They are neighbouring ranks, as there is no pipeline.
 int RunSamples::group_size() const {
   const mesh::ParallelConfig& parallel = start_.config.parallel;
   const bool gathers = sharding::residence_of(parallel).present_rooms > 0;
-  return parallel.tensor * (gathers ? parallel.shards() : 1);
+  if (gathers) return parallel.tensor * parallel.shards();
+  return parallel.tensor * (parallel.expert > 1 ? parallel.expert * parallel.context : 1);
 }
 
 RunSamples::Share RunSamples::share() const {

@@ -142,6 +142,11 @@ void add_sums(const auto& sums, Evaluation& to) {
 
 }  // namespace
 
+/// True if a pass of one data rank needs others.
+bool Trainer::passes_together() const {
+  return presence_.values().in_rooms() || mesh_.expert_group() != nullptr;
+}
+
 Evaluation Trainer::evaluate(const io::Samples& samples, std::int64_t count, comm::World& world,
                              const EvaluationCalls& calls) {
   fault::reach("step.validation");
@@ -164,7 +169,7 @@ Evaluation Trainer::evaluate(const io::Samples& samples, std::int64_t count, com
     }
     const std::int64_t chunk = first + mesh_.at(mesh::kSamples);
     const bool is_mine = chunk < chunks;  // not on all data ranks in the last round
-    if (!is_mine && !presence_.values().in_rooms()) break;
+    if (!is_mine && !passes_together()) break;
     passes.tokens =
         SampledData{samples, is_mine ? chunk : chunks - 1, count, config_.parallel.data};
     records_->begin(input_);
@@ -174,7 +179,7 @@ Evaluation Trainer::evaluate(const io::Samples& samples, std::int64_t count, com
       if (++unread % program_.microbatches == 0) synchronize(*ctx_);
       continue;
     }
-    if (!is_mine) continue;  // the pass was for the others, which gathered values
+    if (!is_mine) continue;  // the pass was for the others, which gathered values or sent rows here
     add_sums(records_->read_sums(), mine);
     if (listeners) listeners->report(chunk * microbatch());
   }

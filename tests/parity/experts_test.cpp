@@ -3,6 +3,8 @@
 // layouts.
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "hyperslab/parity/parity.hpp"
 #include "support/mpi_world.hpp"
 #include "train/layouts.hpp"
@@ -19,16 +21,30 @@ constexpr parity::ParityTolerance kTolerance = {.gradient = 4e-6};
 
 using Choices = std::vector<const char*>;
 
+/// As many ranks as can hold different experts: 1, 2 or 4 in turn.
+int expert_ranks(const Case& layout) {
+  static int turn = 0;
+  const int most = std::array{1, 4, 2}.at(static_cast<std::size_t>(turn++ % 3));
+  int found = 1;
+  for (int ranks = 2; ranks <= most; ranks *= 2) {
+    Case more = layout;
+    more.layout.push_back(fmt::format("parallel.expert={}", ranks));
+    if (test::is_legal(more, world().size())) found = ranks;
+  }
+  return found;
+}
+
 /// Drawn layouts of the deck with experts.
 class ExpertsParity : public testing::TestWithParam<Choices> {};
 
 TEST_P(ExpertsParity, AgreesWithOneRankInEveryLayout) {
-  constexpr std::size_t kLayouts = 6;
+  constexpr std::size_t kLayouts = 9;
   std::size_t compared = 0;
   for (Case layout : test::draw_layouts(world().size(), 4 * kLayouts)) {
     layout.model.insert(layout.model.end(), {"model.family=llama", "model.bias=false"});
     layout.model.insert(layout.model.end(), GetParam().begin(), GetParam().end());
     layout.layout.emplace_back("memory.mlp_rows=0");
+    layout.layout.push_back(fmt::format("parallel.expert={}", expert_ranks(layout)));
     if (compared == kLayouts || !test::is_legal(layout, world().size())) continue;
     ++compared;
     SCOPED_TRACE(layout.str());
@@ -51,8 +67,8 @@ INSTANTIATE_TEST_SUITE_P(
                             "experts.z_weight=0.1"},
                     Choices{"experts.count=6", "experts.active=3", "experts.width=12",
                             "experts.shared=2", "experts.first_dense=1", "experts.score=sigmoid",
-                            "experts.scale=1.5", "experts.groups=3", "experts.group_active=2", "experts.bias_rate=0.01",
-                            "experts.balance_weight=0.3"},
+                            "experts.scale=1.5", "experts.groups=3", "experts.group_active=2",
+                            "experts.bias_rate=0.01", "experts.balance_weight=0.3"},
                     Choices{"experts.count=4", "experts.active=1", "experts.normalize=false",
                             "experts.width=24", "experts.every=2", "optimizer.name=muon"}));
 

@@ -159,6 +159,7 @@ class Trainer {
   [[nodiscard]] Dim slot_tokens() const { return stage_.options().B * stage_.options().T; }
 
  private:
+  [[nodiscard]] bool passes_together() const;
   /// `plan`: null to measure.
   Trainer(const Config& config, const mesh::Mesh& mesh, const TrainerOptions& options,
           const model::MemoryPlan* plan);

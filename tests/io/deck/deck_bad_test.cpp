@@ -30,11 +30,11 @@ INSTANTIATE_TEST_SUITE_P(
         BadDeck{"", "", "deck.yaml:1:1: the deck is empty"},
         BadDeck{"", "# nothing but this\n", "deck.yaml:1:1: the deck is empty"},
         BadDeck{"", "---\n", "deck.yaml:1:1: the deck is empty"},
-        BadDeck{
-            "", "hello\n",
-            "deck.yaml:1:1: a deck is a map of the sections run, model, data, augment, parallel, "
-            "precision, memory, optimizer, schedule, train, adapter, quantization, checkpoint, "
-            "timing or spikes"},
+        BadDeck{"", "hello\n",
+                "deck.yaml:1:1: a deck is a map of the sections run, model, experts, data, "
+                "augment, parallel, "
+                "precision, memory, optimizer, schedule, train, adapter, quantization, checkpoint, "
+                "timing or spikes"},
         BadDeck{"tiny", "t\xFCny",
                 "deck.yaml:2:10: byte 0xFC is not UTF-8 text; save the deck as UTF-8"},
         BadDeck{"tiny", std::string("t\0ny", 4),
@@ -89,7 +89,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadDeck{
             "data:", "dta:", "deck.yaml:10:1: dta: unknown section 'dta' (did you mean 'data'?)"},
         BadDeck{"data:", "<<: {a: 1}\ndata:",
-                "deck.yaml:10:1: <<: unknown section '<<' (known are run, model, data, augment, "
+                "deck.yaml:10:1: <<: unknown section '<<' (known are run, model, experts, data, "
+                "augment, "
                 "parallel, "
                 "precision, memory, optimizer, schedule, train, adapter, quantization, checkpoint, "
                 "timing or spikes)"},

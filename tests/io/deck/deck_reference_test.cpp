@@ -138,7 +138,8 @@ TEST(Reference, UnknownSectionsSayWhatMayBeMeant) {
   EXPECT_EQ(message_of(keys_markdown, "check"),
             "there is no section 'check' (did you mean 'checkpoint'?)");
   EXPECT_EQ(message_of(rules_text, "zzz"),
-            "there is no section 'zzz' (known are run, model, data, augment, parallel, precision, "
+            "there is no section 'zzz' (known are run, model, experts, data, augment, parallel, "
+            "precision, "
             "memory, "
             "optimizer, schedule, train, adapter, quantization, checkpoint, timing or spikes)");
   EXPECT_EQ(message_of(keys_text, "model.head"),

@@ -10,6 +10,7 @@
 #include <ostream>
 #include <sstream>
 
+#include "broken_experts_rules.hpp"
 #include "broken_image_rules.hpp"
 #include "broken_memory_rules.hpp"
 #include "broken_mixture_rules.hpp"
@@ -168,10 +169,10 @@ const std::vector<BrokenRule>& broken_model_rules() {
        "10:21|with parallel.zero 0 every rank holds all of the state; set parallel.zero to 1 to 3, "
        "or "
        "parallel.shard to 0"},
-      {"parallel.expert", "data:", "parallel: {data: 4, expert: 3}\ndata:", kFourRanks,
-       "10:21|3 of 4 data ranks cannot hold different experts; nearest: 2 or 4"},
-      {"parallel.expert",
-       "data:", "parallel: {data: 4, zero: 1, shard: 2, expert: 4}\ndata:", kFourRanks,
+      {"parallel.expert", "data:", "parallel: {data: 4, expert: 3}\nexperts: {count: 12}\ndata:",
+       kFourRanks, "10:21|3 of 4 data ranks cannot hold different experts; nearest: 2 or 4"},
+      {"parallel.expert", "data:",
+       "parallel: {data: 4, zero: 1, shard: 2, expert: 4}\nexperts: {count: 12}\ndata:", kFourRanks,
        "10:40|4 of 4 data ranks that share state by 2 cannot hold different experts; nearest: 2"},
       {"run.compare_replicas_every", "name: tiny\nmodel:",
        "name: tiny\n  compare_replicas_every: 5\nparallel: {data: 2, zero: 3}\nmodel:", kTwoRanks,
@@ -418,6 +419,7 @@ TEST(RulesTable, EveryRowHasATestThatBreaksIt) {
   std::map<std::string_view, int> tests;
   for (const auto& rule : rules()) ++rows[rule.key];
   for (const auto& broken : broken_rules()) ++tests[broken.key];
+  for (const auto& broken : broken_experts_rules()) ++tests[broken.key];
   for (const auto& broken : broken_image_rules()) ++tests[broken.key];
   for (const auto& broken : broken_rope_rules()) ++tests[broken.key];
   for (const auto& broken : broken_score_rules()) ++tests[broken.key];
