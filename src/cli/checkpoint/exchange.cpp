@@ -28,6 +28,7 @@ deck::Surroundings anywhere() {
   surroundings.ranks = 0;
   surroundings.for_training = false;
   surroundings.has_cuda_device = cuda_device_count() > 0;
+  surroundings.unused = {"run.device"};  // nothing is computed
   return surroundings;
 }
 
@@ -95,6 +96,12 @@ void require_same_model(const train::Config& config, const model::ModelSpec& spe
   expected.model.scale_residual_init = config.model.scale_residual_init;
   expected.model.bos_token = config.model.bos_token;
   expected.model.eos_tokens = config.model.eos_tokens;
+  expected.model.experts.balance = config.model.experts.balance;
+  expected.model.experts.balance_weight = config.model.experts.balance_weight;
+  expected.model.experts.z_weight = config.model.experts.z_weight;
+  if (spec.experts.layers_of(spec.layers) == spec.layers) {  // no layer has another network
+    expected.model.ffn_width = config.model.ffn_width;
+  }
   if (spec.position == model::Position::rope && config.model.context < spec.context) {
     expected.model.context = config.model.context;
   }
