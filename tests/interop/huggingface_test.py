@@ -361,10 +361,24 @@ class HuggingFace(support.Case):
 
                 self.assert_same_logits(f"import {name}", f"import_{name}", model)
 
+    def test_experts_of_a_layer_in_one_tensor(self):
+        for name in ("mixtral", "qwen3_moe", "olmoe"):
+            torch.manual_seed(6)
+            model = THEIRS[name][0](THEIRS[name][1]).eval()
+            model.config.save_pretrained(self.folder / f"fused_{name}")
+            tensors = {tensor: values.contiguous() for tensor, values in model.state_dict().items()}
+            self.assertTrue(any(tensor.endswith("experts.gate_up_proj") for tensor in tensors))
+            save_file(tensors, self.folder / f"fused_{name}" / "model.safetensors")
+
+            self.run_well("checkpoint", "import", f"fused_{name}", "--output", f"import_fused_{name}")
+
+            self.assert_same_logits(f"import fused {name}", f"import_fused_{name}", model)
+
     def test_every_key_is_known(self):
         for name, model, odd in (("gpt2", GPT2LMHeadModel(GPT2Config(**GPT2)), False),
                                     ("llama", LlamaForCausalLM(LlamaConfig(**LLAMA)), False),
                                     ("phi3", Phi3ForCausalLM(Phi3Config(**LLAMA, pad_token_id=None)), False),
+                                    *((name, THEIRS[name][0](THEIRS[name][1]), False) for name in ("mixtral", "qwen3_moe", "olmoe")),
                                     ("odd", LlamaForCausalLM(LlamaConfig(**LLAMA, my_key=1)), True)):
             model.save_pretrained(self.folder / f"keys_{name}")
             path = self.folder / f"keys_{name}" / "config.json"
