@@ -148,13 +148,14 @@ Import describe_import(comm::World& world, const Arguments& args, const std::str
 std::string only_folder(const Arguments& args) {
   const std::vector<std::string> folders = args.list("DIR");
   if (folders.size() > 1)
-    refuse("checkpoint: export, import, merge, prune and quantize take one folder at a time");
+    refuse(
+        "checkpoint: export, import, merge, prune, quantize and upcycle take one folder at a time");
   return folders.front();
 }
 
 std::string output_of(const Arguments& args) {
   if (!args.has("output"))
-    refuse("checkpoint: export, import, merge and quantize need --output DIR");
+    refuse("checkpoint: export, import, merge, quantize and upcycle need --output DIR");
   return args.get<std::string>("output");
 }
 
@@ -197,10 +198,11 @@ io::CheckpointReader trained_weights(const Arguments& args, const std::string& f
 
 void add_exchange_options(Arguments& args) {
   args.add()("ema",
-             "export, merge, quantize: take the exponential moving average of the trained weights "
+             "export, merge, quantize, upcycle: take the exponential moving average of the trained "
+             "weights "
              "(optimizer.ema_decay)");
   args.add()("output", po::value<std::string>(),
-             "export, import, merge, quantize: the folder to make")(
+             "export, import, merge, quantize, upcycle: the folder to make")(
       "format", po::value<std::string>()->default_value("huggingface"),
       "export: of the folder: huggingface, or timm for vision transformers")(
       "base", po::value<std::string>(),
