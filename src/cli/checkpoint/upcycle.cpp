@@ -24,11 +24,11 @@ namespace {
 
 constexpr std::string_view kModelPrefix = "model/";
 constexpr std::string_view kMlp = ".mlp.";
-constexpr std::string_view kMlpNorm = ".mlp_norm.";  // of the network's output
+constexpr std::string_view kMlpNorm = ".mlp_norm.";  // normalizes its output
 
 struct Upcycling {
   io::CheckpointReader dense;
-  train::Config config;  ///< of the model with experts
+  train::Config config;  ///< deck of the model with experts
   std::string output;
 };
 
