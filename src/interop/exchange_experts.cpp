@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
+#include <set>
 
 namespace hyperslab::interop {
 namespace {
@@ -18,6 +19,7 @@ using nlohmann::json;
 using nlohmann::ordered_json;
 
 constexpr Dim kMostExperts = 1 << 16;
+constexpr Dim kMostOfModel = 1 << 18;  // a name of each is in memory
 constexpr Dim kMostLayers = 1 << 16;
 constexpr Dim kQwenWindow = 4096;  // if a file uses windows and leaves it out
 constexpr std::string_view kFusedUp = ".mlp.experts.gate_up_proj";
@@ -34,11 +36,6 @@ Defaults defaults_of(std::string_view type) {
   return type == kQwen3Moe ? Defaults{128, 8, 0.001} : Defaults{64, 8, 0.01};
 }
 
-/// True if mlp_only_layers has the layer.
-bool is_dense(const json* list, Dim layer) {
-  return list != nullptr && std::ranges::find(*list, json(layer)) != list->end();
-}
-
 /// Layers without experts, by decoder_sparse_step and mlp_only_layers.
 void read_dense_layers(Import& in, ModelSpec& spec) {
   nn::ExpertsConfig& experts = spec.experts;
@@ -49,16 +46,19 @@ void read_dense_layers(Import& in, ModelSpec& spec) {
     in.complaints.unless(false, "mlp_only_layers is no list of layers");
     return;
   }
-  const auto fits = [&] {
-    for (Dim layer = 0; layer < spec.layers; ++layer) {
-      const bool sparse = (layer + 1) % experts.every == 0 && !is_dense(list, layer);
-      if (experts.at(layer) != sparse) return false;
-    }
-    return true;
+  std::set<std::uint64_t> dense;
+  if (list != nullptr) dense = list->get<std::set<std::uint64_t>>();
+  const auto is_dense = [&](Dim layer) {
+    return dense.contains(static_cast<std::uint64_t>(layer));
   };
-  while (!fits() && experts.first_dense < spec.layers) ++experts.first_dense;
+  bool fits = true;
+  for (Dim layer = experts.every - 1; layer < spec.layers; layer += experts.every) {
+    if (!is_dense(layer)) continue;
+    fits = fits && experts.first_dense + experts.every > layer;  // none before has experts
+    experts.first_dense = layer + 1;
+  }
   in.complaints.unless(
-      fits(), "mlp_only_layers names other layers than the first ones, which is not done here");
+      fits, "mlp_only_layers names other layers than the first ones, which is not done here");
 }
 
 /// A window of all layers; one that hides nothing is none.
@@ -173,6 +173,10 @@ void read_experts(Import& in, std::string_view type, ModelSpec& spec) {
   in.complaints.unless(experts.active <= experts.count,
                        fmt::format("num_experts_per_tok is {}, more than the {} experts",
                                    experts.active, experts.count));
+  in.complaints.unless(
+      experts.count <= kMostOfModel / spec.layers,
+      fmt::format("{} experts in each of {} layers are more than {}, which is not done here",
+                  experts.count, spec.layers, kMostOfModel));
   experts.balance_weight = config.real("router_aux_loss_coef", usual.balance_weight);
   experts.normalize = type == kMixtral || config.flag("norm_topk_prob", false);
   experts.width = spec.ffn_width;

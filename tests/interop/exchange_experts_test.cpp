@@ -250,7 +250,8 @@ TEST(ExchangeExperts, LayersWithoutExpertsAreTheFirstOnes) {
   EXPECT_EQ(layers({1, 0, 2}, 1).first_dense, 3);
   EXPECT_EQ(layers({0, 2, 4}, 2).first_dense, 0);  // which have none anyway
   EXPECT_EQ(layers({1}, 2).first_dense, 2);
-  for (const json& list : {json({1}), json({0, 5}), json({"0"}), json(2), json({-1})}) {
+  EXPECT_EQ(layers({0, 1, 3, 3, 99}, 2).first_dense, 4);
+  for (const json& list : {json({1}), json({0, 5}), json({5}), json({"0"}), json(2), json({-1})}) {
     EXPECT_THAT(refused_import("qwen3_moe", {{"num_hidden_layers", 6}, {"mlp_only_layers", list}}),
                 HasSubstr("mlp_only_layers"));
   }
@@ -277,6 +278,7 @@ TEST(ExchangeExperts, SettingsThatAreNotDoneHereAreRefused) {
       {"mixtral", {{"router_jitter_noise", 0.1}}, "router_jitter_noise is 0.1, only 0 is done"},
       {"mixtral", {{"num_experts_per_tok", 9}}, "num_experts_per_tok is 9, more than the 8"},
       {"mixtral", {{"num_local_experts", 0}}, "num_local_experts: expected a whole number from 1"},
+      {"mixtral", {{"num_local_experts", 65536}}, "65536 experts in each of 32 layers are more"},
       {"mixtral", {{"num_experts", 4}, {"num_local_experts", 5}}, "its other name, is 5"},
       {"mixtral", {{"attention_bias", true}}, "attention_bias is true, only false"},
       {"mixtral", {{"norm_topk_prob", false}}, "norm_topk_prob is not known here"},
