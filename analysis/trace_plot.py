@@ -23,7 +23,8 @@ PHASES: dict[str, str] = {
 }
 LABELS = [*dict.fromkeys(PHASES.values()), "other"]
 GROUPS: dict[str, str] = {"data": "#D55E00", "tensor": "#E69F00", "context": "#8B4513", "pipeline": "#CC79A7",
-                          "tied": "#8C564B", "key_value": "#7F7F7F", "world": "#8A7FC7"}
+                          "tied": "#8C564B", "key_value": "#7F7F7F", "world": "#8A7FC7",
+                          "expert": "#117733", "expert_data": "#882255", "expert_shard": "#AA4499"}
 COMPUTE_HEIGHT, GROUP_HEIGHT = 0.46, 0.30
 MOST_RANKS = 64
 MOST_ARROWS = 400

@@ -183,6 +183,19 @@ constexpr std::array kLayoutRules = {
                                       return shard >= 2;
                                     }));
          }},
+    Rule{"parallel.expert", "parallel.data parallel.shard",
+         "divides parallel.data, and parallel.shard if that is not 0",
+         [](const Config& c, const Surroundings&) {
+           return divides(c.parallel.expert, c.parallel.data) &&
+                  divides(c.parallel.expert, c.parallel.data_shards());
+         },
+         [](const Config& c, const Surroundings&) {
+           const auto& p = c.parallel;
+           return fmt::format("{} of {} data ranks{} cannot hold different experts; nearest: {}",
+                              p.expert, p.data,
+                              p.shard == 0 ? "" : fmt::format(" that share state by {}", p.shard),
+                              nearest_divisors(std::gcd(p.data, p.data_shards()), p.expert));
+         }},
     Rule{"parallel.shard", "parallel.zero", "0 unless parallel.zero is 1 to 3",
          [](const Config& c, const Surroundings&) {
            return c.parallel.shard == 0 || c.parallel.zero > 0;
@@ -207,7 +220,7 @@ constexpr std::array kLayoutRules = {
          [](const Config& c, const Surroundings&) {
            const auto& p = c.parallel;
            return c.run.compare_replicas_every == 0 || p.zero < 3 || p.pipeline > 1 ||
-                  p.shards() == 1 || p.fold() < p.data;
+                  p.shards() == 1 || p.data_shards() < p.data;
          },
          [](const Config&, const Surroundings&) -> std::string {
            return "with zero 3 each parameter is on one data rank alone, and there is nothing to "

@@ -139,6 +139,7 @@ void visit_experts(Visitor& v, Config& config) {
   v.integer("group_active", experts.active_groups, IntegerRange{1, kMostExperts});
   v.named("balance", experts.balance, kBalanceNames);
   v.real("balance_weight", experts.balance_weight, kNotNegative);
+  v.real("bias_rate", experts.bias_rate, kNotNegative);
   v.real("z_weight", experts.z_weight, kNotNegative);
 }
 
@@ -205,6 +206,7 @@ void visit_layout(Visitor& v, Config& config) {
   v.integer("tensor", parallel.tensor, kRanks);
   v.integer("pipeline", parallel.pipeline, kRanks);
   v.integer("context", parallel.context, kRanks);
+  v.integer("expert", parallel.expert, kRanks);
   v.flag("sequence", parallel.sequence);
   v.named("schedule", parallel.schedule, kPipelineSchedules);
   v.integer("virtual_stages", parallel.virtual_stages, kRanks);

@@ -14,6 +14,9 @@ constexpr auto kTrainingSentences = std::to_array<KeySentence>({
     {"parallel.pipeline", "Ranks that share the layers, in stages."},
     {"parallel.context",
      "Ranks that share the tokens of every sample; attention exchanges heads between them."},
+    {"parallel.expert",
+     "Neighbouring data ranks, of parallel.data, that hold different experts of every layer and "
+     "exchange tokens."},
     {"parallel.sequence",
      "Whether tensor ranks also share the tokens between those matrices, "
      "which saves activations."},
@@ -184,6 +187,10 @@ constexpr auto kTrainingSentences = std::to_array<KeySentence>({
     {"experts.balance_weight",
      "Factor of the balance loss, added to the loss: experts x the sum over experts of the share "
      "of a sample's tokens and the mean score; it is 1 if all loads are equal."},
+    {"experts.bias_rate",
+     "Step of a bias that takes part in the choice of experts alone: after each step it rises for "
+     "experts with less than the mean load and falls for others; 1.0e-3 in DeepSeek-V3, 0: there "
+     "is no bias."},
     {"experts.z_weight",
      "Times the square of the logarithm of the router's softmax normalizer, averaged over tokens "
      "and added to the loss; 1.0e-3 in ST-MoE, 0: none."},

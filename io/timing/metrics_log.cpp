@@ -45,6 +45,8 @@ void each_number(const MetricsLine& line, const Number& number) {
   number("memory_peak_bytes", line.memory_peak_bytes);
   if (line.z_loss) number("z_loss", *line.z_loss);
   if (line.balance) number("balance", *line.balance);
+  if (line.load_max) number("load_max", *line.load_max);
+  if (line.router_entropy) number("router_entropy", *line.router_entropy);
   if (line.router_z) number("router_z", *line.router_z);
   if (line.spike) number("spike", *line.spike);
   if (line.left_out) number("left_out", 1);

@@ -30,10 +30,14 @@ Handle create(const std::string& path, StagedFile& disk) {
 }
 
 /// "data 2 x tensor 1 x pipeline 1": the axes that all ranks have. Context ranks are in the data
-/// group, too.
+/// group, too, and so are those that hold different experts: "data 4 (expert 2) x ...".
 std::string layout_of(const RankInfo& info) {
-  const auto context = std::ranges::find(info.groups, GroupRole::context, &GroupInfo::role);
-  const int tokens = context == info.groups.end() ? 1 : context->size;
+  const auto size_of = [&](GroupRole role) {
+    const auto group = std::ranges::find(info.groups, role, &GroupInfo::role);
+    return group == info.groups.end() ? 1 : group->size;
+  };
+  const int tokens = size_of(GroupRole::context);
+  const int experts = size_of(GroupRole::expert);
   std::string text;
   for (const GroupInfo& group : info.groups) {
     const bool is_axis = group.role == GroupRole::data || group.role == GroupRole::tensor ||
@@ -41,6 +45,7 @@ std::string layout_of(const RankInfo& info) {
     if (!is_axis) continue;
     const int size = group.role == GroupRole::data ? group.size / tokens : group.size;
     text += fmt::format("{}{} {}", text.empty() ? "" : " x ", name_of(group.role), size);
+    if (group.role == GroupRole::data && experts > 1) text += fmt::format(" (expert {})", experts);
   }
   return text;
 }

@@ -184,6 +184,45 @@ Ticket Communicator::all_to_all(Stream& after, CView sent, View received) {
   return ticket;
 }
 
+Ticket Communicator::all_to_all_rows(Stream& after, CView sent, std::span<const Dim> sent_rows,
+                                     View received, std::span<const Dim> received_rows) {
+  check_view(after.device(), Call::all_to_all, sent, "sent");
+  check_view(after.device(), Call::all_to_all, received, "received");
+  check_rows(sent, sent_rows, received, received_rows);
+  messages_.clear();
+  std::size_t bytes = 0;
+  Dim sent_before = 0;
+  Dim received_before = 0;
+  CView own_sent;
+  View own_received;
+  for (int member = 0; member < size_; ++member) {
+    const auto at = static_cast<std::size_t>(member);
+    const CView to = sent.slice(sent_before, sent_rows[at]);
+    const View from = received.slice(received_before, received_rows[at]);
+    sent_before += sent_rows[at];
+    received_before += received_rows[at];
+    bytes += to.bytes();
+    if (member == rank_) {
+      own_sent = to;
+      own_received = from;
+      continue;
+    }
+    if (to.numel() > 0) messages_.push_back({.send = to, .recv = {}, .peer = member});
+    if (from.numel() > 0) messages_.push_back({.send = {}, .recv = from, .peer = member});
+  }
+  const Ticket ticket = open(after, Call::all_to_all, bytes);
+  count(Call::all_to_all, bytes);
+  if (after.device() != Device::meta) {
+    do_all_to_all_rows(after, own_sent, own_received, messages_, ticket);
+  }
+  return ticket;
+}
+
+void Communicator::do_all_to_all_rows(Stream& /*after*/, CView /*own_sent*/, View /*own_received*/,
+                                      std::span<const Message> /*others*/, Ticket /*ticket*/) {
+  refuse("all_to_all_rows", "this transport does not have it");
+}
+
 Ticket Communicator::broadcast(Stream& after, View buffer, int root) {
   check_view(after.device(), Call::broadcast, buffer, "buffer");
   check_member(Call::broadcast, root, "root");

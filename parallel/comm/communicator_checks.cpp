@@ -93,6 +93,42 @@ void Communicator::check_parts(Call call, CView sent, CView received) const {
   }
 }
 
+void Communicator::check_rows(CView sent, std::span<const Dim> sent_rows, CView received,
+                              std::span<const Dim> received_rows) const {
+  const std::string_view call = "all_to_all_rows";
+  if (in_group_) refuse(call, "called between group_begin and group_end");
+  const auto check = [&](CView view, std::span<const Dim> rows, std::string_view what) {
+    if (std::ssize(rows) != size_) {
+      refuse(call, fmt::format("{} counts of rows {} for {} members", rows.size(), what, size_));
+    }
+    Dim sum = 0;
+    for (std::size_t member = 0; member < rows.size(); ++member) {
+      if (rows[member] < 0) {
+        refuse(call, fmt::format("{} rows are {} for member {}", rows[member], what, member));
+      }
+      sum += rows[member];
+    }
+    if (sum > view.shape()[0]) {
+      refuse(call, fmt::format("{} rows are {}, and the view has {}", sum, what, view.shape()[0]));
+    }
+  };
+  check(sent, sent_rows, "sent");
+  check(received, received_rows, "received");
+  const auto elements = [](CView view) { return view.slice(0, 1).numel(); };
+  const bool have_rows = sent.shape()[0] > 0 && received.shape()[0] > 0;
+  if (sent.dtype() != received.dtype() || (have_rows && elements(sent) != elements(received))) {
+    refuse(call, fmt::format("rows of {} of {} are sent, of {} of {} received", sent.shape().str(),
+                             hyperslab::name_of(sent.dtype()), received.shape().str(),
+                             hyperslab::name_of(received.dtype())));
+  }
+  const auto own = static_cast<std::size_t>(rank_);
+  if (sent_rows[own] != received_rows[own]) {
+    refuse(call, fmt::format("member {} sends {} rows to itself and receives {}", rank_,
+                             sent_rows[own], received_rows[own]));
+  }
+  if (sent.device() != Device::meta && overlap(sent, received)) refuse(call, "the views overlap");
+}
+
 void Communicator::check_message(Device device, Call call, CView buffer, int peer) const {
   if (!in_group_) refuse(name_of(call), "called outside group_begin and group_end");
   check_view(device, call, buffer, "buffer");

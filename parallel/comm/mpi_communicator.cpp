@@ -160,6 +160,13 @@ void MpiCommunicator::exchange_parts(CView sent, View received, Operation& mine)
   send_messages(messages, mine);
 }
 
+/// Messages, as the counts of a collective would have to live until its end.
+void MpiCommunicator::do_all_to_all_rows(Stream&, CView own_sent, View own_received,
+                                         std::span<const Message> others, Ticket ticket) {
+  if (own_sent.bytes() > 0) std::memcpy(own_received.raw(), own_sent.raw(), own_sent.bytes());
+  send_messages(others, operation(ticket));
+}
+
 void MpiCommunicator::do_broadcast(Stream&, View buffer, int root, Ticket ticket) {
   broadcast_chunks(buffer, root, operation(ticket));
 }

@@ -36,6 +36,8 @@ class MpiCommunicator final : public Communicator {
   void do_reduce_scatter(Stream& after, View full, View shard, Ticket ticket) override;
   void do_all_gather(Stream& after, CView shard, View full, Ticket ticket) override;
   void do_all_to_all(Stream& after, CView sent, View received, Ticket ticket) override;
+  void do_all_to_all_rows(Stream& after, CView own_sent, View own_received,
+                          std::span<const Message> others, Ticket ticket) override;
   void do_broadcast(Stream& after, View buffer, int root, Ticket ticket) override;
   void do_exchange(Stream& after, std::span<const Message> messages, Ticket ticket) override;
   double do_wait(Stream& before, Ticket ticket) override;

@@ -19,17 +19,20 @@ namespace hyperslab::comm {
 namespace {
 
 /// Thread blocks (CTAs) of one operation of a group; the variable NCCL_MAX_CTAS overrides it.
-/// Tensor and context groups delay every layer and take the number that NCCL finds best.
+/// Tensor, context and expert groups delay layers and take the number that NCCL finds best.
 int cta_budget(GroupRole role, const CtaBudgets& budgets) {
   switch (role) {
     case GroupRole::world: return budgets.world;
     case GroupRole::data:
     case GroupRole::shard:
-    case GroupRole::replica: return budgets.data;
+    case GroupRole::replica:
+    case GroupRole::expert_data:
+    case GroupRole::expert_shard: return budgets.data;
     case GroupRole::pipeline: return budgets.pipeline;
     case GroupRole::tied: return budgets.tied;
     case GroupRole::tensor:
     case GroupRole::context:
+    case GroupRole::expert:
     case GroupRole::key_value:
     case GroupRole::host:
     case GroupRole::other: break;
@@ -292,19 +295,33 @@ void NcclCommunicator::do_broadcast(Stream& after, View buffer, int root, Ticket
   });
 }
 
+void NcclCommunicator::do_all_to_all_rows(Stream& after, CView own_sent, View own_received,
+                                          std::span<const Message> others, Ticket ticket) {
+  run(after, Call::all_to_all, ticket, [&] {
+    if (own_sent.bytes() > 0) {
+      HS_COMM_CUDA(name(), cudaMemcpyAsync(own_received.raw(), own_sent.raw(), own_sent.bytes(),
+                                           cudaMemcpyDeviceToDevice, stream_));
+    }
+    issue_messages(others);
+  });
+}
+
 void NcclCommunicator::do_exchange(Stream& after, std::span<const Message> messages,
                                    Ticket ticket) {
-  run(after, Call::send, ticket, [&] {
-    HS_NCCL(name(), nccl_, ncclGroupStart());
-    for (const auto& [send, recv, peer] : messages) {
-      if (send && send.bytes() > 0) {
-        HS_NCCL(name(), nccl_, ncclSend(send.raw(), send.bytes(), ncclUint8, peer, nccl_, stream_));
-      } else if (recv && recv.bytes() > 0) {
-        HS_NCCL(name(), nccl_, ncclRecv(recv.raw(), recv.bytes(), ncclUint8, peer, nccl_, stream_));
-      }
+  run(after, Call::send, ticket, [&] { issue_messages(messages); });
+}
+
+/// All at once.
+void NcclCommunicator::issue_messages(std::span<const Message> messages) {
+  HS_NCCL(name(), nccl_, ncclGroupStart());
+  for (const auto& [send, recv, peer] : messages) {
+    if (send && send.bytes() > 0) {
+      HS_NCCL(name(), nccl_, ncclSend(send.raw(), send.bytes(), ncclUint8, peer, nccl_, stream_));
+    } else if (recv && recv.bytes() > 0) {
+      HS_NCCL(name(), nccl_, ncclRecv(recv.raw(), recv.bytes(), ncclUint8, peer, nccl_, stream_));
     }
-    HS_NCCL(name(), nccl_, ncclGroupEnd());
-  });
+  }
+  HS_NCCL(name(), nccl_, ncclGroupEnd());
 }
 
 double NcclCommunicator::do_wait(Stream& before, Ticket ticket) {

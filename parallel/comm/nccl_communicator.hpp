@@ -60,6 +60,8 @@ class NcclCommunicator final : public Communicator {
                                 Ticket ticket) override;
   void do_all_gather_piece(Stream& after, View full, Piece piece, Ticket ticket) override;
   void do_all_to_all(Stream& after, CView sent, View received, Ticket ticket) override;
+  void do_all_to_all_rows(Stream& after, CView own_sent, View own_received,
+                          std::span<const Message> others, Ticket ticket) override;
   void do_broadcast(Stream& after, View buffer, int root, Ticket ticket) override;
   void do_exchange(Stream& after, std::span<const Message> messages, Ticket ticket) override;
   double do_wait(Stream& before, Ticket ticket) override;
@@ -69,6 +71,7 @@ class NcclCommunicator final : public Communicator {
 
   Operation& operation(Ticket ticket) { return operations_[ticket % kMaxUnderWay]; }
   void initialize_nccl();
+  void issue_messages(std::span<const Message> messages);
   void fork(Stream& after, Ticket ticket);
   template <class Issue>
   void run(Stream& after, Call call, Ticket ticket, Issue&& issue);

@@ -23,14 +23,29 @@ struct Axes {
   GroupRole role;
 };
 constexpr std::array kGroups = {
-    Axes{kGradients, GroupRole::data}, Axes{Axis::tensor, GroupRole::tensor},
-    Axes{Axis::pipeline, GroupRole::pipeline}, Axes{kShards, GroupRole::shard},
-    Axes{Axis::replica, GroupRole::replica}};
+    Axes{kGradients, GroupRole::data},           Axes{Axis::tensor, GroupRole::tensor},
+    Axes{Axis::pipeline, GroupRole::pipeline},   Axes{kShards, GroupRole::shard},
+    Axes{Axis::replica, GroupRole::replica},     Axes{kExpertGradients, GroupRole::expert_data},
+    Axes{kExpertShards, GroupRole::expert_shard}};
 
-/// True if a mesh has the group: the data group is cut in two if several ranks hold equal shards.
+/// True if a mesh has the group: the data group is cut in two if several ranks hold equal shards,
+/// and so are the ranks that hold the same experts.
 bool has_group(const Position& position, GroupRole role) {
-  const bool is_part = role == GroupRole::shard || role == GroupRole::replica;
-  return !is_part || (position.size(Axis::replica) > 1 && position.size(kShards) > 1);
+  const bool has_copies = position.size(Axis::replica) > 1;
+  const bool has_experts = position.size(Axis::expert) > 1;
+  switch (role) {
+    case GroupRole::shard:
+    case GroupRole::replica: return has_copies && position.size(kShards) > 1;
+    case GroupRole::expert_data: return has_experts;
+    case GroupRole::expert_shard: return has_experts && has_copies;
+    default: return true;
+  }
+}
+
+/// True if a group's clock adds up gradient reductions alone.
+bool sums_gradients(GroupRole role) {
+  return role == GroupRole::data || role == GroupRole::shard || role == GroupRole::expert_data ||
+         role == GroupRole::expert_shard;
 }
 
 }  // namespace
@@ -56,6 +71,11 @@ Mesh::Mesh(comm::World& world, Device device, const ParallelConfig& config, cons
     const int first = position_.moved(Axis::context, 0).world_rank();
     context_ = all.split(first, at(Axis::context), GroupRole::context);
   }
+  if (size(Axis::expert) > 1) {
+    const int first = position_.moved(Axis::expert, 0).world_rank();
+    expert_ = all.split(first, at(Axis::expert), GroupRole::expert);
+    expert_->report_reductions(false);
+  }
   const int tensor = at(Axis::tensor);
   const int stage = at(Axis::pipeline);
   if (needs_.tied_ends) {
@@ -71,9 +91,7 @@ Mesh::Mesh(comm::World& world, Device device, const ParallelConfig& config, cons
     key_value_->report_reductions(false);
   }
   for (comm::Communicator* one : groups()) {
-    // The clocks of the data group and its parts add up gradient reductions alone.
-    const bool sums = one == &group(kGradients) || one == &group(kShards);
-    if (!sums) one->time_operations(needs_.timed);
+    if (!sums_gradients(one->role())) one->time_operations(needs_.timed);
   }
   all.time_operations(needs_.timed);
 }
@@ -90,6 +108,9 @@ Mesh Mesh::plan(const ParallelConfig& config, int world_rank, const GroupNeeds& 
   mesh.groups_.push_back({kWorld, meta(GroupRole::world, world_rank, config.ranks())});
   if (const int ranks = mesh.size(Axis::context); ranks > 1) {
     mesh.context_ = meta(GroupRole::context, mesh.at(Axis::context), ranks);
+  }
+  if (const int ranks = mesh.size(Axis::expert); ranks > 1) {
+    mesh.expert_ = meta(GroupRole::expert, mesh.at(Axis::expert), ranks);
   }
   if (mesh.needs_.tied_ends && mesh.is_end()) {
     mesh.tied_ = meta(GroupRole::tied, mesh.position_.is_first(Axis::pipeline) ? 0 : 1, 2);
@@ -151,6 +172,7 @@ std::vector<int> Mesh::members(GroupRole role) const {
     if (role == role_of_axes) return position_.members(axes);
   }
   if (role == GroupRole::context) return position_.members(Axis::context);
+  if (role == GroupRole::expert) return position_.members(Axis::expert);
   const bool is_tied = role == GroupRole::tied;
   require(is_tied || role == GroupRole::key_value, "a mesh has no such group");
   const std::vector<int> all = position_.members(is_tied ? Axis::pipeline : Axis::tensor);
@@ -166,6 +188,7 @@ std::vector<comm::Communicator*> Mesh::groups() const {
     if (axes != kWorld) all.push_back(ranks.get());
   }
   if (context_) all.push_back(context_.get());
+  if (expert_) all.push_back(expert_.get());
   if (tied_) all.push_back(tied_.get());
   if (key_value_) all.push_back(key_value_.get());
   return all;
@@ -174,15 +197,19 @@ std::vector<comm::Communicator*> Mesh::groups() const {
 std::string placement_table(comm::World& world, const ParallelConfig& config,
                             const std::string& device) {
   const std::vector<std::string> devices = world.all_gather(world.host() + "  " + device);
+  const auto column = [](bool is_there, const auto& entry) {
+    return is_there ? fmt::format("  {:>7}", entry) : "";
+  };
   const bool has_context = config.context > 1;
-  std::string table =
-      fmt::format("rank  data  tensor  pipeline{}  host  device", has_context ? "  context" : "");
+  const bool has_experts = config.expert > 1;
+  std::string table = fmt::format("rank  data  tensor  pipeline{}{}  host  device",
+                                  column(has_context, "context"), column(has_experts, "expert"));
   for (int rank = 0; rank < world.size(); ++rank) {
     const Position position(config, rank);
-    const std::string context =
-        has_context ? fmt::format("  {:>7}", position.at(Axis::context)) : "";
-    table += fmt::format("\n{:>4}  {:>4}  {:>6}  {:>8}{}  {}", rank, position.at(kSamples),
-                         position.at(Axis::tensor), position.at(Axis::pipeline), context,
+    table += fmt::format("\n{:>4}  {:>4}  {:>6}  {:>8}{}{}  {}", rank, position.at(kSamples),
+                         position.at(Axis::tensor), position.at(Axis::pipeline),
+                         column(has_context, position.at(Axis::context)),
+                         column(has_experts, position.at(Axis::expert)),
                          devices[static_cast<std::size_t>(rank)]);
   }
   return table;
@@ -218,7 +245,7 @@ std::string placement_warning(comm::World& world, const ParallelConfig& config) 
         "network; let parallel.tensor divide the ranks of a host",
         tensor);
   }
-  const bool is_hybrid = config.fold() < config.data;
+  const bool is_hybrid = config.data_shards() < config.data;
   const std::string shards = is_hybrid ? groups_over_hosts(config, kShards, hosts) : "";
   if (shards.empty()) return {};
   return fmt::format(

@@ -57,8 +57,19 @@ std::string describe(AxisSet axes) {
   return names.empty() ? "no axis" : names;
 }
 
+namespace {
+
+/// Expert ranks are data ranks, too.
+std::string in_data(int size, int expert) {
+  return size == 1 ? "" : " (expert " + std::to_string(expert) + ")";
+}
+std::string in_data(const ParallelConfig& config) { return in_data(config.expert, config.expert); }
+
+}  // namespace
+
 std::string describe(const Position& at) {
-  std::string text = "data " + std::to_string(at.at(kSamples)) + ", tensor " +
+  std::string text = "data " + std::to_string(at.at(kSamples)) +
+                     in_data(at.size(Axis::expert), at.at(Axis::expert)) + ", tensor " +
                      std::to_string(at.at(Axis::tensor)) + ", pipeline " +
                      std::to_string(at.at(Axis::pipeline));
   if (at.size(Axis::context) > 1) text += ", context " + std::to_string(at.at(Axis::context));
@@ -66,7 +77,7 @@ std::string describe(const Position& at) {
 }
 
 std::string describe(const ParallelConfig& config) {
-  std::string text = "data " + std::to_string(config.data) + " x tensor " +
+  std::string text = "data " + std::to_string(config.data) + in_data(config) + " x tensor " +
                      std::to_string(config.tensor) + " x pipeline " +
                      std::to_string(config.pipeline);
   if (config.context > 1) text += " x context " + std::to_string(config.context);

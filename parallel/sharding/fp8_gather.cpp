@@ -49,11 +49,12 @@ Fp8Gather::Fp8Gather(const param::ParamGroup& group, const param::Bucket& bucket
                      const std::vector<param::KeptFp8*>& matrices, View room, Arena& arena)
     : values_(room ? View() : group.present(bucket)),
       shard_(group.value().at(group.shard(bucket))),
-      rank_(group.position().at(mesh::kShards)),
+      axes_(bucket.cut_axes()),
+      rank_(group.position().at(axes_)),
       before_(before) {
   require(group.has_own_values(), "FP8 values are gathered of values that are the masters");
   if (before_ != nullptr) before_->is_last_ = false;
-  const int ranks = group.position().size(mesh::kShards);
+  const int ranks = group.position().size(axes_);
   const Dim count = static_cast<Dim>(matrices.size()) * kSlot;
   fp8_ = room ? room : arena.take(DType::u8, {bucket.size()}, "FP8 values of matrices");
   fp8_shard_ = room ? arena.take(DType::u8, {shard_.numel()}, "FP8 values of matrices")
@@ -130,7 +131,7 @@ void Fp8Gather::find_steps(const mesh::Position& at) {
   using Kind = layout::Step::Kind;
   mesh::AxisSet axes;
   for (const mesh::Axis axis : mesh::kAxes) {
-    if (mesh::kShards.contains(axis) && at.size(axis) > 1) axes = axes | axis;
+    if (axes_.contains(axis) && at.size(axis) > 1) axes = axes | axis;
   }
   std::vector<layout::Step> round = {{Kind::encode, {}, static_cast<std::size_t>(shard_.numel())}};
   std::vector<layout::Step> gather;

@@ -31,11 +31,11 @@ class Fp8Gather final : public ValueGather {
   };
 
   /// Setup, once the group is bound: takes memory, for the FP8 values unless they have a room: u8,
-  /// of the bucket's size. `before`: the gather of the bucket before this one that has matrices, or
-  /// null. matrices: in the order of the bucket.
+  /// of the bucket's size. `before`: the gather of the bucket with matrices before this one that is
+  /// cut along the same axes, or null. matrices: in the order of the bucket.
   Fp8Gather(const param::ParamGroup& group, const param::Bucket& bucket, Fp8Gather* before,
             const std::vector<param::KeptFp8*>& matrices, View room, Arena& arena);
-  void connect(const mesh::Mesh& mesh) override { data_ = &mesh.group(mesh::kShards); }
+  void connect(const mesh::Mesh& mesh) override { data_ = &mesh.group(axes_); }
   [[nodiscard]] std::span<const layout::Step> steps() const override { return steps_; }
   [[nodiscard]] std::span<const layout::Step> update_steps() const override {
     return update_steps_;
@@ -64,9 +64,10 @@ class Fp8Gather final : public ValueGather {
   /// Visits the rest of a rank's shard: every range, and where it lies packed.
   void for_rest(int rank, auto&& visit) const;
 
-  View values_;  ///< the whole bucket's; absent with a room
-  View shard_;   ///< this rank's values
-  int rank_;     ///< among those of kShards
+  View values_;         ///< the whole bucket's; absent with a room
+  View shard_;          ///< this rank's values
+  mesh::AxisSet axes_;  ///< axes that cut the bucket
+  int rank_;            ///< along them
   Fp8Gather* before_;
   bool is_last_ = true;
   std::vector<Range> matrices_;

@@ -44,6 +44,10 @@ Dim bytes_of(const QuantizedWeight& weight) {
   return cursor.used();
 }
 
+bool is_of_experts(const QuantizedWeight& weight) {
+  return weight.members.front()->placement.expert.is_shard();
+}
+
 layout::Layout in_format(layout::Layout layout, DType dtype) {
   layout.format.dtype = dtype;
   return layout;
@@ -75,56 +79,76 @@ void FrozenValues::allocate_values(param::ParamGroup& group, const Residence& re
   const bool sharded = is_flat(residence.value);
   const Dim size = sharded ? group.shard_size() : group.flat_size();
   const View values = arena.take(compute, {size}, "frozen values");
-  group.bind({.master = {},
-              .value = {values, sharded},
-              .gradients = {},
-              .present = sharded ? take_rooms(group, residence.present_rooms, arena, compute,
-                                              "present frozen values")
-                                 : std::vector<View>()});
+  param::ParamGroup::Memory memory = {.master = {}, .value = {values, sharded}, .gradients = {}};
+  if (sharded) {
+    memory.present =
+        take_rooms(group, residence.present_rooms, arena, compute, "present frozen values",
+                   [&](const param::Bucket& bucket) { return !group.is_of_own_experts(bucket); });
+    keep_own_experts(group, memory.value, memory.present);
+  }
+  group.bind(std::move(memory));
   if (!sharded) return;
   const layout::Layout rests = in_format(residence.value, compute);
   const layout::Layout present = in_format(residence.present, compute);
   for (const param::Bucket& bucket : group.buckets()) {
+    if (group.is_of_own_experts(bucket)) continue;
     const View room = group.present(bucket);
-    values_.add({bucket.first_unit, bucket.last_unit, room.raw(), bucket.is_sharded(),
-                 std::make_unique<MovedValues>(rests, present,
+    values_.add({bucket.first_unit, bucket.last_unit, room.raw(), bucket.is_of_experts(),
+                 bucket.is_sharded(),
+                 std::make_unique<MovedValues>(of_bucket(bucket, rests), of_bucket(bucket, present),
                                                group.value().at(group.shard(bucket)), room)});
   }
 }
 
-/// The matrices of a unit are a bucket of bytes.
+/// The matrices of a unit are a bucket of bytes, and its experts' matrices another.
 void FrozenValues::allocate_quantized(param::ParamStore& store, const Residence& residence,
                                       Arena& arena) {
-  const mesh::Position& at = store.frozen().position();
-  const int ranks = at.size(mesh::kShards);
-  std::vector<Dim> sizes(static_cast<std::size_t>(store.units()), 0);  // bytes
-  for (const QuantizedWeight& weight : store.quantized_weights()) {
-    if (weight.frozen) sizes[static_cast<std::size_t>(weight.unit)] += bytes_of(weight);
+  for (const bool of_experts : {false, true}) {
+    std::vector<std::vector<QuantizedWeight*>> by_unit(static_cast<std::size_t>(store.units()));
+    for (QuantizedWeight& weight : store.quantized_weights()) {
+      if (!weight.frozen || is_of_experts(weight) != of_experts) continue;
+      by_unit[static_cast<std::size_t>(weight.unit)].push_back(&weight);
+    }
+    const param::Bucket kind = {
+        .placement = {.expert = of_experts ? layout::shard(0) : layout::replicate()}};
+    add_quantized(by_unit, store.frozen().position(), kind, residence, arena);
   }
-  for (Dim& size : sizes) size = ranks * layout::flat_range(size, ranks);
+}
+
+/// `kind`: a bucket that is cut as these are.
+void FrozenValues::add_quantized(std::span<const std::vector<QuantizedWeight*>> by_unit,
+                                 const mesh::Position& at, const param::Bucket& kind,
+                                 const Residence& residence, Arena& arena) {
+  const int ranks = at.size(kind.cut_axes());
+  std::vector<Dim> sizes;  // bytes
+  for (const auto& weights : by_unit) {
+    Dim size = 0;
+    for (const QuantizedWeight* weight : weights) size += bytes_of(*weight);
+    sizes.push_back(ranks * layout::flat_range(size, ranks));
+  }
   const std::vector<View> rooms =
       take_rooms(sizes, residence.present_rooms, arena, DType::u8, "present quantized matrices");
-  const layout::Layout rests = in_format(residence.value, DType::u8);
-  const layout::Layout present = in_format(residence.present, DType::u8);
-  for (int unit = 0; unit < store.units(); ++unit) {
-    const View& room = rooms[static_cast<std::size_t>(unit)];
+  const layout::Layout rests = in_format(of_bucket(kind, residence.value), DType::u8);
+  const layout::Layout present = in_format(of_bucket(kind, residence.present), DType::u8);
+  for (std::size_t i = 0; i < by_unit.size(); ++i) {
+    const View& room = rooms[i];
     if (!room) continue;
     const Dim size = room.numel() / ranks;
     const View rest = arena.take(DType::u8, {size}, "quantized matrices");
-    const Dim begin = at.at(mesh::kShards) * size;
+    const Dim begin = at.at(kind.cut_axes()) * size;
     Cursor cursor(room);
-    for (QuantizedWeight& weight : store.quantized_weights()) {
-      if (!weight.frozen || weight.unit != unit) continue;
+    for (QuantizedWeight* weight : by_unit[i]) {
       const Dim from = cursor.used();
-      weight.matrix = quantized_arrays(weight, [&](DType dtype, const Shape& shape, const char*) {
+      weight->matrix = quantized_arrays(*weight, [&](DType dtype, const Shape& shape, const char*) {
         return cursor.take(dtype, shape);
       });
-      weight.keep = [=, to = cursor.used()](Context& ctx) {
+      weight->keep = [=, to = cursor.used()](Context& ctx) {
         keep(ctx, room, rest, begin, from, to);
       };
     }
-    quantized_.add(
-        {unit, unit, room.raw(), true, std::make_unique<MovedValues>(rests, present, rest, room)});
+    const auto unit = static_cast<int>(i);
+    quantized_.add({unit, unit, room.raw(), kind.is_of_experts(), true,
+                    std::make_unique<MovedValues>(rests, present, rest, room)});
   }
 }
 

@@ -44,16 +44,22 @@ std::vector<View> GradientSums::allocate(const param::ParamGroup& group, const R
 void GradientSums::connect(const mesh::Mesh& mesh) {
   mesh_ = &mesh;
   states_.resize(group_->buckets().size());
-  const auto plan = [&](const Bucket& bucket, layout::Layout from, layout::Layout to) {
+  const auto plan = [&](const Bucket& bucket, const layout::Layout& terms,
+                        const layout::Layout& sums) {
+    layout::Layout from = of_bucket(bucket, terms);
+    layout::Layout to = of_bucket(bucket, sums);
     from.format.dtype = to.format.dtype = sums_.data.dtype();
     const std::array shapes = {Shape{bucket.size()}};
     return std::make_unique<layout::Movement>(layout::Movement::plan(mesh, shapes, from, to));
   };
   const bool merges = reduces_every_microbatch() && mesh.size(mesh::Axis::replica) > 1;
   const layout::Layout terms = residence_.gradient.with(mesh::Axis::replica, layout::partial());
-  for (std::size_t i = 0; i < states_.size() && data().size() > 1; ++i) {
-    states_[i].sum = plan(bucket(i), residence_.written, merges ? terms : residence_.gradient);
-    if (merges) states_[i].merge = plan(bucket(i), terms, residence_.gradient);
+  for (std::size_t i = 0; i < states_.size(); ++i) {
+    const Bucket& mine = bucket(i);
+    if (mesh.size(merges ? mine.cut_axes() : mine.summed_axes()) > 1) {
+      states_[i].sum = plan(mine, residence_.written, merges ? terms : residence_.gradient);
+    }
+    if (merges) states_[i].merge = plan(mine, terms, residence_.gradient);
   }
   if (mesh_->key_value_group() != nullptr) find_key_values();
   find_norm_views();
@@ -199,7 +205,7 @@ void GradientSums::progress() {
   });
   if (!waits) return;
   for (const mesh::AxisSet axes : {mesh::kShards, mesh::AxisSet(mesh::Axis::replica)}) {
-    if (mesh_->size(axes) > 1) mesh_->group(axes).progress();
+    if (mesh_->size(axes) > 1) mesh_->group(axes).progress();  // experts' groups advance with them
   }
 }
 

@@ -31,9 +31,11 @@ void Presence::allocate(param::ParamStore& store, const Memory& arenas, const DT
   memory.value = own_values ? take(trained, residence_.value, parameters, dtypes.compute, "values")
                             : memory.master;
   if (residence_.present_rooms > 0) {
-    memory.present =
-        take_rooms(trained, residence_.present_rooms, parameters, dtypes.compute, "present values",
-                   [](const param::Bucket& bucket) { return !bucket.gathers_fp8; });
+    memory.present = take_rooms(trained, residence_.present_rooms, parameters, dtypes.compute,
+                                "present values", [&](const param::Bucket& bucket) {
+                                  return !bucket.gathers_fp8 && !trained.is_of_own_experts(bucket);
+                                });
+    keep_own_experts(trained, memory.value, memory.present);
   }
   if (gradients != nullptr) {
     memory.gradients = gradients_.allocate(trained, residence_, *gradients, dtypes.gradient);
@@ -41,6 +43,11 @@ void Presence::allocate(param::ParamStore& store, const Memory& arenas, const DT
   trained.bind(std::move(memory));
   values_.allocate(store, residence_, gradients != nullptr ? &parameters : nullptr,
                    overlaps_updates_);
+  if (param::ParamGroup& buffers = store.buffers(); !buffers.params().empty()) {
+    buffers.bind({.master = {},
+                  .value = take(buffers, {}, parameters, dtypes.master, "buffers"),
+                  .gradients = {}});
+  }
   frozen_.allocate(store, residence_, parameters, dtypes.compute);
   converted_.allocate(store, dequantized(gradients != nullptr), parameters, dtypes.compute);
 }

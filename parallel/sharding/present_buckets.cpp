@@ -58,15 +58,20 @@ void PresentBuckets::before(Context& ctx, int unit) {
 
 void PresentBuckets::before(Context& ctx, int unit, Order order) {
   before(ctx, unit);
-  if (const auto next = next_shared(unit, order)) make_present(ctx, buckets_[*next]);
+  for (const bool of_experts : {false, true}) {
+    const auto next = next_shared(unit, order, of_experts);
+    if (next) make_present(ctx, buckets_[*next]);
+  }
 }
 
-std::optional<std::size_t> PresentBuckets::next_shared(int unit, Order order) const {
+std::optional<std::size_t> PresentBuckets::next_shared(int unit, Order order,
+                                                       bool of_experts) const {
   const bool ascends = order == Order::ascending;
   for (std::size_t step = 0; step < buckets_.size(); ++step) {
     const std::size_t i = ascends ? step : buckets_.size() - 1 - step;
     const Bucket& bucket = buckets_[i];
-    if (bucket.shares && (ascends ? bucket.first_unit > unit : bucket.last_unit < unit)) return i;
+    if (!bucket.shares || bucket.of_experts != of_experts) continue;
+    if (ascends ? bucket.first_unit > unit : bucket.last_unit < unit) return i;
   }
   return std::nullopt;
 }
@@ -109,7 +114,9 @@ std::vector<int> PresentBuckets::gathers_of_step(int microbatches, bool trained)
       for (std::size_t b = 0; b < buckets_.size(); ++b) {
         if (buckets_[b].has(unit)) need(b);
       }
-      if (const auto next = next_shared(unit, order)) need(*next);
+      for (const bool of_experts : {false, true}) {
+        if (const auto next = next_shared(unit, order, of_experts)) need(*next);
+      }
     }
   };
   for (int step = trained ? 1 : 0; step < 2; ++step) {

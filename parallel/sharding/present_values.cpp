@@ -2,6 +2,7 @@
 #include "hyperslab/sharding/present_values.hpp"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "fp8_gather.hpp"
@@ -31,6 +32,18 @@ std::vector<std::vector<param::KeptFp8*>> PresentValues::find_fp8(param::ParamSt
   return matrices;
 }
 
+/// By bucket, of elements whose FP8 values are in rooms.
+std::vector<View> PresentValues::fp8_rooms(std::span<const std::vector<param::KeptFp8*>> matrices,
+                                           Arena* parameters) const {
+  if (parameters == nullptr || !in_rooms()) return std::vector<View>(matrices.size());
+  std::vector<Dim> sizes;
+  for (std::size_t i = 0; i < matrices.size(); ++i) {
+    sizes.push_back(matrices[i].empty() ? 0 : group_->buckets()[i].size());
+  }
+  return take_rooms(*group_, sizes, residence_.present_rooms, *parameters, DType::u8,
+                    "present FP8 values");
+}
+
 /// FP8 values are gathered in training alone.
 void PresentValues::find_gathers(param::ParamStore& store, Arena* parameters) {
   const std::vector<param::Bucket>& buckets = group_->buckets();
@@ -39,32 +52,30 @@ void PresentValues::find_gathers(param::ParamStore& store, Arena* parameters) {
   if (group_->value()) present.format.dtype = group_->value().data.dtype();
   const layout::Layout updated =
       present.with(residence_.state.axes(layout::Placement::Kind::flat), layout::flat());
-  std::vector<Dim> sizes;  // elements whose FP8 values are in rooms
-  for (std::size_t i = 0; i < buckets.size(); ++i) {
-    sizes.push_back(in_rooms() && !matrices[i].empty() ? buckets[i].size() : 0);
-  }
-  std::vector<View> rooms(buckets.size());
-  if (parameters != nullptr && in_rooms()) {
-    rooms =
-        take_rooms(sizes, residence_.present_rooms, *parameters, DType::u8, "present FP8 values");
-  }
-  Fp8Gather* before = nullptr;
+  const auto moves = [&](const param::Bucket& bucket) {
+    return (gathers() || in_rooms()) && !group_->is_of_own_experts(bucket);
+  };
+  const std::vector<View> rooms = fp8_rooms(matrices, parameters);
+  std::array<Fp8Gather*, 2> before = {};  // experts' gathers are a chain of their own
   for (std::size_t i = 0; i < buckets.size(); ++i) {
     const param::Bucket& bucket = buckets[i];
     PresentBuckets::Bucket added = {
         .first_unit = bucket.first_unit,
         .last_unit = bucket.last_unit,
         .room = rooms[i] ? rooms[i].raw() : group_->present(bucket).raw(),
-        .shares = in_rooms() && bucket.is_sharded(),
+        .of_experts = bucket.is_of_experts(),
+        .shares = in_rooms() && bucket.is_sharded() && (rooms[i] || moves(bucket)),
         .gather = {}};
     if (parameters != nullptr && !matrices[i].empty()) {
+      Fp8Gather*& last = before[bucket.is_of_experts() ? 1 : 0];
       auto gather =
-          std::make_unique<Fp8Gather>(*group_, bucket, before, matrices[i], rooms[i], *parameters);
-      before = gather.get();
+          std::make_unique<Fp8Gather>(*group_, bucket, last, matrices[i], rooms[i], *parameters);
+      last = gather.get();
       added.gather = std::move(gather);
-    } else if (gathers() || in_rooms()) {
+    } else if (moves(bucket)) {
       added.gather = std::make_unique<MovedValues>(
-          updated, present, group_->value().at(group_->shard(bucket)), group_->present(bucket));
+          of_bucket(bucket, updated), of_bucket(bucket, present),
+          group_->value().at(group_->shard(bucket)), group_->present(bucket));
     }
     buckets_.add(std::move(added));
   }

@@ -26,6 +26,10 @@ Residence zero(int level, Home state) {
   return residence;
 }
 
+layout::Layout of_bucket(const param::Bucket& bucket, const layout::Layout& layout) {
+  return bucket.is_of_experts() ? layout.with(mesh::Axis::expert, layout::replicate()) : layout;
+}
+
 Residence dequantized(bool training) {
   Residence residence;
   if (training) residence.present_rooms = 2;

@@ -127,6 +127,7 @@ void add_experts(const nn::ExpertsConfig& experts, Choices& choices) {
   }
   if (!experts.normalize) choices.emplace_back("experts_normalize", "false");
   if (experts.scale != 1) choices.emplace_back("experts_scale", number(experts.scale));
+  if (experts.has_bias()) choices.emplace_back("experts_bias", "true");
   add("experts_groups", experts.groups, 1);
   add("experts_group_active", experts.active_groups, 1);
 }

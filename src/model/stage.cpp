@@ -117,6 +117,10 @@ void Stage::initialize(Context& ctx) {
   param::initialize_quantized(ctx, params_, options_.seed);
 }
 
+void Stage::after_step(Context& ctx, const StepViews& step) {
+  for (const Held& held : units_) held.unit->after_step(ctx, step.loads, step.state);
+}
+
 void Stage::forward(Context& ctx, SlotId id, int unit, Mode mode, const StepViews& step,
                     Accumulate accumulate) {
   Slot& slot = this->slot(id);

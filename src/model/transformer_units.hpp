@@ -65,9 +65,13 @@ struct TransformerParts {
   /// Inputs of the layers that differ from microbatch to microbatch.
   [[nodiscard]] nn::BatchInfo info(const UnitCall& call) const {
     const View& own = call.batch.own_first_keys;
-    return {call.batch.sample_position,        call.step.state,
-            call.mode == Mode::train,          call.batch.first_keys,
-            own ? own : call.batch.first_keys, call.mode == Mode::train ? call.step.sums : View()};
+    return {call.batch.sample_position,
+            call.step.state,
+            call.mode == Mode::train,
+            call.batch.first_keys,
+            own ? own : call.batch.first_keys,
+            call.mode == Mode::train ? call.step.sums : View(),
+            call.step.loads};
   }
   /// A training pass needs the samples' positions if dropout acts.
   [[nodiscard]] bool drops(Mode mode) const {
@@ -113,6 +117,9 @@ class TransformerBlock final : public Unit {
   [[nodiscard]] nn::ResidualStream forward(Context& ctx, const UnitCall& call,
                                            nn::ResidualStream in) override;
   void backward(Context& ctx, const UnitCall& call) override;
+  void after_step(Context& ctx, CView loads, const ops::StepState* state) override {
+    block_.after_step(ctx, loads, state);
+  }
   [[nodiscard]] BatchViews reads(Mode mode) const override {
     return BatchViews{}
         .with(&Batch::sample_position, parts_.drops(mode))

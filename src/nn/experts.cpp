@@ -33,6 +33,16 @@ param::FusedParam declare_router(param::ParamStore& params, const std::string& n
   return params.declare(weight);
 }
 
+param::FusedParam declare_bias(param::ParamStore& params, const std::string& name,
+                               const BlockConfig& config) {
+  if (!config.experts.has_bias()) return {};
+  param::ParamSpec bias = {
+      name + ".router.bias", {config.experts.count}, param::Role::bias, param::Init::zeros};
+  bias.placement.tensor = config.group.placement(layout::replicate());
+  bias.is_buffer = true;
+  return params.declare(bias);
+}
+
 /// The matrices of all experts, one after the other; `up`: the first ones, of gate and up.
 param::FusedParam declare_experts(param::ParamStore& params, const std::string& name,
                                   const BlockConfig& config, bool up) {
@@ -103,8 +113,10 @@ Experts::Experts(param::ParamStore& params, const std::string& name, const Block
                  SublayerPlace place)
     : config_(config),
       rule_(config.experts.rule()),
+      index_(config.experts.layers_of(place.layer)),
       width_(config.experts.width / config.group.size()),
       router_(declare_router(params, name, config)),
+      bias_(declare_bias(params, name, config)),
       up_(declare_experts(params, name, config, true)),
       down_(declare_experts(params, name, config, false)) {
   if (config.experts.shared == 0) return;
@@ -175,7 +187,7 @@ SublayerSlot Experts::for_tokens(const SublayerSlot& slot, const TokenCount& cou
 void Experts::choose(Context& ctx, CView x, const ForwardPass& pass, const Slot& slot) const {
   ops::matmul(ctx, x, ops::Trans::no, router_.value(), ops::Trans::yes, Accumulate::no,
               slot.logits);
-  ops::route(ctx, rule_, slot.logits, {}, slot.chosen, slot.weights);
+  ops::route(ctx, rule_, slot.logits, bias_ ? bias_.value() : CView(), slot.chosen, slot.weights);
   ops::sort_by_expert(ctx, slot.chosen, slot.first_rows, slot.pairs, slot.rows);
   ops::gather_rows(ctx, slot.weights.reshaped({slot.pairs.numel(), 1}), slot.pairs, 1,
                    slot.row_weights.reshaped({slot.pairs.numel(), 1}));
@@ -189,8 +201,9 @@ void Experts::count_losses(Context& ctx, const ForwardPass& pass, const Slot& sl
   config_.context_group.sum(ctx, slot.statistics);
   if (pass.repeated || !config_.group.is_first() || config_.context_group.rank() > 0) return;
   const Dim tokens = slot.logits.rows() / slot.statistics.rows();
-  ops::add_router_losses(ctx, rule_, config_.context_group.all_tokens(tokens), slot.statistics,
-                         pass.batch.sums);
+  ops::add_router_statistics(ctx, rule_, config_.context_group.all_tokens(tokens), slot.statistics,
+                             pass.batch.sums,
+                             pass.batch.loads.slice(index_, 1).reshaped({rule_.count}));
 }
 
 void Experts::forward(Context& ctx, CView x, const ForwardPass& pass, const SublayerSlot& values,
@@ -293,6 +306,13 @@ void Experts::backward_weight(Context& ctx, CView x, const BackwardPass& pass,
   router_gradient(ctx, all, pass, slot);
 }
 
+void Experts::after_step(Context& ctx, CView loads, const ops::StepState* state) const {
+  if (!bias_ || config_.adapter) return;  // adapters leave the model as it is
+  ops::update_router_bias(ctx, static_cast<float>(config_.experts.bias_rate),
+                          loads.slice(index_, 1).reshaped({rule_.count}), state,
+                          bias_.members().front()->value);
+}
+
 void Experts::backward(Context& ctx, CView dy, CView x, const BackwardPass& pass,
                        const SublayerSlot& values, View dx) const {
   const auto& slot = slot_as<Slot>(values);
@@ -316,6 +336,7 @@ SublayerCounts count_experts(const BlockConfig& config, Dim /*tokens*/) {
   SublayerCounts out;
   out.matrices = (experts.active + experts.shared) * one + experts.count * config.width;
   out.idle = (experts.count - experts.active) * one;
+  if (experts.has_bias()) out.vectors = experts.count;
   return out;
 }
 

@@ -59,7 +59,8 @@
   X(softcap, WIDENED)                        \
   X(route, WIDENED)                          \
   X(router_statistics, WIDENED)              \
-  X(add_router_losses, WIDENED)              \
+  X(add_router_statistics, WIDENED)          \
+  X(update_router_bias, WIDENED)             \
   X(route_backward, WIDENED)                 \
   X(sort_by_expert, WIDENED)                 \
   X(gather_rows, KNOWN)                      \

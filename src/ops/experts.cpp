@@ -115,13 +115,22 @@ void router_statistics(Context& ctx, const RouterRule& rule, CView logits, CView
   dispatch<nullptr, cpu::router_statistics>(ctx, rule, logits, experts, statistics);
 }
 
-void add_router_losses(Context& ctx, const RouterRule& rule, Dim sample_tokens, CView statistics,
-                       View sums) {
-  (void)require_statistics(ctx, rule, statistics, statistics.dtype(), "add_router_losses");
-  require_sums(ctx, sums, "add_router_losses sums");
-  require(sample_tokens > 0, "add_router_losses: samples without tokens");
-  if (on_meta(ctx, "add_router_losses", 2 * touched(statistics), {statistics})) return;
-  dispatch<nullptr, cpu::add_router_losses>(ctx, rule, sample_tokens, statistics, sums);
+void add_router_statistics(Context& ctx, const RouterRule& rule, Dim sample_tokens,
+                           CView statistics, View sums, View loads) {
+  (void)require_statistics(ctx, rule, statistics, statistics.dtype(), "add_router_statistics");
+  require_sums(ctx, sums, "add_router_statistics sums");
+  require_operand(ctx, loads, {rule.count}, sums.dtype(), "add_router_statistics loads");
+  require(sample_tokens > 0, "add_router_statistics: samples without tokens");
+  if (on_meta(ctx, "add_router_statistics", 2 * touched(statistics), {statistics})) return;
+  dispatch<nullptr, cpu::add_router_statistics>(ctx, rule, sample_tokens, statistics, sums, loads);
+}
+
+void update_router_bias(Context& ctx, float rate, CView loads, const StepState* state, View bias) {
+  require_here(ctx, loads, "update_router_bias loads");
+  require_operand(ctx, bias, loads.shape(), statistic_dtype(loads.dtype()), "update_router_bias");
+  if (on_meta(ctx, "update_router_bias", 3 * touched(loads), {loads, bias, bias})) return;
+  require(state != nullptr, "update_router_bias: no state of the step");
+  dispatch<nullptr, cpu::update_router_bias>(ctx, rate, loads, state, bias);
 }
 
 void route_backward(Context& ctx, const RouterRule& rule, CView logits, CView experts,

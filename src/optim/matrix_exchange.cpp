@@ -253,27 +253,28 @@ void exchange(Context& ctx, comm::Communicator* group,
 
 }  // namespace
 
-MatrixExchange::MatrixExchange(const param::ParamGroup& group, bool sharded,
+MatrixExchange::MatrixExchange(const param::ParamGroup& group, bool of_experts, bool sharded,
                                const UpdateGroups& groups, Arena& arena)
     : groups_(groups), sharded_(sharded) {
-  const Member data(groups.data);
-  const Member tensor(groups.tensor);
+  if (of_experts) groups_.data = groups.expert_data;
+  const Member data(groups_.data);
+  const Member tensor(groups_.tensor);
   // Without shards every data rank has room for the matrices of all owners.
   const Dim of_an_owner = sharded ? groups.round_elements : groups.round_elements / data.size;
   const std::vector<MatrixRound> rounds =
-      plan_matrix_rounds(group, data.size * tensor.size, of_an_owner);
+      plan_matrix_rounds(group, of_experts, data.size * tensor.size, of_an_owner);
   if (rounds.empty()) return;
   const DType dtype = group.master().data.dtype();
   const View unlimited(nullptr, dtype, Device::meta, {Dim{1} << 56});
   Dim most = 0;
   for (const MatrixRound& round : rounds) {
-    RoundBuilder builder(group, sharded, groups, unlimited);
+    RoundBuilder builder(group, sharded, groups_, unlimited);
     (void)builder.build(round);
     most = std::max(most, builder.used());
   }
   const View room = arena.take(dtype, {most}, "muon matrices");
   for (const MatrixRound& round : rounds) {
-    rounds_.push_back(RoundBuilder(group, sharded, groups, room).build(round));
+    rounds_.push_back(RoundBuilder(group, sharded, groups_, room).build(round));
   }
 }
 

@@ -46,10 +46,11 @@ class MatrixExchange {
     std::vector<Move> from_data_rank;
   };
 
-  /// Takes memory for the largest round, in the masters' dtype. `sharded`: true if data ranks
-  /// update only their shards.
-  MatrixExchange(const param::ParamGroup& group, bool sharded, const UpdateGroups& groups,
-                 Arena& arena);
+  /// Takes memory for the largest round, in the masters' dtype. `of_experts`: the matrices of
+  /// experts, whose data group is UpdateGroups::expert_data, else all others. `sharded`: true if
+  /// data ranks update only their shards.
+  MatrixExchange(const param::ParamGroup& group, bool of_experts, bool sharded,
+                 const UpdateGroups& groups, Arena& arena);
   [[nodiscard]] const std::vector<Round>& rounds() const { return rounds_; }
 
   /// The pieces of all ranks become the owners' batches; collective over both groups.

@@ -18,10 +18,13 @@ struct Candidate {
   [[nodiscard]] auto order() const { return std::tuple(-cost(), shape()[0], shape()[1], place); }
 };
 
-std::vector<Candidate> candidates_of(const param::ParamGroup& group) {
+std::vector<Candidate> candidates_of(const param::ParamGroup& group, bool of_experts) {
   std::vector<Candidate> out;
   for (std::size_t place = 0; place < group.params().size(); ++place) {
-    if (is_matrix(*group.params()[place])) out.push_back({group.params()[place], place});
+    const param::Param& param = *group.params()[place];
+    if (is_matrix(param) && param.placement.expert.is_shard() == of_experts) {
+      out.push_back({&param, place});
+    }
   }
   std::ranges::sort(out, {}, &Candidate::order);
   return out;
@@ -45,10 +48,11 @@ bool is_matrix(const param::Param& param) {
   return param.role == param::Role::matrix && param.part.count.rank() == 2 && param.numel() > 0;
 }
 
-std::vector<MatrixRound> plan_matrix_rounds(const param::ParamGroup& group, int owners,
-                                            Dim most_elements) {
+std::vector<MatrixRound> plan_matrix_rounds(const param::ParamGroup& group, bool of_experts,
+                                            int owners, Dim most_elements) {
   std::vector<MatrixRound> rounds;
-  const std::vector<std::vector<Candidate>> hands = deal_out(candidates_of(group), owners);
+  const std::vector<std::vector<Candidate>> hands =
+      deal_out(candidates_of(group, of_experts), owners);
   for (std::size_t owner = 0; owner < hands.size(); ++owner) {
     std::size_t round = 0;
     Dim elements = 0;

@@ -19,11 +19,12 @@ using MatrixRound = std::vector<OwnedMatrix>;
 /// True if the parameter is orthogonalized: a matrix of a block that has elements here.
 [[nodiscard]] bool is_matrix(const param::Param& param);
 
-/// Deals the matrices out to `owners` ranks, the costliest first, each to the owner with the least
-/// cost so far (Graham 1969), the cost being ops::orthogonalize_flops of the global tensor. An
-/// owner takes at most `most_elements` of its own in a round, but at least one matrix. The same on
-/// all ranks of a stage.
+/// Deals the matrices, of experts or all others, out to `owners` ranks, the costliest first, each
+/// to the owner with the least cost so far (Graham 1969), the cost being ops::orthogonalize_flops
+/// of the global tensor. An owner takes at most `most_elements` of its own in a round, but at least
+/// one matrix. The same on all ranks of a stage.
 [[nodiscard]] std::vector<MatrixRound> plan_matrix_rounds(const param::ParamGroup& group,
-                                                          int owners, Dim most_elements);
+                                                          bool of_experts, int owners,
+                                                          Dim most_elements);
 
 }  // namespace hyperslab::optim

@@ -30,9 +30,11 @@ Muon::Muon(const OptimizerConfig& config, const param::ParamGroup& group, const 
     : Optimizer(config, group, place),
       exp_avg_(take_state("exp_avg", master_dtype())),
       exp_avg_sq_(take_state("exp_avg_sq", master_dtype())),
-      matrices_(group, place.sharded, groups, place.device),
       rate_of_matrices_(rate_of_matrices(group)),
       bf16_products_(is_16_bits(group.value().data.dtype())) {
+  for (const bool of_experts : {false, true}) {
+    exchanges_.emplace_back(group, of_experts, place.sharded, groups, place.device);
+  }
   require(!place.host, "muon: whole matrices are updated where their state rests");
   take_space(place.device);
   take_decay();
@@ -42,11 +44,13 @@ Muon::Muon(const OptimizerConfig& config, const param::ParamGroup& group, const 
 void Muon::take_space(Arena& arena) {
   Dim elements = 0;
   Dim gram = 0;
-  for (const MatrixExchange::Round& round : matrices_.rounds()) {
-    for (const View& batch : round.batches) {
-      const Dim side = std::min(batch.shape()[1], batch.shape()[2]);
-      elements = std::max(elements, batch.numel());
-      gram = std::max(gram, batch.shape()[0] * side * side);
+  for (const MatrixExchange& exchange : exchanges_) {
+    for (const MatrixExchange::Round& round : exchange.rounds()) {
+      for (const View& batch : round.batches) {
+        const Dim side = std::min(batch.shape()[1], batch.shape()[2]);
+        elements = std::max(elements, batch.numel());
+        gram = std::max(gram, batch.shape()[0] * side * side);
+      }
     }
   }
   const DType dtype = bf16_products_ ? DType::bf16 : exp_avg_.data.dtype();
@@ -91,24 +95,32 @@ ops::FinalizeConstants Muon::finalize_constants() const {
 void Muon::update_whole(Context& ctx, const ops::StepState* state,
                         const param::StateView& gradients) const {
   const Scope scope(ctx.recorder(), kOptimizerComponent);
-  for (const MatrixExchange::Round& round : matrices_.rounds()) {
-    for (const auto& [range, direction] : round.pieces) {
-      ops::muon_direction(ctx, static_cast<float>(config().momentum), state, gradients.at(range),
-                          exp_avg_.at(range), direction);
+  for (const MatrixExchange& exchange : exchanges_) {
+    for (const MatrixExchange::Round& round : exchange.rounds()) {
+      update_round(ctx, state, gradients, exchange, round);
     }
-    matrices_.gather(ctx, round);
-    for (const View& batch : round.batches) {
-      ops::OrthogonalizeSpace space = space_;
-      if (!bf16_products_) space.x = batch.flat();
-      ops::scale(ctx, scale_of(batch), ops::orthogonalize(ctx, batch, space), batch);
-    }
-    matrices_.scatter(ctx, round);
-    for (const auto& [range, direction] : round.pieces) {
-      ops::UpdateOperands operands = operands_of(gradients, range);
-      operands.gradient = direction;
-      ops::muon_update(ctx, static_cast<float>(config().weight_decay), decay_rule_of(config()),
-                       state, operands);
-    }
+  }
+}
+
+void Muon::update_round(Context& ctx, const ops::StepState* state,
+                        const param::StateView& gradients, const MatrixExchange& exchange,
+                        const MatrixExchange::Round& round) const {
+  for (const auto& [range, direction] : round.pieces) {
+    ops::muon_direction(ctx, static_cast<float>(config().momentum), state, gradients.at(range),
+                        exp_avg_.at(range), direction);
+  }
+  exchange.gather(ctx, round);
+  for (const View& batch : round.batches) {
+    ops::OrthogonalizeSpace space = space_;
+    if (!bf16_products_) space.x = batch.flat();
+    ops::scale(ctx, scale_of(batch), ops::orthogonalize(ctx, batch, space), batch);
+  }
+  exchange.scatter(ctx, round);
+  for (const auto& [range, direction] : round.pieces) {
+    ops::UpdateOperands operands = operands_of(gradients, range);
+    operands.gradient = direction;
+    ops::muon_update(ctx, static_cast<float>(config().weight_decay), decay_rule_of(config()), state,
+                     operands);
   }
 }
 

@@ -38,6 +38,8 @@ class Muon final : public Optimizer {
   /// The scale of the orthogonal update of every matrix of a batch.
   [[nodiscard]] float scale_of(const View& batch) const;
   void take_space(Arena& arena);
+  void update_round(Context& ctx, const ops::StepState* state, const param::StateView& gradients,
+                    const MatrixExchange& exchange, const MatrixExchange::Round& round) const;
   void find_others();
 
   /// Elements [begin, end) of the flat space.
@@ -47,8 +49,8 @@ class Muon final : public Optimizer {
   };
   param::StateView exp_avg_;
   param::StateView exp_avg_sq_;
-  MatrixExchange matrices_;
-  double rate_of_matrices_;  ///< param::Param::muon_rate
+  std::vector<MatrixExchange> exchanges_;  ///< that of experts' matrices last
+  double rate_of_matrices_;                ///< param::Param::muon_rate
   ops::OrthogonalizeSpace space_;
   bool bf16_products_;
   std::vector<Interval> others_;  ///< between matrices, in order, from a granule on

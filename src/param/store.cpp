@@ -15,15 +15,17 @@ namespace {
 constexpr Dim kFusedAlignment = 32;      // elements: 64 bytes in the narrowest dtype
 constexpr Dim kBucketGranule = 128 / 4;  // elements of f32 for each rank
 
-// Groups: parameters that are trained, and frozen ones that are stored as values.
+// Groups: parameters that are trained, frozen ones that are stored as values, and buffers.
 constexpr std::size_t kTrained = 0;
 constexpr std::size_t kFrozen = 1;
-constexpr std::size_t kGroups = 2;
+constexpr std::size_t kBuffers = 2;
+constexpr std::size_t kGroups = 3;
 
 std::size_t index(int i) { return static_cast<std::size_t>(i); }
 
 bool equal_kinds(const Placements& a, const Placements& b) {
-  return a.tensor.kind == b.tensor.kind && a.pipeline.kind == b.pipeline.kind;
+  return a.tensor.kind == b.tensor.kind && a.pipeline.kind == b.pipeline.kind &&
+         a.expert.kind == b.expert.kind;
 }
 
 }  // namespace
@@ -57,9 +59,8 @@ CView FusedParam::value() const {
 View FusedParam::gradient() const { return joined(members_.front()->gradient); }
 
 ElementRange ParamGroup::shard(const Bucket& bucket) const {
-  const Dim size = bucket.size() / position_.size(mesh::kShards);
-  return {bucket.begin + position_.at(mesh::kShards) * size,
-          bucket.begin / position_.size(mesh::kShards), size};
+  const Dim size = bucket.size() / position_.size(bucket.cut_axes());
+  return {bucket.begin + position_.at(bucket.cut_axes()) * size, bucket.shards_begin, size};
 }
 
 const Bucket& ParamGroup::bucket_of(const Param& param) const {
@@ -104,6 +105,13 @@ ParamStore::ParamStore(const mesh::Position& position, const std::function<bool(
   for (ParamGroup& group : groups_) group.position_ = position;
 }
 
+/// On one expert rank experts are as all else.
+Placements ParamStore::placement_of(const ParamSpec& spec) const {
+  Placements placement = spec.placement;
+  if (position_.size(mesh::Axis::expert) == 1) placement.expert = layout::replicate();
+  return placement;
+}
+
 Param& ParamStore::add(const ParamSpec& spec) {
   Param& param = params_.emplace_back();
   param.name = spec.name;
@@ -115,7 +123,7 @@ Param& ParamStore::add(const ParamSpec& spec) {
   param.init_std = static_cast<float>(spec.init_std * parametrization_.init_factor(spec.role));
   param.rate = static_cast<float>(parametrization_.rate_factor(spec.role));
   param.muon_rate = static_cast<float>(parametrization_.muon_rate_factor(spec.role));
-  param.placement = spec.placement;
+  param.placement = placement_of(spec);
   param.replicas = spec.replicas;
   param.replica = spec.replica;
   param.unit = unit_;
@@ -128,12 +136,13 @@ Param& ParamStore::add(const ParamSpec& spec) {
 FusedParam ParamStore::declare(std::span<const ParamSpec> specs) {
   require(unit_ >= 0, "a parameter was declared before the first unit");
   const ParamSpec& first = specs.front();
-  const bool trained = trains_(first.role);
-  const bool quantized = !trained && !first.keeps_values && storage_.freezes(first.role);
+  const bool trained = !first.is_buffer && trains_(first.role);
+  const bool quantized =
+      !trained && !first.is_buffer && !first.keeps_values && storage_.freezes(first.role);
   const bool rounded = first.role == Role::matrix && trained && storage_.trained;
-  const std::size_t group = trained ? kTrained : kFrozen;
+  const std::size_t group = first.is_buffer ? kBuffers : trained ? kTrained : kFrozen;
   if (!quantized) {
-    fused_.push_back({params_.size(), specs.size(), unit_, unit_, group, first.placement});
+    fused_.push_back({params_.size(), specs.size(), unit_, unit_, group, placement_of(first)});
   }
   std::vector<Param*> members;
   for (const ParamSpec& spec : specs) {
@@ -186,11 +195,13 @@ Dim ParamStore::size_of(const Fused& fused) const {
   return round_up(size, kFusedAlignment);
 }
 
-/// A bucket for each kind of placement that is not a shard.
+/// A bucket for each kind of placement that is not a shard of the tensor or pipeline axis.
 std::vector<Bucket> ParamStore::shared_buckets(std::size_t group) const {
-  constexpr std::array kPlacements = {Placements{.pipeline = layout::partial()},
-                                      Placements{.tensor = layout::partial()},
-                                      Placements{.tensor = layout::replicate()}};
+  constexpr std::array kPlacements = {
+      Placements{.pipeline = layout::partial()}, Placements{.tensor = layout::partial()},
+      Placements{.tensor = layout::partial(), .expert = layout::shard(0)},
+      Placements{.tensor = layout::replicate()},
+      Placements{.tensor = layout::replicate(), .expert = layout::shard(0)}};
   std::vector<Bucket> buckets;
   for (const Placements& placement : kPlacements) {
     Bucket bucket = {unit_ + 1, -1, 0, 0, placement, false};
@@ -205,18 +216,20 @@ std::vector<Bucket> ParamStore::shared_buckets(std::size_t group) const {
   return buckets;
 }
 
-bool ParamStore::has_fp8(int unit) const {
+bool ParamStore::has_fp8(int unit, const Placements& placement) const {
   return std::ranges::any_of(kept_fp8_, [&](const KeptFp8& kept) {
-    return kept.gathered && kept.matrix.members().front()->unit == unit;
+    const Param& first = *kept.matrix.members().front();
+    return kept.gathered && first.unit == unit && equal_kinds(first.placement, placement);
   });
 }
 
 /// Buckets close in the order in which backward finishes units: last unit first. One whose matrices
 /// are gathered as FP8 values has no large tables besides.
-std::vector<Bucket> ParamStore::unit_buckets(std::size_t group, std::size_t bucket_bytes) const {
+std::vector<Bucket> ParamStore::unit_buckets(std::size_t group, const Placements& placement,
+                                             std::size_t bucket_bytes) const {
   std::vector<Dim> unit_size(index(unit_ + 1), 0);
   for (const Fused& fused : fused_) {
-    if (fused.group == group && equal_kinds(fused.placement, {})) {
+    if (fused.group == group && equal_kinds(fused.placement, placement)) {
       unit_size[index(fused.unit)] += size_of(fused);
     }
   }
@@ -228,11 +241,13 @@ std::vector<Bucket> ParamStore::unit_buckets(std::size_t group, std::size_t buck
     const Dim size = unit_size[index(unit)];
     open_size += size;
     if (size > 0) first_filled = unit;
-    const bool full = open_size > 0 && (static_cast<std::size_t>(open_size) * 4 >= bucket_bytes ||
-                                        (unit > 0 && has_fp8(unit) != has_fp8(unit - 1)));
+    if (open_size == size && placement.expert.is_shard()) last = unit;  // the first filled one
+    const bool full =
+        open_size > 0 && (static_cast<std::size_t>(open_size) * 4 >= bucket_bytes ||
+                          (unit > 0 && has_fp8(unit, placement) != has_fp8(unit - 1, placement)));
     if (open_size == 0 || (!full && unit > 0)) continue;
-    const bool gathers_fp8 = group == kTrained && has_fp8(unit);
-    buckets.push_back({first_filled, last, 0, open_size, {}, gathers_fp8});
+    const bool gathers_fp8 = group == kTrained && has_fp8(unit, placement);
+    buckets.push_back({first_filled, last, 0, open_size, placement, gathers_fp8});
     open_size = 0;
     last = unit - 1;
   }
@@ -243,13 +258,20 @@ std::vector<Bucket> ParamStore::unit_buckets(std::size_t group, std::size_t buck
 void ParamStore::form_buckets(std::size_t group, std::size_t bucket_bytes) {
   ParamGroup& mine = groups_[group];
   mine.buckets_ = shared_buckets(group);
-  const std::vector<Bucket> by_unit = unit_buckets(group, bucket_bytes);
+  std::vector<Bucket> by_unit = unit_buckets(group, {}, bucket_bytes);
+  const Placements experts = {.expert = layout::shard(0)};
+  const std::vector<Bucket> of_experts = unit_buckets(group, experts, bucket_bytes);
+  by_unit.insert(by_unit.end(), of_experts.begin(), of_experts.end());
+  std::ranges::stable_sort(by_unit, {}, &Bucket::first_unit);  // the last one closes first
   mine.buckets_.insert(mine.buckets_.end(), by_unit.begin(), by_unit.end());
-  mine.flat_size_ = 0;
+  mine.flat_size_ = mine.shard_size_ = 0;
   for (Bucket& bucket : mine.buckets_) {
-    const Dim size = round_up(bucket.end, position_.size(mesh::kShards) * kBucketGranule);
+    const int ranks = position_.size(bucket.cut_axes());
+    const Dim size = round_up(bucket.end, ranks * kBucketGranule);
     bucket.begin = mine.flat_size_;
     bucket.end = mine.flat_size_ += size;
+    bucket.shards_begin = mine.shard_size_;
+    mine.shard_size_ += size / ranks;
   }
 }
 

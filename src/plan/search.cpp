@@ -239,9 +239,10 @@ std::string settings_of(const Config& config) {
     text += fmt::format(" virtual_stages={}", parallel.virtual_stages);
   }
   if (parallel.context > 1) text += fmt::format(" context={}", parallel.context);
+  if (parallel.expert > 1) text += fmt::format(" expert={}", parallel.expert);
   if (parallel.sequence) text += " sequence=true";
   if (parallel.data * parallel.context > 1) text += fmt::format(" zero={}", parallel.zero);
-  if (parallel.fold() < parallel.data) text += fmt::format(" shard={}", parallel.shard);
+  if (parallel.data_shards() < parallel.data) text += fmt::format(" shard={}", parallel.shard);
   text += fmt::format(" microbatch={}", config.train.microbatch);
   if (config.memory.recompute != nn::Recompute::none) {
     text += fmt::format(" recompute={}", name_of(config.memory.recompute));

@@ -324,7 +324,8 @@ double busy_seconds(const SimulatedRank& rank) {
   double seconds = rank.step;
   for (const comm::GroupRole role :
        {comm::GroupRole::data, comm::GroupRole::shard, comm::GroupRole::replica,
-        comm::GroupRole::tensor, comm::GroupRole::key_value, comm::GroupRole::context}) {
+        comm::GroupRole::tensor, comm::GroupRole::key_value, comm::GroupRole::context,
+        comm::GroupRole::expert, comm::GroupRole::expert_data, comm::GroupRole::expert_shard}) {
     const auto waited = rank.exposed.find(std::string(comm::name_of(role)));
     if (waited != rank.exposed.end()) seconds -= waited->second;
   }
@@ -332,43 +333,6 @@ double busy_seconds(const SimulatedRank& rank) {
 }
 
 }  // namespace
-
-GroupLayout layout_of(std::string_view group, const mesh::ParallelConfig& parallel,
-                      int ranks_per_node) {
-  int ranks = 1;
-  int stride = 1;
-  const int inner = parallel.tensor * parallel.context;
-  // Without a pipeline the context ranks of all samples follow each other.
-  const int of_samples = parallel.pipeline == 1 ? parallel.tensor : inner * parallel.pipeline;
-  if (group == comm::name_of(comm::GroupRole::tensor) ||
-      group == comm::name_of(comm::GroupRole::key_value)) {
-    ranks = parallel.tensor;
-  } else if (group == comm::name_of(comm::GroupRole::pipeline)) {
-    ranks = parallel.pipeline;
-    stride = inner;
-  } else if (group == comm::name_of(comm::GroupRole::context)) {
-    ranks = parallel.context;
-    stride = parallel.tensor;
-  } else if (group == comm::name_of(comm::GroupRole::tied)) {
-    ranks = 2;
-    stride = inner * (parallel.pipeline - 1);
-  } else if (group == comm::name_of(comm::GroupRole::data)) {
-    ranks = parallel.data * parallel.context;
-    stride = parallel.data > 1 ? of_samples : parallel.tensor;
-  } else if (group == comm::name_of(comm::GroupRole::shard)) {
-    ranks = parallel.shards();
-    stride = parallel.fold() > 1 ? of_samples : parallel.tensor;
-  } else if (group == comm::name_of(comm::GroupRole::replica)) {
-    ranks = parallel.size(mesh::Axis::replica);
-    stride = inner * parallel.pipeline * parallel.fold();
-  } else if (group == comm::name_of(comm::GroupRole::world)) {
-    ranks = parallel.ranks();
-  }
-  GroupLayout layout{.ranks = ranks};
-  layout.ranks_per_node = std::clamp(ranks_per_node / std::max(1, stride), 1, ranks);
-  layout.nodes = (ranks + layout.ranks_per_node - 1) / layout.ranks_per_node;
-  return layout;
-}
 
 SimulatedStep simulate(const std::vector<std::vector<OperationList>>& steps,
                        const mesh::ParallelConfig& parallel, Prices& prices,

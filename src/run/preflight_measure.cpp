@@ -87,6 +87,7 @@ RankTimes measure(const Start& start, const mesh::Mesh& mesh, Device device) {
     time(mesh.group(axes), axes);
   }
   if (mesh.context_group() != nullptr) time(*mesh.context_group(), Axis::context);
+  if (mesh.expert_group() != nullptr) time(*mesh.expert_group(), Axis::expert);
   mine.product_seconds = product_seconds(world, ctx);
   return mine;
 }

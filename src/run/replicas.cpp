@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <sstream>
 #include <utility>
 
 #include "hyperslab/core/error.hpp"
@@ -72,18 +73,20 @@ std::string differing_replicas(const mesh::ParallelConfig& parallel,
                                const std::vector<ReplicaSum>& all) {
   using Sums = train::TrainerState::ReplicaSums;
   const std::string whole = differing(parallel, all, mesh::kGradients, &Sums::whole);
-  return whole.empty() ? differing(parallel, all, mesh::Axis::replica, &Sums::shards) : whole;
+  if (!whole.empty()) return whole;
+  const std::string experts = differing(parallel, all, mesh::kExpertGradients, &Sums::experts);
+  if (!experts.empty()) return experts;
+  return differing(parallel, all, mesh::Axis::replica, &Sums::shards);
 }
 
 void compare_replicas(comm::World& world, const mesh::ParallelConfig& parallel,
                       const train::TrainerState::ReplicaSums& mine, std::int64_t step) {
   std::vector<ReplicaSum> all;
-  for (const std::string& text :
-       world.all_gather(fmt::format("{} {} {}", mine.whole, mine.shards, world.host()))) {
-    const std::size_t first = text.find(' ');
-    const std::size_t second = text.find(' ', first + 1);
-    all.push_back({{std::stoull(text.substr(0, first)), std::stoull(text.substr(first + 1))},
-                   text.substr(second + 1)});
+  for (const std::string& text : world.all_gather(
+           fmt::format("{} {} {} {}", mine.whole, mine.shards, mine.experts, world.host()))) {
+    std::istringstream words(text);
+    ReplicaSum& one = all.emplace_back();
+    words >> one.sums.whole >> one.sums.shards >> one.sums.experts >> one.host;
   }
   const std::string problem = differing_replicas(parallel, all);
   if (problem.empty()) return;

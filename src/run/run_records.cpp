@@ -153,7 +153,9 @@ void RunRecords::account_on_gpu(io::TimingRow& row) const {
   const auto waits = [&](comm::GroupRole role) {
     switch (role) {
       case comm::GroupRole::data:
-      case comm::GroupRole::shard: return row.times.phase(Phase::reduce_exposed);
+      case comm::GroupRole::shard:
+      case comm::GroupRole::expert_data:
+      case comm::GroupRole::expert_shard: return row.times.phase(Phase::reduce_exposed);
       case comm::GroupRole::tensor: return row.times.phase(Phase::tensor_comm);
       case comm::GroupRole::context: return row.times.phase(Phase::context_comm);
       case comm::GroupRole::pipeline:
@@ -215,12 +217,16 @@ namespace {
 
 /// The routers' figures, over samples and layers.
 void put_balance(const train::Config& config, const ops::StepResult& result,
-                 io::MetricsLine& line) {
+                 const std::vector<double>& loads, io::MetricsLine& line) {
   const nn::ExpertsConfig& experts = config.model.experts;
   if (!experts) return;
   const double routed =
       static_cast<double>(config.train.global_batch * experts.layers_of(config.model.layers));
   line.balance = result.balance_sum / routed;
+  line.router_entropy = result.router_entropy_sum / routed;
+  const double pairs =
+      static_cast<double>(config.train.global_batch * config.model.context * experts.active);
+  line.load_max = *std::ranges::max_element(loads) * static_cast<double>(experts.count) / pairs;
   if (experts.z_weight > 0) line.router_z = result.router_z_sum / routed;
 }
 
@@ -247,7 +253,7 @@ void RunRecords::report(const ops::StepResult& result, double step_seconds,
     line.meaning = io::TextMetrics{std::exp(line.loss), result.correct / result.tokens};
   }
   if (config.train.z_loss > 0) line.z_loss = result.z_loss_sum / result.tokens;
-  put_balance(config, result, line);
+  put_balance(config, result, trainer_.loads(result.step), line);
   line.wall_seconds =
       earlier_seconds_ + clock_.end(result.step, step_seconds, now_seconds()) - started_;
   line.skipped_steps = result.skipped_steps;

@@ -82,23 +82,25 @@ TrainerState::ReplicaSums TrainerState::replica_sums() {
       sum += term_of(bytes, count, name_hash(name), static_cast<std::uint64_t>(begin / 4));
     });
   };
-  const auto add = [&](const std::string& name, const View& view) {
-    add_to(sums.whole, name, view);
+  const auto add = [&](const std::string& kind, const param::Param& param, const View& view) {
+    const bool is_experts = param.placement.expert.is_shard();
+    add_to(is_experts ? sums.experts : sums.whole, kind + param.name, view);
   };
   // Gathered FP8 values stand for their parameters, whose values of other ranks' shards are old.
   std::set<const param::Param*> old;
   for (const param::KeptFp8& kept : parts_.stage.params().kept_fp8()) {
     const auto& members = kept.matrix.members();
     if (kept.values) old.insert(members.begin(), members.end());
-    if (!kept.replaces_values()) add("fp8/" + members.front()->name, kept.values);
-    add("scale/" + members.front()->name, kept.scale);
+    if (!kept.replaces_values()) add("fp8/", *members.front(), kept.values);
+    add("scale/", *members.front(), kept.scale);
   }
-  for (const auto* group : {&parts_.stage.params().trained(), &parts_.stage.params().frozen()}) {
+  const param::ParamStore& params = parts_.stage.params();
+  for (const auto* group : {&params.trained(), &params.frozen(), &params.buffers()}) {
     for (const param::Param* param : group->params()) {
       const bool shares_room = group->value().sharded && group->bucket_of(*param).is_sharded();
-      if (!old.contains(param) && !shares_room) add(param->name, param->value);
+      if (!old.contains(param) && !shares_room) add("", *param, param->value);
       if (param->master && param->master.raw() != param->value.raw()) {
-        add("master/" + param->name, param->master);
+        add("master/", *param, param->master);
       }
     }
   }

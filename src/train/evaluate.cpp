@@ -167,7 +167,7 @@ Evaluation Trainer::evaluate(const io::Samples& samples, std::int64_t count, com
     if (!is_mine && !presence_.values().in_rooms()) break;
     passes.tokens =
         SampledData{samples, is_mine ? chunk : chunks - 1, count, config_.parallel.data};
-    ops::begin_step(*ctx_, input_, records_->state(), records_->sums());
+    records_->begin(input_);
     worker_->begin(passes);
     evaluation_->run(*ctx_, *worker_);
     if (!has_loss) {  // nothing is read here, and the feed's memory is used again

@@ -11,6 +11,7 @@
 
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/transfer.hpp"
+#include "hyperslab/ops/elementwise.hpp"
 
 namespace hyperslab::train {
 namespace {
@@ -55,9 +56,12 @@ View bytes_of(void* memory, std::size_t size, Device device) {
 
 }  // namespace
 
-StepRecords::StepRecords(Context& ctx, Arena& scratch, DType dtype, const Counters& reductions)
+StepRecords::StepRecords(Context& ctx, Arena& scratch, DType dtype, const Counters& reductions,
+                         const Shape& loads)
     : ctx_(ctx),
-      sums_(scratch.take(dtype, {ops::kSumCount}, "sums")),
+      all_sums_(scratch.take(dtype, {ops::kSumCount + loads.numel()}, "sums")),
+      loads_(loads.numel() > 0 ? all_sums_.slice(ops::kSumCount, loads.numel()).reshaped(loads)
+                               : View()),
       state_memory_(
           scratch.take(DType::u8, {static_cast<Dim>(sizeof(ops::StepState))}, "step state")),
       update_state_memory_(
@@ -65,7 +69,8 @@ StepRecords::StepRecords(Context& ctx, Arena& scratch, DType dtype, const Counte
       clock_memory_(
           scratch.take(DType::u8, {static_cast<Dim>(sizeof(ops::DeviceClock))}, "device clock")),
       results_(ctx.device(), sizeof(ops::StepResult) * ops::kResultRing),
-      readings_(ctx.device(), sizeof(ops::ClockReading) * ops::kResultRing) {
+      readings_(ctx.device(), sizeof(ops::ClockReading) * ops::kResultRing),
+      kept_loads_(ctx.device(), loads_.bytes() * ops::kResultRing) {
   if (ctx.device() == Device::meta) return;
   state_ = static_cast<ops::StepState*>(state_memory_.raw());
   write_state({});
@@ -73,6 +78,33 @@ StepRecords::StepRecords(Context& ctx, Arena& scratch, DType dtype, const Counte
   cleared.counters = reductions;
   copy(ctx_, bytes_of(&cleared, sizeof cleared, Device::cpu), clock_memory_);
   synchronize(ctx_);
+}
+
+View StepRecords::loads_slot(std::int64_t step) const {
+  auto* first = static_cast<std::byte*>(kept_loads_.data());
+  return {first + static_cast<std::size_t>(step % ops::kResultRing) * loads_.bytes(),
+          loads_.dtype(), Device::cpu, loads_.shape()};
+}
+
+void StepRecords::begin(const ops::StepInput& input) const {
+  ops::begin_step(ctx_, input, state_, sums());
+  if (loads_) ops::fill(ctx_, 0, loads_);
+}
+
+void StepRecords::keep_loads(std::int64_t step) const {
+  if (loads_ && ctx_.device() != Device::meta) copy(ctx_, loads_, loads_slot(step));
+}
+
+std::vector<double> StepRecords::loads(std::int64_t step) const {
+  if (!loads_) return {};
+  (void)result(step);  // which the device writes after the loads
+  const View kept = loads_slot(step);
+  std::vector<double> out(static_cast<std::size_t>(kept.numel()));
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    out[i] = kept.dtype() == DType::f64 ? kept.data<double>()[i]
+                                        : static_cast<double>(kept.data<float>()[i]);
+  }
+  return out;
 }
 
 void StepRecords::keep_state_of_update() const { copy(ctx_, state_memory_, update_state_memory_); }
@@ -92,13 +124,13 @@ void StepRecords::write_state(const ops::StepState& state) const {
 
 std::array<double, ops::kSumCount> StepRecords::read_sums() const {
   std::array<double, ops::kSumCount> out{};
-  if (sums_.dtype() == DType::f64) {
-    copy(ctx_, sums_, View(out.data(), DType::f64, Device::cpu, sums_.shape()));
+  if (all_sums_.dtype() == DType::f64) {
+    copy(ctx_, sums(), View(out.data(), DType::f64, Device::cpu, sums().shape()));
     synchronize(ctx_);
     return out;
   }
   std::array<float, ops::kSumCount> narrow{};
-  copy(ctx_, sums_, View(narrow.data(), DType::f32, Device::cpu, sums_.shape()));
+  copy(ctx_, sums(), View(narrow.data(), DType::f32, Device::cpu, sums().shape()));
   synchronize(ctx_);
   std::ranges::copy(narrow, out.begin());
   return out;
@@ -118,6 +150,7 @@ ops::StepResult StepRecords::read_result() const {
           .z_loss_sum = sums[ops::kSumZLoss],
           .balance_sum = sums[ops::kSumBalance],
           .router_z_sum = sums[ops::kSumRouterZ],
+          .router_entropy_sum = sums[ops::kSumRouterEntropy],
           .gradient_norm = std::sqrt(norm_squared) / static_cast<double>(now.loss_scale),
           .learning_rate = now.input.learning_rate,
           .loss_scale = now.loss_scale,

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <vector>
 
 #include "hyperslab/core/context.hpp"
 #include "hyperslab/ops/clock.hpp"
@@ -17,8 +18,9 @@ class StepRecords : public DeviceTimer {
   /// Counters of the device for its gradient reductions, see Communicator::device_nanoseconds.
   using Counters = std::array<const std::uint64_t*, ops::DeviceClock::kCounters>;
 
-  /// `scratch` gives the device memory. dtype: of the sums.
-  StepRecords(Context& ctx, Arena& scratch, DType dtype, const Counters& reductions);
+  /// `scratch` gives the device memory. dtype: of the sums. loads: shape of loads().
+  StepRecords(Context& ctx, Arena& scratch, DType dtype, const Counters& reductions,
+              const Shape& loads);
 
   [[nodiscard]] ops::StepState* state() const { return state_; }  ///< on the device
   /// Keeps the state of now for an update beside the next step, which changes the state itself.
@@ -26,7 +28,19 @@ class StepRecords : public DeviceTimer {
   [[nodiscard]] const ops::StepState* state_of_update() const {  ///< on the device
     return static_cast<const ops::StepState*>(update_state_memory_.raw());
   }
-  [[nodiscard]] View sums() const { return sums_; }
+  /// Begins a step on the device: its scalars, and all sums zero.
+  void begin(const ops::StepInput& input) const;
+  [[nodiscard]] View sums() const { return all_sums_.slice(0, ops::kSumCount); }
+  /// (layers with experts of the whole model, experts): pairs of a token and an expert, by expert;
+  /// absent without experts.
+  [[nodiscard]] View loads() const { return loads_; }
+  /// sums() and loads(), which are summed over the world together.
+  [[nodiscard]] View all_sums() const { return all_sums_; }
+  /// Before finalize_step: keeps the loads for the host.
+  void keep_loads(std::int64_t step) const;
+  /// The loads of a step not older than the ring, of all ranks; waits as result() does. Empty
+  /// without experts.
+  [[nodiscard]] std::vector<double> loads(std::int64_t step) const;
   [[nodiscard]] ops::StepResult* results() const {  ///< for the device
     return static_cast<ops::StepResult*>(results_.device_data());
   }
@@ -62,7 +76,9 @@ class StepRecords : public DeviceTimer {
 
  private:
   Context& ctx_;
-  View sums_;
+  [[nodiscard]] View loads_slot(std::int64_t step) const;
+  View all_sums_;
+  View loads_;
   View state_memory_;
   View update_state_memory_;
   View clock_memory_;
@@ -70,6 +86,7 @@ class StepRecords : public DeviceTimer {
   ops::DeviceClock* clock_ = nullptr;  ///< null if the host's clock is the device's
   PinnedBuffer results_;
   PinnedBuffer readings_;
+  PinnedBuffer kept_loads_;
   std::function<void()> idle_work_;
 };
 

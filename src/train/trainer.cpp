@@ -93,6 +93,11 @@ model::StageOptions stage_options(const Config& config, const mesh::Mesh& mesh,
   return stage;
 }
 
+/// StepRecords::loads of a model.
+Shape shape_of_loads(const model::ModelSpec& spec) {
+  return {spec.experts.layers_of(spec.layers), spec.experts.count};
+}
+
 StepRecords::Counters reduction_counters(const mesh::Mesh& mesh) {
   const comm::Communicator* tied = mesh.tied_group();
   return {mesh.group(mesh::kShards).device_nanoseconds(),
@@ -164,7 +169,7 @@ Trainer::Trainer(const Config& config, const mesh::Mesh& mesh, const TrainerOpti
   if (options.training) set_up_training();
   records_ = std::make_unique<StepRecords>(*ctx_, arenas_.scratch,
                                            options.compute == DType::f64 ? DType::f64 : DType::f32,
-                                           reduction_counters(mesh));
+                                           reduction_counters(mesh), shape_of_loads(config.model));
   if (real) share_memory();  // all views are taken
   if (config.precision.compute == Precision::fp16 && ctx_->device() != Device::meta) {
     ops::StepState state;
@@ -215,9 +220,8 @@ void Trainer::set_up_training() {
     place.host.emplace(optim::StatePlace::OnHost{arenas_.host, presence_.values().updated_ranges(),
                                                  static_cast<std::size_t>(bytes)});
   }
-  optimizer_ = optim::make_optimizer(
-      config_.optimizer, stage_.params().trained(), place,
-      {.data = &mesh_.group(mesh::kShards), .tensor = &mesh_.group(mesh::Axis::tensor)});
+  optimizer_ = optim::make_optimizer(config_.optimizer, stage_.params().trained(), place,
+                                     optim::UpdateGroups::of(mesh_));
   presence_.connect(mesh_);
 }
 
@@ -225,7 +229,10 @@ Trainer::~Trainer() {
   if (std::uncaught_exceptions() == 0) state_->wait_all();  // else peers may be elsewhere by now
 }
 
-model::StepViews Trainer::step_views() const { return {records_->state(), records_->sums()}; }
+model::StepViews Trainer::step_views() const {
+  return {records_->state(), records_->sums(), records_->loads()};
+}
+std::vector<double> Trainer::loads(std::int64_t step) const { return records_->loads(step); }
 
 void Trainer::set_idle_work(std::function<void()> work) {
   records_->set_idle_work(std::move(work));
@@ -261,6 +268,7 @@ void Trainer::train(const StepArgs& args, const SlotData& tokens) {
     leaves_out = is_left_out(args);
     if (leaves_out) return records_->leave_out();
     finalize();
+    stage_.after_step(*ctx_, step_views());
     begin_update();
   });
   if (!leaves_out && presence_.overlaps_updates()) update_beside();
@@ -340,7 +348,7 @@ void Trainer::begin(const StepArgs& args, std::int64_t targets) {
   input_.inverse_tokens = 1.0F / static_cast<float>(std::max<std::int64_t>(1, targets));
   input_.inverse_samples = 1.0F / static_cast<float>(config_.train.global_batch);
   input_.stop_request = args.stop_requested ? 1.0F : 0.0F;
-  ops::begin_step(*ctx_, input_, records_->state(), records_->sums());
+  records_->begin(input_);
 }
 
 void Trainer::end() {
@@ -359,7 +367,7 @@ void Trainer::reduce_sums() {
   comm::Communicator& world = mesh_.group(mesh::kWorld);
   if (world.size() > 1) {
     const Scope waiting(ctx_->recorder(), Phase::wait);  // some scalars: only late ranks take long
-    world.wait(*ctx_, world.all_reduce(*ctx_, records_->sums(), comm::ReduceOp::sum));
+    world.wait(*ctx_, world.all_reduce(*ctx_, records_->all_sums(), comm::ReduceOp::sum));
   }
 }
 
@@ -376,6 +384,7 @@ void Trainer::finalize() {
   const Scope phase(ctx_->recorder(), Phase::optimizer);
   ops::FinalizeConstants constants = optimizer_->finalize_constants();
   constants.scale_loss = config_.precision.compute == Precision::fp16;
+  records_->keep_loads(input_.step);
   ops::finalize_step(*ctx_, constants, records_->sums(), records_->state(), records_->results());
 }
 

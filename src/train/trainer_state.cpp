@@ -67,7 +67,8 @@ std::vector<TrainerState::Stored> TrainerState::own_parameters() const {
   const param::ParamStore& params = parts_.stage.params();
   const auto which = parts_.config.adapter ? Stored::Which::adapters : Stored::Which::all;
   return {{kModel, &params.trained(), params.trained().master(), which},
-          {kModel, &params.frozen(), params.frozen().value(), which}};
+          {kModel, &params.frozen(), params.frozen().value(), which},
+          {kModel, &params.buffers(), params.buffers().value(), which}};
 }
 
 /// The parameters that checkpoint.initial gives: a base for adapters, the whole model, or all but

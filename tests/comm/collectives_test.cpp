@@ -128,6 +128,54 @@ TEST_P(Collectives, AllToAllGivesEachMemberItsPartOfAll) {
   }
 }
 
+/// Rows that member `from` sends to `to`: many of them, one or none.
+Dim rows_between(int from, int to, int round) {
+  return round == 0 ? 0 : (from * 5 + to * 3 + round) % 7 * ((from + to + round) % 3);
+}
+
+TEST_P(Collectives, AllToAllOfRowsTakesAnyCounts) {
+  constexpr Dim kSpare = 2;
+  for (const DType dtype : kAllTypes) {
+    for (const Dim columns : {1, 7}) {
+      for (int round = 0; round < 4; ++round) {
+        std::vector<Dim> sends;
+        std::vector<Dim> receives;
+        Dim sent_rows = kSpare;
+        Dim received_rows = kSpare;
+        for (int r = 0; r < size(); ++r) {
+          sent_rows += sends.emplace_back(rows_between(rank(), r, round));
+          received_rows += receives.emplace_back(rows_between(r, rank(), round));
+        }
+        const Tensor sent = elements(dtype, sent_rows * columns, rank());
+        Tensor received = filled_tensor(dtype, {received_rows, columns}, 1);
+        const auto before = comm_->traffic();
+
+        comm_->wait(ctx_, comm_->all_to_all_rows(ctx_, sent.view().reshaped({sent_rows, columns}),
+                                                 sends, received.view(), receives));
+
+        const auto call = static_cast<std::size_t>(comm::Call::all_to_all);
+        EXPECT_EQ(comm_->traffic().calls[call] - before.calls[call], 1);
+        EXPECT_EQ(comm_->traffic().bytes[call] - before.bytes[call],
+                  static_cast<std::int64_t>((sent_rows - kSpare) * columns) *
+                      static_cast<std::int64_t>(size_of(dtype)));
+        Dim row = 0;
+        for (int r = 0; r < size(); ++r) {
+          Dim begin = 0;
+          for (int to = 0; to < rank(); ++to) begin += rows_between(r, to, round);
+          const Dim count = receives[static_cast<std::size_t>(r)];
+          const Tensor theirs = elements(dtype, (begin + count) * columns, r);
+          EXPECT_EQ(bits(received.view().slice(row, count)),
+                    bits(theirs.view().slice(begin * columns, count * columns)))
+              << name_of(dtype) << " round " << round << " of " << r;
+          row += count;
+        }
+        EXPECT_EQ(bits(received.view().slice(row, kSpare)),
+                  bits(filled_tensor(dtype, {kSpare, columns}, 1).view()));
+      }
+    }
+  }
+}
+
 TEST_P(Collectives, BroadcastFromEveryRoot) {
   for (const DType dtype : kAllTypes) {
     for (int root = 0; root < size(); ++root) {

@@ -66,6 +66,34 @@ TEST_F(Misuse, PartsThatDoNotFit) {
   }
 }
 
+TEST_F(Misuse, CountsOfRowsThatDoNotFit) {
+  Tensor sent = filled_tensor(DType::f32, {2 * size(), 3}, 0);
+  Tensor received = filled_tensor(DType::f32, {2 * size(), 3}, 0);
+  Tensor narrow = filled_tensor(DType::f32, {2 * size(), 2}, 0);
+  const std::vector<Dim> two(static_cast<std::size_t>(size()), 2);
+  const auto with = [&](int member, Dim rows) {
+    std::vector<Dim> counts = two;
+    counts[static_cast<std::size_t>(member)] = rows;
+    return counts;
+  };
+  const auto found = [&](const std::vector<Dim>& sends, View to, const std::vector<Dim>& receives) {
+    return refusal([&] { (void)comm_->all_to_all_rows(ctx_, sent.view(), sends, to, receives); });
+  };
+  const View to = received.view();
+
+  EXPECT_THAT(
+      found({}, to, two),
+      HasSubstr(fmt::format("all_to_all_rows: 0 counts of rows sent for {} members", size())));
+  EXPECT_THAT(found(with(0, -1), to, two), HasSubstr("-1 rows are sent for member 0"));
+  EXPECT_THAT(found(two, to, with(size() - 1, 3)),
+              HasSubstr(fmt::format("{} rows are received, and the view has {}", 2 * size() + 1,
+                                    2 * size())));
+  EXPECT_THAT(found(with(rank(), 1), to, two),
+              HasSubstr(fmt::format("member {} sends 1 rows to itself and receives 2", rank())));
+  EXPECT_THAT(found(two, narrow.view(), two), HasSubstr("rows of"));
+  EXPECT_THAT(found(two, sent.view(), two), HasSubstr("all_to_all_rows: the views overlap"));
+}
+
 TEST_F(Misuse, OverlapThatIsNotTheOwnPart) {
   Tensor full = filled_tensor(DType::f32, {4 * size() + 4}, 0);
   const View inside = full.view().slice(0, 4 * size());

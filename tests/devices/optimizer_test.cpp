@@ -317,7 +317,7 @@ TEST_F(Optimizer, StepsAreJudgedAsByTheOracle) {
     before.loss_scale = 1024;
     before.adam_step = 12345;
     before.good_steps = c.good_steps;
-    const StepInput input = {7, 0.125F, 0.5F, c.stop};
+    const StepInput input = {7, 0.125F, 0.5F, 0.25F, c.stop};
     Tensor reduced = tensor_of(
         DType::f32, {kSumCount},
         {c.norm_squared, c.non_finite, c.loss, 5, 2, 1, 0.25, static_cast<double>(c.stop)});

@@ -88,6 +88,63 @@ TEST(Mesh, StateIsSharedAlongContextToo) {
   EXPECT_EQ(Mesh::plan({.data = 2}, 1).context_group(), nullptr);
 }
 
+TEST(Position, ExpertRanksAreTheNearestDataRanks) {
+  ParallelConfig config{.data = 8, .tensor = 2, .context = 2, .shard = 4};
+  const Position without(config, 31);
+  config.expert = 2;
+  const Position at(config, 27);  // replica 1, fold 1, expert 0, context 1, tensor 1
+
+  EXPECT_EQ(config.ranks(), 32);
+  EXPECT_EQ(config.shards(), 8);
+  EXPECT_EQ(at.size(Axis::replica), 2);
+  EXPECT_EQ(at.size(Axis::fold), 2);
+  EXPECT_EQ(at.size(Axis::expert), 2);
+  EXPECT_EQ(at.at(Axis::fold), 1);
+  EXPECT_EQ(at.at(Axis::expert), 0);
+  EXPECT_EQ(at.at(kSamples), 6);
+  EXPECT_EQ(at.members(Axis::expert), (std::vector{27, 31}));
+  EXPECT_EQ(at.members(mesh::kExpertShards), (std::vector{17, 19, 25, 27}));
+  EXPECT_EQ(at.members(mesh::kExpertGradients), (std::vector{1, 3, 9, 11, 17, 19, 25, 27}));
+  EXPECT_EQ(Position(config, 31).members(kShards), without.members(kShards));
+  EXPECT_EQ(Position(config, 31).members(kGradients), without.members(kGradients));
+  EXPECT_EQ(describe(at), "data 6 (expert 0), tensor 1, pipeline 0, context 1");
+  EXPECT_EQ(describe(config), "data 8 (expert 2) x tensor 2 x pipeline 1 x context 2");
+}
+
+TEST(Mesh, ExpertsHaveGroupsOfTheirOwn) {
+  const Mesh mesh = Mesh::plan({.data = 8, .context = 2, .zero = 1, .shard = 4, .expert = 2}, 13);
+
+  ASSERT_NE(mesh.expert_group(), nullptr);
+  EXPECT_EQ(mesh.expert_group()->role(), GroupRole::expert);
+  EXPECT_EQ(mesh.expert_group()->size(), 2);
+  EXPECT_EQ(mesh.expert_group()->rank(), 0);
+  EXPECT_EQ(mesh.members(GroupRole::expert), (std::vector{13, 15}));
+  EXPECT_EQ(mesh.group(mesh::kExpertGradients).role(), GroupRole::expert_data);
+  EXPECT_EQ(mesh.group(mesh::kExpertGradients).size(), 8);
+  EXPECT_EQ(mesh.group(mesh::kExpertGradients).rank(), 7);
+  EXPECT_EQ(mesh.group(mesh::kExpertShards).role(), GroupRole::expert_shard);
+  EXPECT_EQ(mesh.group(mesh::kExpertShards).size(), 4);
+  EXPECT_EQ(mesh.group(kShards).size(), 8);
+  EXPECT_EQ(mesh.group(kGradients).size(), 16);
+}
+
+TEST(Mesh, ExpertsWithoutCopiesOrOthersHaveOneGroup) {
+  const Mesh two = Mesh::plan({.data = 4, .expert = 2}, 1);
+  EXPECT_EQ(&two.group(mesh::kExpertShards), &two.group(mesh::kExpertGradients));
+  EXPECT_EQ(two.group(mesh::kExpertShards).size(), 2);
+  const Mesh one = Mesh::plan({.data = 2, .tensor = 2, .pipeline = 2, .expert = 2}, 1);
+  EXPECT_EQ(one.group(mesh::kExpertShards).size(), 1);
+  EXPECT_EQ(one.group(Axis::expert).role(), GroupRole::data) << "gradients of all else";
+  const Mesh copies = Mesh::plan({.data = 4, .zero = 1, .shard = 2, .expert = 2}, 1);
+  EXPECT_EQ(copies.group(mesh::kExpertShards).size(), 1);
+  EXPECT_EQ(copies.group(mesh::kExpertGradients).size(), 2);
+  const Mesh none = Mesh::plan({.data = 4, .zero = 1, .shard = 2}, 1);
+  EXPECT_EQ(none.expert_group(), nullptr);
+  EXPECT_EQ(&none.group(mesh::kExpertShards), &none.group(kShards));
+  EXPECT_EQ(&none.group(mesh::kExpertGradients), &none.group(kGradients));
+  EXPECT_EQ(none.groups().size(), 5U);
+}
+
 TEST(Position, TakesAnySizesOfTheAxes) {
   const Position at({2, 1, 3, 1, 2, 1}, 9);
 

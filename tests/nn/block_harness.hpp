@@ -13,6 +13,7 @@
 #include "hyperslab/core/arena.hpp"
 #include "hyperslab/nn/attention.hpp"
 #include "hyperslab/nn/block.hpp"
+#include "hyperslab/nn/experts.hpp"
 #include "hyperslab/nn/mlp.hpp"
 #include "hyperslab/sharding/presence.hpp"
 #include "support/part_of.hpp"
@@ -35,6 +36,7 @@ inline BlockConfig small_config() {
   config.ffn_width = 8;
   config.init.std = 0.5F;
   config.residual_init.std = 0.5F;
+  config.experts = {.count = 4, .active = 2, .width = 6, .shared = 1, .balance_weight = 0};
   config.keep_probabilities = true;  // so that dropout acts on them, too
   config.layers = 2;
   config.seed = 11;
@@ -47,6 +49,13 @@ inline BlockConfig drawn_config(int i) {
   config.dropout = i % 3 == 1 ? 0.3F : 0;
   config.drop_path = i % 3 == 2 ? 0.3F : 0;
   config.activation = i % 2 == 0 ? ops::Activation::gelu_tanh : ops::Activation::swiglu;
+  config.experts.normalize = i % 3 != 0;
+  config.experts.shared = i % 2;
+  config.experts.score = i % 5 < 3 ? ops::RouterScore::softmax : ops::RouterScore::sigmoid;
+  config.experts.scale = i % 4 == 0 ? 2 : 1;
+  if (i % 6 == 4) config.experts.groups = 2;
+  config.experts.balance_weight = i % 4 == 1 ? 0.7 : 0;
+  config.experts.z_weight = i % 4 == 2 ? 0.3 : 0;
   config.recompute = i % 4 == 3 ? Recompute::selective : Recompute::none;
   return config;
 }
@@ -56,7 +65,8 @@ class BlockHarness {
  public:
   /// `documents`: samples hold several, whose tokens do not see each other.
   BlockHarness(const BlockConfig& config, const BlockList& list, bool documents = false)
-      : stream_(config.group.stream_shape(kSamples, kTokens, kStreamWidth)),
+      : experts_(config.experts),
+        stream_(config.group.stream_shape(kSamples, kTokens, kStreamWidth)),
         block_(store_, "blocks.1", config, 1, list) {
     const Dim values = stream_[0] * stream_[1] * stream_[2];
     const std::vector<double> x = to_doubles(random_tensor(DType::f64, kStream, 3).view());
@@ -77,15 +87,28 @@ class BlockHarness {
     const ActivationSpec spec = {kSamples, kTokens, DType::f64, DType::f64};
     scratch_ = plan_scratch(activations_, list, config, spec, true);
     slot_ = block_.plan(activations_, scratch_, spec, true, "block");
-    batch_ = {.sample_position = positions_.view(), .state = &state_, .dropout = true};
+    state_.input.inverse_samples = 1.0F / static_cast<float>(kSamples);
+    batch_ = {.sample_position = positions_.view(),
+              .state = &state_,
+              .dropout = true,
+              .sums = sums_.view(),
+              .loads = loads_.view()};
     if (documents) batch_.first_keys = first_keys_.view();
   }
   [[nodiscard]] const param::ParamStore& store() const { return store_; }
   View input() { return x_.view(); }
+  /// Routers' losses of the newest forward(), without those of a repeated one.
+  [[nodiscard]] double router_losses() const {
+    const auto* sums = sums_.view().data<double>();
+    return (experts_.balance_weight * sums[ops::kSumBalance] +
+            experts_.z_weight * sums[ops::kSumRouterZ]) /
+           static_cast<double>(kSamples);
+  }
 
   /// The stream that leaves, as one view.
   Tensor forward(Context& ctx, bool repeated = false) {
     std::memcpy(residual_.view().raw(), x_.view().raw(), x_.view().bytes());
+    if (!repeated) std::memset(sums_.view().raw(), 0, sums_.view().bytes());
     const ResidualStream out = block_.forward(
         ctx, {residual_.view(), {}},
         {.rope = {}, .batch = batch_, .scratch = scratch_, .repeated = repeated}, slot_);
@@ -146,6 +169,7 @@ class BlockHarness {
     store.begin_unit();
     return store;
   }
+  ExpertsConfig experts_;
   Shape stream_;
   param::ParamStore store_ = new_store();
   Arena host_{"host"};
@@ -162,6 +186,8 @@ class BlockHarness {
   Tensor first_keys_ =
       tensor_of(DType::i32, {kSamples, kTokens}, {0, 0, 2, 2, 2, 2, 2, 7, 0, 0, 0, 0, 0, 5, 5, 5});
   ops::StepState state_;
+  Tensor sums_ = filled_tensor(DType::f64, {ops::kSumCount}, 0);
+  Tensor loads_ = filled_tensor(DType::f64, {2, 4}, 0);
   BatchInfo batch_;
 };
 
@@ -177,7 +203,8 @@ inline BlockList drawn_list(std::mt19937& draw) {
   BlockList list(static_cast<std::size_t>(one_of(5)));
   for (std::size_t i = 0; i < list.size(); ++i) {
     BranchSpec& branch = list[i];
-    branch.sublayer = one_of(2) == 0 ? &kAttention : &kMlp;
+    constexpr std::array kSublayers = {&kAttention, &kMlp, &kExperts};
+    branch.sublayer = kSublayers.at(static_cast<std::size_t>(one_of(3)));
     branch.norm = norm();
     branch.with_next = i + 1 < list.size() && one_of(3) == 0;
     if (branch.with_next || (i > 0 && list[i - 1].with_next)) continue;

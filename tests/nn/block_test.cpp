@@ -31,12 +31,17 @@ using BlockTest = OpsTest;
 TEST_F(BlockTest, GradientsOfDrawnListsAreThoseOfDifferences) {
   std::mt19937 draw(5);
   for (int i = 0; i < 24; ++i) {
-    const BlockConfig config = drawn_config(i);
+    BlockConfig config = drawn_config(i);
+    config.experts.active = config.experts.count;  // a choice jumps; its gradient has tests of ops
+    config.experts.active_groups = config.experts.groups;
     const BlockList list = drawn_list(draw);
     const std::string text = std::to_string(i) + ": " + text_of(list);
     BlockHarness block(config, list, i % 2 == 1);
     const Tensor weights = random_tensor(DType::f64, kStream, 17);
-    const auto value = [&] { return inner_product(weights.view(), block.forward(ctx).view()); };
+    const auto value = [&] {
+      const double output = inner_product(weights.view(), block.forward(ctx).view());
+      return output + block.router_losses();
+    };
     (void)value();
     const Tensor d = block.backward(ctx, weights.view());
     std::vector<std::pair<View, std::vector<double>>> gradients;
@@ -85,12 +90,15 @@ TEST_F(BlockTest, RepeatedPassesOfDrawnListsKeepGradients) {
   for (int i = 0; i < 24; ++i) {
     BlockConfig config = small_config();
     config.dropout = i % 2 == 1 ? 0.3F : 0;
+    config.experts.balance_weight = 0.5;
     const BlockList list = drawn_list(draw);
     BlockHarness block(config, list);
     const Tensor weights = random_tensor(DType::f64, kStream, 19);
     (void)block.forward(ctx);
     const Tensor d = block.backward(ctx, weights.view());
+    const double losses = block.router_losses();
     (void)block.forward(ctx, true);
+    EXPECT_EQ(block.router_losses(), losses);
     const Tensor again = block.backward(ctx, weights.view());
     SCOPED_TRACE(text_of(list));
     EXPECT_EQ(to_doubles(again.view()), to_doubles(d.view()));
@@ -144,7 +152,7 @@ TEST_F(BlockTest, CountsOfDrawnListsAreTheParameters) {
     std::int64_t counted = 0;
     for (const BranchSpec& branch : list) {
       const SublayerCounts counts = branch.sublayer->count(config, kTokens);
-      counted += counts.matrices + counts.vectors;
+      counted += counts.matrices + counts.idle + counts.vectors;
     }
     const BlockHarness block(config, list);
     std::int64_t held = 0;

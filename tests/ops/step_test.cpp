@@ -15,7 +15,7 @@ class Step : public OpsTest {
   Tensor sums = filled_tensor(DType::f32, {kSumCount}, 9);
 
   void begin(std::int64_t step, float stop = 0) {
-    begin_step(ctx, {step, 0.125F, 0.5F, stop}, &state, sums.view());
+    begin_step(ctx, {step, 0.125F, 0.5F, 0.25F, stop}, &state, sums.view());
   }
   void finalize(const FinalizeConstants& constants) {
     finalize_step(ctx, constants, sums.view(), &state, results.data());
@@ -34,7 +34,10 @@ TEST_F(Step, BeginWritesTheInputAndClearsTheSums) {
   EXPECT_EQ(state.input.step, 3);
   EXPECT_EQ(state.input.learning_rate, 0.125F);
   EXPECT_EQ(state.gradient_scale, 4.0F);
-  expect_values(sums.view(), {0, 0, 0, 0, 0, 0, 0, 1}, 0);
+  std::vector<double> expected(kSumCount, 0);
+  expected[kSumStop] = 1;
+  expect_values(sums.view(), expected, 0);
+  EXPECT_EQ(state.input.inverse_samples, 0.25F);
 }
 
 TEST_F(Step, AFiniteStepAdvancesAdamAndReports) {
@@ -47,6 +50,7 @@ TEST_F(Step, AFiniteStepAdvancesAdamAndReports) {
   set(kSumZLoss, 6);
   set(kSumBalance, 8);
   set(kSumRouterZ, 9);
+  set(kSumRouterEntropy, 10);
   state.adam_step = 1;
 
   finalize({.clip_norm = 1, .beta1 = 0.5F, .beta2 = 0.75F});
@@ -64,6 +68,7 @@ TEST_F(Step, AFiniteStepAdvancesAdamAndReports) {
   EXPECT_EQ(result.z_loss_sum, 6);
   EXPECT_EQ(result.balance_sum, 8);
   EXPECT_EQ(result.router_z_sum, 9);
+  EXPECT_EQ(result.router_entropy_sum, 10);
   EXPECT_EQ(result.gradient_norm, 4);
   EXPECT_EQ(result.learning_rate, 0.125F);
   EXPECT_EQ(result.skipped, 0);

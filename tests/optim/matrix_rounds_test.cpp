@@ -40,7 +40,7 @@ TEST(MatrixRounds, EveryMatrixHasOneOwnerAndCostsAreEven) {
     std::map<int, double> costs;
     double all = 0;
     double most = 0;
-    for (const MatrixRound& round : plan_matrix_rounds(store.trained(), owners, 1 << 20)) {
+    for (const MatrixRound& round : plan_matrix_rounds(store.trained(), false, owners, 1 << 20)) {
       for (const OwnedMatrix& matrix : round) {
         EXPECT_TRUE(seen.insert(matrix.param).second) << matrix.param->name;
         most = std::max(most, costs[matrix.owner] += cost(matrix));
@@ -57,7 +57,7 @@ TEST(MatrixRounds, HoldAtMostTheElementsAskedForAndBatchesOfOneShape) {
   const param::ParamStore store = blocks(5);
   for (const Dim most : {Dim{1}, Dim{256}, Dim{600}, Dim{1} << 20}) {
     std::size_t batches = 0;
-    for (const MatrixRound& round : plan_matrix_rounds(store.trained(), 3, most)) {
+    for (const MatrixRound& round : plan_matrix_rounds(store.trained(), false, 3, most)) {
       std::map<int, Dim> elements;
       Shape last;
       int owner = -1;
@@ -78,7 +78,7 @@ TEST(MatrixRounds, HoldAtMostTheElementsAskedForAndBatchesOfOneShape) {
 
 TEST(MatrixRounds, NoMatricesNoRounds) {
   const param::ParamStore store = blocks(0);
-  EXPECT_TRUE(plan_matrix_rounds(store.trained(), 4, 1).empty());
+  EXPECT_TRUE(plan_matrix_rounds(store.trained(), false, 4, 1).empty());
 }
 
 }  // namespace

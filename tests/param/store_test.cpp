@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
+#include <map>
 #include <vector>
 
 #include "hyperslab/core/philox.hpp"
@@ -65,6 +68,99 @@ TEST(ParamStore, BucketsHoldWholeUnitsAndDivideByRanks) {
     EXPECT_EQ(unit, 6);
     EXPECT_EQ(end, store.trained().flat_size());
     EXPECT_EQ(store.trained().buckets().front().last_unit, 0) << "the tied table is alone";
+  }
+}
+
+/// Four blocks between an embedding and a head; the second and the last have experts.
+ParamStore with_experts(const mesh::ParallelConfig& parallel, int rank, std::size_t bucket_bytes) {
+  ParamStore store(mesh::Position(parallel, rank));
+  const int of_a_rank = 4 / parallel.expert;
+  const int first = of_a_rank * mesh::Position(parallel, rank).at(mesh::Axis::expert);
+  for (int unit = 0; unit < 6; ++unit) {
+    store.begin_unit();
+    store.declare(matrix("unit" + std::to_string(unit), 10, 37));
+    for (int expert = first; (unit == 2 || unit == 4) && expert < first + of_a_rank; ++expert) {
+      ParamSpec spec = matrix(std::to_string(unit) + "." + std::to_string(expert), 8, 12);
+      spec.placement.expert = layout::shard(0);
+      store.declare(spec);
+    }
+  }
+  store.lay_out(bucket_bytes);
+  return store;
+}
+
+TEST(ParamStore, ExpertsHaveBucketsThatCloseWithTheirUnits) {
+  const mesh::ParallelConfig parallel = {.data = 4, .context = 2, .zero = 1, .expert = 2};
+  const ParamStore store = with_experts(parallel, 7, 2 * 10 * 37 * sizeof(float));
+  const ParamGroup& group = store.trained();
+
+  std::vector<std::array<int, 3>> found;
+  Dim flat = 0;
+  Dim shards = 0;
+  for (const Bucket& bucket : group.buckets()) {
+    found.push_back({bucket.first_unit, bucket.last_unit, bucket.is_of_experts() ? 1 : 0});
+    const int ranks = bucket.is_of_experts() ? 4 : 8;
+    EXPECT_EQ(bucket.summed_axes(),
+              bucket.is_of_experts() ? mesh::kExpertGradients : mesh::kGradients);
+    EXPECT_EQ(bucket.begin, flat);
+    EXPECT_EQ(bucket.size() % (ranks * 32), 0);
+    EXPECT_EQ(group.shard(bucket).in_shards, shards);
+    EXPECT_EQ(group.shard(bucket).size, bucket.size() / ranks);
+    // Rank 7 is the last in its data group; of expert 1 it is the last of fold 0 and 1, context.
+    EXPECT_EQ(group.shard(bucket).in_flat,
+              bucket.begin + bucket.size() / ranks * (bucket.is_of_experts() ? 3 : 7));
+    flat = bucket.end;
+    shards += bucket.size() / ranks;
+  }
+  EXPECT_EQ(found, (std::vector<std::array<int, 3>>{{0, 1, 0}, {2, 3, 0}, {2, 4, 1}, {4, 5, 0}}));
+  EXPECT_EQ(flat, group.flat_size());
+  EXPECT_EQ(shards, group.shard_size());
+  for (const Param* param : group.params()) {
+    const Bucket& home = group.bucket_of(*param);
+    EXPECT_EQ(home.is_of_experts(), param->name.starts_with("2.") || param->name.starts_with("4."));
+    EXPECT_TRUE(param->unit >= home.first_unit && param->unit <= home.last_unit) << param->name;
+    EXPECT_LE(param->flat_begin + param->numel(), home.end);
+  }
+  const ParamStore tiny = with_experts(parallel, 7, 1);
+  const std::vector<Bucket>& small = tiny.trained().buckets();
+  EXPECT_EQ(std::ranges::count_if(small, &Bucket::is_of_experts), 2);
+  EXPECT_TRUE(std::ranges::is_sorted(small, {}, &Bucket::first_unit));
+}
+
+TEST(ParamStore, ExpertsOfOneRankLieAmongTheOthers) {
+  const ParamStore store = with_experts({.data = 4}, 3, 1);
+  ASSERT_EQ(store.trained().buckets().size(), 6U);
+  for (const Bucket& bucket : store.trained().buckets()) EXPECT_FALSE(bucket.is_of_experts());
+}
+
+/// Over all ranks owners' slabs and ranges have every element of every tensor once.
+TEST(ParamStore, ExpertsAreOwnedOnce) {
+  for (const mesh::ParallelConfig& parallel :
+       {mesh::ParallelConfig{.data = 4, .expert = 2}, mesh::ParallelConfig{.data = 4, .expert = 4},
+        mesh::ParallelConfig{.data = 4, .context = 2, .shard = 2, .expert = 2}}) {
+    std::map<std::string, Dim> elements;
+    Dim counted = 0;
+    for (int rank = 0; rank < parallel.ranks(); ++rank) {
+      ParamStore store = with_experts(parallel, rank, 1);
+      Arena arena("parameters");
+      bind_values(store.trained(), arena);
+      for (const ParamSlab& slab :
+           slabs_of(store.trained(), store.trained().master(), SlabsOf::owner)) {
+        elements[slab.param->name] += slab.part.numel();
+      }
+      for (const ElementRange& range : owned_ranges(store.trained())) counted += range.size;
+    }
+    EXPECT_EQ(elements.size(), 6U + 8U);
+    for (const auto& [name, size] : elements) {
+      EXPECT_EQ(size, name.starts_with("unit") ? 370 : 96) << name;
+    }
+    const auto padded_to = [](Dim size, Dim ranks) {
+      return (size + ranks * 32 - 1) / (ranks * 32) * ranks * 32;
+    };
+    const Dim padded = 6 * padded_to(370, parallel.shards()) +
+                       2 * parallel.expert *
+                           padded_to(4 / parallel.expert * 96, parallel.shards() / parallel.expert);
+    EXPECT_EQ(counted, padded);
   }
 }
 

@@ -147,6 +147,19 @@ TEST(GroupLayouts, FollowTheOrderOfRanks) {
   EXPECT_EQ(layout_of("data", parallel, 8).ranks_per_node, 1);
 }
 
+TEST(GroupLayouts, OfExpertsFollowTheOrderOfRanks) {
+  const mesh::ParallelConfig parallel = {
+      .data = 8, .tensor = 2, .context = 2, .shard = 4, .expert = 2};
+  const auto found = [&](const char* group) {
+    const GroupLayout layout = layout_of(group, parallel, 8);
+    return std::array{layout.ranks, layout.nodes, layout.ranks_per_node};
+  };
+
+  EXPECT_EQ(found("expert"), (std::array{2, 1, 2}));        // ranks 0 and 4
+  EXPECT_EQ(found("expert_shard"), (std::array{4, 2, 2}));  // ranks 0, 2, 8, 10
+  EXPECT_EQ(found("expert_data"), (std::array{8, 4, 2}));   // those, 16, 18, 24, 26
+}
+
 /// Every schedule and kind of layout, as the trainer enqueues them.
 class SimulatedLayouts : public testing::TestWithParam<std::vector<std::string>> {};
 

@@ -13,7 +13,7 @@ using testing::Not;
 std::vector<ReplicaSum> sums(const std::vector<std::uint64_t>& values) {
   std::vector<ReplicaSum> all;
   for (const std::uint64_t value : values) {
-    all.push_back({{value, 0}, "host" + std::to_string(all.size() / 2)});
+    all.push_back({{.whole = value}, "host" + std::to_string(all.size() / 2)});
   }
   return all;
 }
@@ -60,6 +60,17 @@ TEST(Replicas, CopiesOfShardsAreComparedAmongEachOther) {
   EXPECT_THAT(text, HasSubstr("rank 3 (data 3"));
   EXPECT_THAT(text, Not(HasSubstr("rank 0")));
   EXPECT_EQ(differing_replicas({.data = 4, .zero = 3}, all), "");  // each has a shard of its own
+}
+
+TEST(Replicas, ExpertsAreComparedAmongTheRanksThatHoldThem) {
+  const mesh::ParallelConfig parallel = {.data = 4, .context = 2, .expert = 2};
+  std::vector<ReplicaSum> all = sums({7, 7, 7, 7, 7, 7, 7, 7});
+  for (std::size_t rank = 0; rank < all.size(); ++rank) all[rank].sums.experts = rank / 2 % 2;
+  EXPECT_EQ(differing_replicas(parallel, all), "");
+  all[6].sums.experts = 0;  // as the other experts' ranks have
+  const std::string text = differing_replicas(parallel, all);
+  EXPECT_THAT(text, HasSubstr("rank 6 (data 3 (expert 1), tensor 0, pipeline 0, context 0)"));
+  EXPECT_THAT(text, HasSubstr("the other 3 of 4"));
 }
 
 }  // namespace

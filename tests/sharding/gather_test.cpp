@@ -47,6 +47,71 @@ TEST(ShardedState, BringsEveryShardBeforeItsUnitReadsIt) {
   }
 }
 
+/// Bits of an element of a global tensor after an update.
+std::uint16_t bits_of(const std::string& name, Dim element, int update) {
+  const Dim mixed = static_cast<Dim>(name_hash(name) % 1013) + 7 * element + 101 * update;
+  return static_cast<std::uint16_t>(0x3f00 + mixed % 251);
+}
+
+/// Calls visit(element of the global tensor, element of the part).
+template <class Visit>
+void for_elements_of(const Shape& whole, const Hyperslab& part, const Visit& visit) {
+  const HyperslabRuns runs(part, Hyperslab::whole(whole), part);
+  for (std::int64_t run = 0; run < runs.size(); ++run) {
+    for (Dim i = 0; i < runs.length(); ++i) visit(runs[run].target + i, runs[run].source + i);
+  }
+}
+
+/// This rank's shards of the values, as an update leaves them.
+void update_values(RankOfLayout& rank, int update) {
+  const param::ParamGroup& group = rank.group();
+  for (const param::ParamSlab& slab :
+       param::slabs_of(group, group.value(), param::SlabsOf::holder)) {
+    auto* values = static_cast<std::uint16_t*>(slab.data.raw());
+    for_elements_of(slab.param->global_shape, slab.part, [&](Dim element, Dim index) {
+      values[index] = bits_of(slab.param->name, element, update);
+    });
+  }
+  for (std::size_t i = 0; i < rank.presence.values().updated_ranges().size(); ++i) {
+    rank.presence.values().after_update(rank.ctx, i);
+  }
+}
+
+void expect_values_of_unit(RankOfLayout& rank, int unit, int update) {
+  for (const param::Param* param : rank.group().params()) {
+    if (param->unit != unit) continue;
+    const auto* values = static_cast<const std::uint16_t*>(param->value.raw());
+    for_elements_of(param->global_shape, param->part, [&](Dim element, Dim index) {
+      ASSERT_EQ(values[index], bits_of(param->name, element, update))
+          << param->name << " element " << element;
+    });
+  }
+}
+
+/// With zero 3, where buckets take turns in rooms.
+TEST(ShardedValues, AreThereWhileTheirUnitsRun) {
+  for (const Layout& layout : test::layouts_of(world().size())) {
+    const mesh::Mesh mesh(world(), Device::cpu, layout.parallel(), layout.needs());
+    for (const std::size_t bucket_bytes : {std::size_t{1}, std::size_t{1} << 20}) {
+      SCOPED_TRACE(layout.str() + " bucket bytes " + std::to_string(bucket_bytes));
+      RankOfLayout rank(layout, mesh, 3, bucket_bytes, DType::bf16);
+      const int units = rank.table().units();
+      for (int update = 1; update <= 2; ++update) {
+        update_values(rank, update);
+        for (const auto order : {sharding::Order::ascending, sharding::Order::descending,
+                                 sharding::Order::ascending}) {
+          for (int i = 0; i < units; ++i) {
+            const int unit = order == sharding::Order::ascending ? i : units - 1 - i;
+            rank.presence.values().before(rank.ctx, unit, order);
+            expect_values_of_unit(rank, unit, update);
+          }
+        }
+      }
+      rank.presence.values().wait_all(rank.ctx);
+    }
+  }
+}
+
 ops::StepState state_of(int step) {
   ops::StepState state;
   state.input.learning_rate = 3e-3F;
@@ -61,7 +126,8 @@ class Alone {
  public:
   explicit Alone(RankOfLayout& like, std::size_t bucket_bytes, DType compute)
       : like_(like),
-        bound_(like.layout().table(like.mesh().position(), bucket_bytes), compute, 0, 0),
+        bound_(like.layout().table(like.mesh().position(), bucket_bytes), compute, 0,
+               like.mesh().at(mesh::kGradients)),
         optimizer_(optim::make_optimizer({}, bound_.group(), {false, arena_})) {
     optimizer_->initialize(ctx_);
     param::initialize(ctx_, bound_.group(), kSeed);

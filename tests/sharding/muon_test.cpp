@@ -135,9 +135,11 @@ class Part {
   Part(const Layout& layout, const mesh::Mesh& mesh, int zero, std::size_t bucket_bytes,
        Dim round_elements)
       : rank_(layout, mesh, zero, bucket_bytes), whole_(rank_.table()) {
-    optimizer_ = make_optimizer(
-        muon(), rank_.group(), {rank_.presence.shards_state(), arena_},
-        {&mesh.group(mesh::kShards), &mesh.group(mesh::Axis::tensor), round_elements});
+    optimizer_ = make_optimizer(muon(), rank_.group(), {rank_.presence.shards_state(), arena_},
+                                {.data = &mesh.group(mesh::kShards),
+                                 .tensor = &mesh.group(mesh::Axis::tensor),
+                                 .round_elements = round_elements,
+                                 .expert_data = &mesh.group(mesh::kExpertShards)});
     optimizer_->initialize(rank_.ctx);
     ops::fill(rank_.ctx, 0, rank_.group().master().data);
     fill_first_values(rank_.group());
@@ -162,7 +164,8 @@ class Part {
   void update_whole(const ops::StepState& state, int step) {
     for (int tensor = 0; tensor < rank_.layout().tensor; ++tensor) {
       const mesh::Position at = rank_.mesh().position().moved(mesh::Axis::tensor, tensor);
-      const param::ParamStore table = test::make_table(rank_.layout().table(at, 1));
+      const param::ParamStore table =
+          test::make_table(rank_.layout().table(at, 1), at.at(mesh::kGradients));
       for (const param::Param& param : table.params()) {
         whole_.add_part(param, test::brute_force(rank_.layout(), param, at, step, kMicrobatches));
       }

@@ -19,6 +19,7 @@
 namespace hyperslab::test {
 
 struct Layout {
+  static constexpr int kExperts = 4;
   int data = 1;
   int pipeline = 1;  ///< 1 or 2
   int tensor = 1;
@@ -26,6 +27,8 @@ struct Layout {
   bool sequence = false;
   bool tied = false;
   int shard = 0;  ///< data ranks that share state; 0: all
+  int context = 1;
+  int expert = 1;
   [[nodiscard]] mesh::ParallelConfig parallel() const {
     mesh::ParallelConfig config;
     config.data = data;
@@ -33,22 +36,26 @@ struct Layout {
     config.pipeline = pipeline;
     config.tensor = tensor;
     config.sequence = sequence;
+    config.context = context;
+    config.expert = expert;
     return config;
   }
   [[nodiscard]] mesh::GroupNeeds needs() const { return {tied && pipeline > 1, replicas}; }
   [[nodiscard]] TableCase table(const mesh::Position& at, std::size_t bucket_bytes) const {
     using mesh::Axis;
-    return {data,
-            tensor,
-            at.at(Axis::tensor),
-            replicas,
-            sequence,
-            tied,
-            at.is_first(Axis::pipeline),
-            at.is_last(Axis::pipeline),
-            bucket_bytes,
-            1,
-            shard};
+    return {.data = data,
+            .tensor = tensor,
+            .tensor_rank = at.at(Axis::tensor),
+            .replicas = replicas,
+            .sequence = sequence,
+            .tied = tied,
+            .first = at.is_first(Axis::pipeline),
+            .last = at.is_last(Axis::pipeline),
+            .bucket_bytes = bucket_bytes,
+            .shard = shard,
+            .context = context,
+            .expert = expert,
+            .experts = expert > 1 ? kExperts : 0};
   }
   [[nodiscard]] std::string str() const {
     return mesh::describe(parallel()) + " replicas " + std::to_string(replicas) + " sequence " +
@@ -57,9 +64,26 @@ struct Layout {
   }
 };
 
-/// Those that fill a world of so many ranks.
-inline std::vector<Layout> layouts_of(int ranks) {
+/// Those that hold different experts and fill a world of so many ranks.
+inline std::vector<Layout> layouts_with_experts(int ranks) {
+  const std::vector<Layout> all = {{.data = 2, .expert = 2},
+                                   {.data = 4, .expert = 2},
+                                   {.data = 4, .expert = 4},
+                                   {.data = 4, .shard = 2, .expert = 2},
+                                   {.data = 2, .context = 2, .expert = 2},
+                                   {.data = 2, .pipeline = 2, .tied = true, .expert = 2},
+                                   {.data = 2, .tensor = 2, .sequence = true, .expert = 2},
+                                   {.data = 4, .shard = 2, .context = 2, .expert = 2}};
   std::vector<Layout> out;
+  std::ranges::copy_if(all, std::back_inserter(out),
+                       [&](const Layout& layout) { return layout.parallel().ranks() == ranks; });
+  return out;
+}
+
+/// Those that fill a world of so many ranks; above four with experts alone.
+inline std::vector<Layout> layouts_of(int ranks) {
+  std::vector<Layout> out = layouts_with_experts(ranks);
+  if (ranks > 4) return out;
   for (const int pipeline : {1, 2}) {
     for (const int tensor : {1, 2, 3, 4}) {
       if (ranks % (pipeline * tensor) != 0) continue;
@@ -81,7 +105,7 @@ inline std::vector<Layout> layouts_of(int ranks) {
 /// Mesh coordinates as one number.
 inline int writer(const mesh::Position& at) {
   using mesh::Axis;
-  return (at.at(mesh::kSamples) * 2 + at.at(Axis::pipeline)) * 4 + at.at(Axis::tensor);
+  return (at.at(mesh::kGradients) * 2 + at.at(Axis::pipeline)) * 4 + at.at(Axis::tensor);
 }
 
 /// What a rank adds to a local element of a parameter in a microbatch: a small integer, so that
@@ -111,7 +135,7 @@ class RankOfLayout {
       : layout_(layout),
         mesh_(mesh),
         case_(layout.table(mesh.position(), bucket_bytes)),
-        bound_(case_, compute, zero, mesh.at(mesh::kSamples)),
+        bound_(case_, compute, zero, mesh.at(mesh::kGradients)),
         presence(bound_.presence()) {
     for (const param::Bucket& bucket : group().buckets()) {  // gaps are finite from the start
       ops::fill(ctx, 0, group().gradient(bucket));
@@ -189,11 +213,13 @@ class RankOfLayout {
 inline std::vector<mesh::Position> summed_over(const Layout& layout, const param::Param& param,
                                                const mesh::Position& at) {
   std::vector<mesh::Position> out;
-  for (int rank = 0; rank < layout.data * layout.pipeline * layout.tensor; ++rank) {
+  for (int rank = 0; rank < layout.parallel().ranks(); ++rank) {
     const mesh::Position other(layout.parallel(), rank);
     const bool both_ends = param.placement.pipeline.is_partial();
     const auto stage = mesh::Axis::pipeline;
     if (other.at(stage) != at.at(stage) && !both_ends) continue;
+    const auto expert = mesh::Axis::expert;
+    if (param.placement.expert.is_shard() && other.at(expert) != at.at(expert)) continue;
     const int theirs = other.at(mesh::Axis::tensor);
     const int mine = at.at(mesh::Axis::tensor);
     bool counts = theirs == mine;

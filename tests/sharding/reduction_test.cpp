@@ -38,8 +38,9 @@ double squares_of_model(const Layout& layout, std::size_t bucket_bytes, int step
   std::map<std::pair<std::string, Dim>, float> model;
   for (int rank = 0; rank < world().size(); ++rank) {
     const mesh::Position at(layout.parallel(), rank);
-    if (at.at(mesh::kSamples) > 0) continue;
-    const param::ParamStore table = test::make_table(layout.table(at, bucket_bytes));
+    if (at.at(mesh::kExpertGradients) > 0) continue;
+    const param::ParamStore table =
+        test::make_table(layout.table(at, bucket_bytes), at.at(mesh::kGradients));
     for (const param::Param& param : table.params()) {
       const auto sums = test::brute_force(layout, param, at, step, microbatches);
       const Hyperslab whole = Hyperslab::whole(param.global_shape);
@@ -99,6 +100,41 @@ TEST_P(Reduction, ReducesMoreOftenInAStepThanMayBeUnderWay) {
     for (int step = 1; step <= kSteps; ++step) {
       rank.step(step, microbatches, 1);
       expect_sums(rank, step, microbatches);
+    }
+  }
+}
+
+std::int64_t bytes_of(const comm::Communicator& group, comm::Call call) {
+  return group.traffic().bytes[static_cast<std::size_t>(call)];
+}
+
+/// A rank's experts in one bucket of f32, cut over so many ranks.
+std::int64_t bytes_of_experts(const Layout& layout, int ranks) {
+  const Dim of_an_expert = 128 + 128 + 32;  // 6 x 20 twice and 6, each from a multiple of 32 on
+  const Dim elements = 2 * Layout::kExperts / layout.expert * of_an_expert;
+  return 4 * ((elements + 32 * ranks - 1) / (32 * ranks) * 32 * ranks);
+}
+
+TEST_P(Reduction, SendsTheGradientsOfExpertsToThoseThatHoldThem) {
+  constexpr int kMicrobatches = 3;
+  const int zero = GetParam();
+  for (const Layout& layout : test::layouts_with_experts(world().size())) {
+    if (layout.tensor > 1 || layout.pipeline > 1 || (zero == 0 && layout.shard > 0)) continue;
+    SCOPED_TRACE(layout.str());
+    const mesh::Mesh mesh(world(), Device::cpu, layout.parallel(), layout.needs());
+    RankOfLayout rank(layout, mesh, zero, std::size_t{1} << 20);
+    rank.step(1, kMicrobatches, 1);
+
+    const int ranks = mesh.size(mesh::kExpertShards);
+    const std::int64_t bytes = bytes_of_experts(layout, ranks);
+    const std::int64_t times = zero >= 2 ? kMicrobatches : 1;
+    EXPECT_EQ(bytes_of(mesh.group(mesh::kExpertShards), comm::Call::reduce_scatter),
+              zero == 0 || ranks == 1 ? 0 : times * bytes);
+    EXPECT_EQ(bytes_of(mesh.group(mesh::kExpertGradients), comm::Call::all_reduce),
+              zero > 0 || mesh.size(mesh::kExpertGradients) == 1 ? 0 : bytes);
+    EXPECT_EQ(bytes_of(*mesh.expert_group(), comm::Call::all_reduce), 0);
+    for (const sharding::NamedMovement& moved : rank.presence.gradients().movements(1)) {
+      EXPECT_TRUE(std::ranges::any_of(moved.steps, &layout::Step::communicates)) << moved.what;
     }
   }
 }

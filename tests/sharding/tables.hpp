@@ -27,6 +27,9 @@ struct TableCase {
   std::size_t bucket_bytes = 1;
   double width_ratio = 1;  ///< of the parametrization
   int shard = 0;           ///< data ranks that share state; 0: all
+  int context = 1;
+  int expert = 1;   ///< data ranks that hold other experts
+  int experts = 0;  ///< of a block, on all ranks
 };
 
 namespace detail {
@@ -80,7 +83,26 @@ inline std::vector<ParamSpec> projections(const TableCase& c, const std::string&
   return specs;
 }
 
-inline void declare_block(param::ParamStore& table, const TableCase& c, const std::string& name) {
+/// Those of rank `expert_rank` along Axis::expert.
+inline void declare_experts(param::ParamStore& table, const TableCase& c, const std::string& name,
+                            int expert_rank) {
+  const int mine = c.experts / c.expert;
+  for (int expert = mine * expert_rank; expert < mine * (expert_rank + 1); ++expert) {
+    const std::string prefix = name + "experts." + std::to_string(expert);
+    ParamSpec up = {prefix + ".up", {20, kWidth}, Role::matrix, Init::normal, 0.1F};
+    up.part = split(Hyperslab::whole(up.shape), 0, c.tensor_rank, c.tensor);
+    ParamSpec down = {prefix + ".down", {kWidth, 20}, Role::matrix, Init::normal, 0.1F};
+    down.part = split(Hyperslab::whole(down.shape), 1, c.tensor_rank, c.tensor);
+    ParamSpec bias = replicated(c, prefix + ".down.bias", Role::bias, false);
+    for (ParamSpec* spec : {&up, &down, &bias}) {
+      spec->placement.expert = layout::shard(0);
+      table.declare(*spec);
+    }
+  }
+}
+
+inline void declare_block(param::ParamStore& table, const TableCase& c, const std::string& name,
+                          int expert_rank) {
   table.begin_unit();
   table.declare(replicated(c, name + "norm", Role::norm, true));
   table.declare(projections(c, name + "weight.", kWidth));
@@ -92,18 +114,25 @@ inline void declare_block(param::ParamStore& table, const TableCase& c, const st
   ParamSpec up = {name + "up", {84, kWidth}, Role::matrix, Init::normal, 0.1F};
   up.part = split(Hyperslab::whole(up.shape), 0, c.tensor_rank, c.tensor);
   table.declare(up);
+  if (c.experts > 0) declare_experts(table, c, name, expert_rank);
 }
 
 }  // namespace detail
 
 /// Embedding, two blocks and head, as far as the stage has them, laid out. `data`, `tensor`: 1-4.
+/// `data_rank`: along mesh::kGradients.
 inline param::ParamStore make_table(const TableCase& c, int data_rank = 0) {
-  const mesh::ParallelConfig sizes = {
-      .data = c.data, .tensor = c.tensor, .pipeline = 2, .shard = c.shard};
-  const auto end = mesh::Position(sizes, 0).moved(mesh::Axis::pipeline, c.first ? 0 : 1);
-  param::ParamStore table(
-      end.moved(mesh::kSamples, data_rank).moved(mesh::Axis::tensor, c.tensor_rank),
-      [](param::Role) { return true; }, {}, {.width_ratio = c.width_ratio});
+  const mesh::ParallelConfig sizes = {.data = c.data,
+                                      .tensor = c.tensor,
+                                      .pipeline = 2,
+                                      .context = c.context,
+                                      .shard = c.shard,
+                                      .expert = c.expert};
+  const auto at = mesh::Position(sizes, 0)
+                      .moved(mesh::Axis::pipeline, c.first ? 0 : 1)
+                      .moved(mesh::kGradients, data_rank)
+                      .moved(mesh::Axis::tensor, c.tensor_rank);
+  param::ParamStore table(at, [](param::Role) { return true; }, {}, {.width_ratio = c.width_ratio});
   param::FusedParam shared;
   if (c.first) {
     table.begin_unit();
@@ -114,7 +143,9 @@ inline param::ParamStore make_table(const TableCase& c, int data_rank = 0) {
     table.declare(positions);
   }
   const std::string stage = c.first ? "first." : "last.";
-  for (const char* block : {"0.", "1."}) detail::declare_block(table, c, stage + block);
+  for (const char* block : {"0.", "1."}) {
+    detail::declare_block(table, c, stage + block, at.at(mesh::Axis::expert));
+  }
   if (c.last) {
     table.begin_unit();
     table.declare(detail::replicated(c, "final_norm", param::Role::norm, true));

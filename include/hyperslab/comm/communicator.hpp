@@ -140,6 +140,17 @@ class Communicator : public Background {
   Ticket all_to_all(Context& ctx, CView sent, View received) {
     return all_to_all(ctx.stream(), sent, received);
   }
+  /// all_to_all of parts that differ in size, of whole rows (all elements of one first index): this
+  /// member sends sent_rows[q] rows to member q, from its first rows on, one part after the other,
+  /// and receives received_rows[r] rows of member r in that order. The counts are on the host, of
+  /// every member, and agree with the other member's; the views may have more rows, which are left
+  /// alone. They have rows of one size and do not overlap. A graph would repeat the counts.
+  Ticket all_to_all_rows(Stream& after, CView sent, std::span<const Dim> sent_rows, View received,
+                         std::span<const Dim> received_rows);
+  Ticket all_to_all_rows(Context& ctx, CView sent, std::span<const Dim> sent_rows, View received,
+                         std::span<const Dim> received_rows) {
+    return all_to_all_rows(ctx.stream(), sent, sent_rows, received, received_rows);
+  }
   Ticket broadcast(Stream& after, View buffer, int root);
   Ticket broadcast(Context& ctx, View buffer, int root) {
     return broadcast(ctx.stream(), buffer, root);
@@ -242,6 +253,9 @@ class Communicator : public Background {
                                         Ticket ticket);
   virtual void do_all_gather_piece(Stream& after, View full, Piece piece, Ticket ticket);
   virtual void do_all_to_all(Stream& after, CView sent, View received, Ticket ticket) = 0;
+  /// own: what this member keeps, of as many elements. Messages to and from others have elements.
+  virtual void do_all_to_all_rows(Stream& after, CView own_sent, View own_received,
+                                  std::span<const Message> others, Ticket ticket);
   virtual void do_broadcast(Stream& after, View buffer, int root, Ticket ticket) = 0;
   virtual void do_exchange(Stream& after, std::span<const Message> messages, Ticket ticket) = 0;
   /// Returns when the operation finished on the monotonic clock; 0 if it did so at its call or the
@@ -260,6 +274,8 @@ class Communicator : public Background {
   void check_piece(Call call, CView full, Dim begin, Dim count) const;
   void check_shared(Call call, CView view) const;
   void check_parts(Call call, CView sent, CView received) const;
+  void check_rows(CView sent, std::span<const Dim> sent_rows, CView received,
+                  std::span<const Dim> received_rows) const;
   void check_member(Call call, int member, std::string_view what) const;
   void check_message(Device device, Call call, CView buffer, int peer) const;
   void count(Call call, std::size_t bytes);

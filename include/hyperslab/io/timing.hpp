@@ -191,6 +191,8 @@ struct MetricsLine {
   /// With experts: experts x the sum of an expert's share of a sample's tokens and its mean score;
   /// 1: all loads are equal. Means over samples and layers.
   std::optional<double> balance;
+  std::optional<double> load_max;        ///< largest load of an expert / the mean of its layer
+  std::optional<double> router_entropy;  ///< nats; mean of the entropy of a token's scores
   std::optional<double> router_z;  ///< mean log(Z)^2 of routers' logits, with experts.z_weight
   std::optional<double> spike;     ///< the largest z-score of a step that was a spike
   bool left_out = false;           ///< the step updated nothing because of a spike

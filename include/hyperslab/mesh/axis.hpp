@@ -62,6 +62,10 @@ inline constexpr AxisSet kSamples = {Axis::replica, Axis::fold, Axis::expert};
 inline constexpr AxisSet kGradients = {Axis::replica, Axis::fold, Axis::expert, Axis::context};
 /// State is cut along these.
 inline constexpr AxisSet kShards = {Axis::fold, Axis::expert, Axis::context};
+/// Ranks along these have terms of the gradients of the same experts.
+inline constexpr AxisSet kExpertGradients = {Axis::replica, Axis::fold, Axis::context};
+/// The state of experts is cut along these.
+inline constexpr AxisSet kExpertShards = {Axis::fold, Axis::context};
 inline constexpr AxisSet kWorld = {Axis::replica,  Axis::fold,    Axis::expert,
                                    Axis::pipeline, Axis::context, Axis::tensor};
 

@@ -38,12 +38,16 @@ class Mesh {
   [[nodiscard]] int at(AxisSet axes) const { return position_.at(axes); }
   [[nodiscard]] int size(AxisSet axes) const { return position_.size(axes); }
   /// The group along `axes`, which is kGradients, kShards, Axis::replica, Axis::pipeline,
-  /// Axis::tensor or kWorld, or was asked for. Throws an internal Error that names the axes if
+  /// Axis::tensor or kWorld, with several expert ranks kExpertGradients or
+  /// kExpertShards, or was asked for. Throws an internal Error that names the axes if
   /// there is none.
   [[nodiscard]] comm::Communicator& group(AxisSet axes) const;
   /// Ranks that exchange the tokens of the same samples; null if every rank has all. Parameters
   /// move through group(), which serves Axis::context with the group of kGradients or kShards.
   [[nodiscard]] comm::Communicator* context_group() const { return context_.get(); }
+  /// Ranks that hold other experts and exchange tokens; null if every rank holds all. group() does
+  /// not serve Axis::expert with it.
+  [[nodiscard]] comm::Communicator* expert_group() const { return expert_.get(); }
   /// The two ends of a pipeline; null on other ranks, and if nothing is tied.
   [[nodiscard]] comm::Communicator* tied_group() const { return tied_.get(); }
   /// Ranks that hold the same key-value heads; null if every rank has its own.
@@ -67,6 +71,7 @@ class Mesh {
   std::vector<Group> groups_;  ///< the world's last: the others come first for a set that differs
                                ///< in axes of one rank
   std::unique_ptr<comm::Communicator> context_;
+  std::unique_ptr<comm::Communicator> expert_;
   std::unique_ptr<comm::Communicator> tied_;
   std::unique_ptr<comm::Communicator> key_value_;
 };

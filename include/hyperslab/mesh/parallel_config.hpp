@@ -27,22 +27,25 @@ struct ParallelConfig {
   int zero = 0;
   double bucket_mib = 16;  ///< least size of a gradient bucket
   int shard = 0;           ///< data ranks that share state, the nearest ones; 0: all of them
+  int expert = 1;          ///< data ranks that hold other experts, the nearest ones
   /// True if gradients are summed in every microbatch, as a rank keeps only its shard of them.
   [[nodiscard]] bool shards_gradients() const { return zero >= 2; }
   /// Data ranks that share state.
-  [[nodiscard]] int fold() const { return shard == 0 ? data : shard; }
+  [[nodiscard]] int data_shards() const { return shard == 0 ? data : shard; }
   /// Ranks that hold different shards of state.
-  [[nodiscard]] int shards() const { return fold() * context; }
-  /// Ranks along an axis. Data ranks that share state lie along `fold`, copies along `replica`.
+  [[nodiscard]] int shards() const { return data_shards() * context; }
+  /// Ranks along an axis. Data ranks that share state lie along `fold` and `expert`, copies along
+  /// `replica`.
   [[nodiscard]] int size(Axis axis) const {
     switch (axis) {
-      case Axis::replica: return data / fold();
-      case Axis::fold: return fold();
+      case Axis::replica: return data / data_shards();
+      case Axis::fold: return data_shards() / expert;
+      case Axis::expert: return expert;
       case Axis::pipeline: return pipeline;
       case Axis::context: return context;
       case Axis::tensor: return tensor;
-      default: return 1;
     }
+    return 1;
   }
   [[nodiscard]] int ranks() const { return data * pipeline * context * tensor; }
   friend bool operator==(const ParallelConfig&, const ParallelConfig&) = default;

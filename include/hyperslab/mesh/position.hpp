@@ -46,9 +46,9 @@ class Position {
 [[nodiscard]] int first_rank_of(const ParallelConfig& config, int stage);
 /// "fold and tensor"; "no axis" of an empty set
 [[nodiscard]] std::string describe(AxisSet axes);
-/// "data 0, tensor 1, pipeline 1"
+/// "data 0, tensor 1, pipeline 1"; "data 3 (expert 1), tensor 0, pipeline 0, context 1"
 [[nodiscard]] std::string describe(const Position& at);
-/// "data 2 x tensor 2 x pipeline 1"
+/// "data 2 x tensor 2 x pipeline 1"; "data 4 (expert 2) x tensor 1 x pipeline 1 x context 2"
 [[nodiscard]] std::string describe(const ParallelConfig& config);
 
 }  // namespace hyperslab::mesh

@@ -78,6 +78,9 @@ class Stage {
   /// Fills constants, and masters and values with initial values.
   void initialize(Context& ctx);
 
+  /// Unit::after_step of all units.
+  void after_step(Context& ctx, const StepViews& step);
+
   /// Brings the values of a unit to where it multiplies by them; passes go through its for_units().
   [[nodiscard]] sharding::Presence& presence() { return presence_; }
   /// Mode::train leaves in the slot the activations for backward. After the last unit of a chunk

@@ -92,6 +92,8 @@ class Unit {
   /// the rest of BackwardPart::input's work, and leaves call.d alone.
   virtual void backward(Context& ctx, const UnitCall& call) = 0;
 
+  /// nn::Sublayer::after_step.
+  virtual void after_step(Context& /*ctx*/, CView /*loads*/, const ops::StepState* /*state*/) {}
   /// The views of a batch that a pass reads.
   [[nodiscard]] virtual BatchViews reads(Mode mode) const = 0;
   /// True if forward with Mode::train writes parameter gradients, as a head does that never keeps

@@ -77,6 +77,10 @@ class Block {
   /// anything before the block trains. BackwardPart::weight does the rest of BackwardPart::input's
   /// work, and leaves d alone.
   void backward(Context& ctx, const BackwardPass& pass, const Slot& slot, View d) const;
+  /// Sublayer::after_step of all branches.
+  void after_step(Context& ctx, CView loads, const ops::StepState* state) const {
+    for (const Branch& branch : branches_) branch.sublayer->after_step(ctx, loads, state);
+  }
 
  private:
   struct Branch {

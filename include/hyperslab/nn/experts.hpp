@@ -50,6 +50,8 @@ class Experts final : public Sublayer {
                View y) const override;
   void backward(Context& ctx, CView dy, CView x, const BackwardPass& pass, const SublayerSlot& slot,
                 View dx) const override;
+  /// Updates the selection bias, if there is one.
+  void after_step(Context& ctx, CView loads, const ops::StepState* state) const override;
 
  private:
   void choose(Context& ctx, CView x, const ForwardPass& pass, const Slot& slot) const;
@@ -65,8 +67,10 @@ class Experts final : public Sublayer {
 
   BlockConfig config_;
   ops::RouterRule rule_;
+  Dim index_ = 0;             ///< number of the layer among those with experts
   Dim width_ = 0;             ///< inner width of an expert on this rank
   param::FusedParam router_;  ///< (count, C)
+  param::FusedParam bias_;    ///< (count) that chooses, and does not weigh; may be absent
   param::FusedParam up_;  ///< (count 2F, C), an expert's gate before its up; ungated: (count F, C)
   param::FusedParam down_;  ///< (count C, F)
   std::unique_ptr<Mlp> shared_;

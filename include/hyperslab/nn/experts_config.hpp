@@ -30,9 +30,12 @@ struct ExpertsConfig {
   Dim active_groups = 1;
   Balance balance = Balance::sequence;
   double balance_weight = 0.01;
-  double z_weight = 0;  ///< of the mean square of log(Z), see ops::RouterLosses
+  double bias_rate = 0;  ///< step of the selection bias, ops::update_router_bias(); 0: no bias
+  double z_weight = 0;   ///< of the mean square of log(Z), see ops::RouterLosses
 
   [[nodiscard]] explicit operator bool() const { return count > 0; }
+  /// True if a bias, which no gradient changes, takes part in the choice of experts.
+  [[nodiscard]] bool has_bias() const { return bias_rate > 0; }
   /// True if the layer, counted from 0, has experts.
   [[nodiscard]] bool at(Dim layer) const {
     return count > 0 && layer >= first_dense && (layer + 1) % every == 0;

@@ -35,7 +35,8 @@ class Head {
   /// The step's scalars, and where its sums go.
   struct Step {
     const ops::StepState* state = nullptr;
-    View sums;  ///< (ops::kSumCount)
+    View sums;     ///< (ops::kSumCount)
+    View loads{};  ///< BatchInfo::loads
   };
   /// Adds the loss of x, the stream, against targets: (N) to the sums (on one rank of the group),
   /// and leaves every target's scores in memory.scores (on all of them).

@@ -31,6 +31,7 @@ struct BatchInfo {
   CView first_keys{};
   CView own_first_keys{};  ///< (B, T): likewise, of this rank's tokens
   View sums{};             ///< the step's sums (ops::SumIndex), in a training pass
+  View loads{};            ///< (layers with experts, experts), likewise; absent without
   /// True in a training pass.
   [[nodiscard]] bool trains() const { return static_cast<bool>(sums); }
 };
@@ -201,6 +202,10 @@ class Sublayer {
                         const SublayerSlot& slot, View dx) const = 0;
   /// The gradient of the bias that forward adds last; absent if there is none, or a frozen one.
   [[nodiscard]] virtual View output_bias_gradient() const { return {}; }
+  /// Once a step, after the sums over all ranks: updates what no gradient does. `loads`: as
+  /// BatchInfo has them, of all ranks; state: on the device.
+  virtual void after_step(Context& /*ctx*/, CView /*loads*/,
+                          const ops::StepState* /*state*/) const {}
   /// Sets the operands of the one op for a token through a block, in which this is branch `branch`.
   /// Returns whether the op does all that forward() does.
   [[nodiscard]] virtual bool describe(int /*branch*/, const ForwardPass& /*pass*/,

@@ -45,8 +45,9 @@ struct RouterLosses {
   [[nodiscard]] bool any() const { return balance != 0 || z != 0; }
 };
 
-/// Entries of router_statistics() for a sample: E counts, E sums of scores, the sum of log(Z)^2.
-[[nodiscard]] constexpr Dim router_statistics_width(Dim experts) { return 2 * experts + 1; }
+/// Entries of router_statistics() for a sample: E counts, E sums of scores' shares, the sums of
+/// log(Z)^2 and of the entropies of shares in nats.
+[[nodiscard]] constexpr Dim router_statistics_width(Dim experts) { return 2 * experts + 2; }
 
 /// Chooses each token's K experts by score + bias, of equals the first, and gives their weights,
 /// which are of the scores alone. logits: (N, E) f32 or f64; bias: (E) of that dtype, or absent;
@@ -58,10 +59,15 @@ void route(Context& ctx, const RouterRule& rule, CView logits, CView bias, View 
 /// router_statistics_width(E)) of the logits' dtype, overwritten.
 void router_statistics(Context& ctx, const RouterRule& rule, CView logits, CView experts,
                        View statistics);
-/// Adds what B samples add to S and S T times the two terms, without their weights, to
-/// sums[kSumBalance] and sums[kSumRouterZ]. The statistics are those of whole samples.
-void add_router_losses(Context& ctx, const RouterRule& rule, Dim sample_tokens, CView statistics,
-                       View sums);
+/// Adds the statistics of whole samples to the sums of a step: S times each of the two terms,
+/// without its weight, to kSumBalance and kSumRouterZ, the mean entropy of a sample's tokens to
+/// kSumRouterEntropy, and the counts to loads: (E) of the sums' dtype.
+void add_router_statistics(Context& ctx, const RouterRule& rule, Dim sample_tokens,
+                           CView statistics, View sums, View loads);
+
+/// bias_e += rate sign(mean of loads - load_e), unless the step is skipped (Wang et al. 2024,
+/// "Auxiliary-loss-free load balancing"). loads, bias: (E) f32 or f64.
+void update_router_bias(Context& ctx, float rate, CView loads, const StepState* state, View bias);
 
 /// dlogits of dweights: (N, K), and of the losses, times state.input.inverse_samples and the loss
 /// scale. statistics: those of whole samples; absent if there are no losses. dlogits: (N, E).

@@ -41,6 +41,7 @@ enum SumIndex : int {
   kSumZLoss,            ///< z-loss, summed over counted tokens
   kSumBalance,          ///< balance of routers, summed over their layers and samples (experts.hpp)
   kSumRouterZ,          ///< mean log(Z)^2 of routers' logits, likewise
+  kSumRouterEntropy,    ///< mean entropy of routers' scores in nats, likewise
   kSumStop,             ///< ranks that were asked to stop
   kSumCount
 };
@@ -53,9 +54,10 @@ struct StepResult {
   double correct = 0;
   double correct5 = 0;
   double z_loss_sum = 0;
-  double balance_sum = 0;    ///< SumIndex::kSumBalance
-  double router_z_sum = 0;   ///< SumIndex::kSumRouterZ
-  double gradient_norm = 0;  ///< norm of the unscaled gradient, before clipping
+  double balance_sum = 0;         ///< SumIndex::kSumBalance
+  double router_z_sum = 0;        ///< SumIndex::kSumRouterZ
+  double router_entropy_sum = 0;  ///< SumIndex::kSumRouterEntropy
+  double gradient_norm = 0;       ///< norm of the unscaled gradient, before clipping
   float learning_rate = 0;
   float loss_scale = 1;
   std::int64_t skipped_steps = 0;  ///< up to here, over the whole run

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "hyperslab/comm/communicator.hpp"
+#include "hyperslab/mesh/mesh.hpp"
 #include "hyperslab/ops/optimizer.hpp"
 #include "hyperslab/optim/config.hpp"
 #include "hyperslab/param/store.hpp"
@@ -22,6 +23,12 @@ struct UpdateGroups {
   /// Elements that a rank may hold of it at a time, but at least a tensor of every rank: batches
   /// that fill a GPU, and little memory beside the state.
   Dim round_elements = Dim{1} << 24;
+  comm::Communicator* expert_data = nullptr;  ///< in place of `data`, for tensors of experts
+  [[nodiscard]] static UpdateGroups of(const mesh::Mesh& mesh) {
+    return {.data = &mesh.group(mesh::kShards),
+            .tensor = &mesh.group(mesh::Axis::tensor),
+            .expert_data = &mesh.group(mesh::kExpertShards)};
+  }
 };
 
 /// The place of an optimizer's state.

@@ -87,6 +87,9 @@ struct MatrixStorage {
 struct Placements {
   layout::Placement tensor = layout::shard(0);    ///< a group of one rank counts as a shard
   layout::Placement pipeline = layout::shard(0);  ///< partial: both ends hold a tied table
+  /// shard(0): an expert's, which other ranks along the axis do not hold; a group of one rank
+  /// counts as replicate. Ranks that hold it have terms of its gradient.
+  layout::Placement expert = layout::replicate();
 };
 
 /// The declaration of a parameter by its layer.
@@ -101,6 +104,9 @@ struct ParamSpec {
   Placements placement = {};
   int replicas = 1;  ///< ranks of the tensor group that hold the same shard (key-value heads)
   int replica = 0;   ///< which of them this rank is
+  /// A value that no gradient changes and no format rounds: whole on every rank in the masters'
+  /// dtype, and part of the model in checkpoints.
+  bool is_buffer = false;
   bool keeps_values = false;  ///< never quantized, whatever MatrixStorage says of its role
 };
 

@@ -98,6 +98,7 @@ struct Bucket {
   Dim end = 0;
   Placements placement;
   bool gathers_fp8 = false;  ///< it has matrices with KeptFp8::gathered
+  Dim shards_begin = 0;      ///< elements of the shards before this rank's own in its shard space
   [[nodiscard]] Dim size() const { return end - begin; }
   [[nodiscard]] bool contains(const Param& param) const {
     return param.flat_begin >= begin && param.flat_begin < end;
@@ -105,6 +106,16 @@ struct Bucket {
   /// True if members are parts of tensors that no other tensor or pipeline rank holds.
   [[nodiscard]] bool is_sharded() const {
     return placement.tensor.is_shard() && placement.pipeline.is_shard();
+  }
+  /// True if ranks along Axis::expert hold other tensors.
+  [[nodiscard]] bool is_of_experts() const { return placement.expert.is_shard(); }
+  /// Ranks along these have terms of its gradients.
+  [[nodiscard]] mesh::AxisSet summed_axes() const {
+    return is_of_experts() ? mesh::kExpertGradients : mesh::kGradients;
+  }
+  /// Its state is cut along these.
+  [[nodiscard]] mesh::AxisSet cut_axes() const {
+    return is_of_experts() ? mesh::kExpertShards : mesh::kShards;
   }
 };
 
@@ -132,9 +143,9 @@ struct StateView {
 /// Parameters that agree in whether they are trained and stored as values: one flat space that
 /// masters, values, gradients and optimizer state share.
 ///
-/// Every bucket is split into equal shards, one for each data rank. A rank's shards, one after the
-/// other, are its shard space: the state of the flat element `bucket.begin + rank * size / ranks
-/// + i` lies there at `bucket.begin / ranks + i`.
+/// Every bucket is split into equal shards, one for each rank along Bucket::cut_axes(). A rank's
+/// shards, one after the other, are its shard space: the state of the flat element
+/// `bucket.begin + rank * size / ranks + i` lies there at `bucket.shards_begin + i`.
 class ParamGroup {
  public:
   explicit ParamGroup(bool trainable) : trainable_(trainable) {}
@@ -143,11 +154,15 @@ class ParamGroup {
   [[nodiscard]] const std::vector<Param*>& params() const { return params_; }
   [[nodiscard]] const std::vector<Bucket>& buckets() const { return buckets_; }
   [[nodiscard]] Dim flat_size() const { return flat_size_; }
-  [[nodiscard]] Dim shard_size() const { return flat_size_ / position_.size(mesh::kShards); }
+  [[nodiscard]] Dim shard_size() const { return shard_size_; }
   [[nodiscard]] ElementRange all() const { return {0, 0, flat_size_}; }
   /// This rank's shard of a bucket.
   [[nodiscard]] ElementRange shard(const Bucket& bucket) const;
   [[nodiscard]] const Bucket& bucket_of(const Param& param) const;
+  /// True if it is of experts that no other rank has shards of.
+  [[nodiscard]] bool is_of_own_experts(const Bucket& bucket) const {
+    return bucket.is_of_experts() && position_.size(bucket.cut_axes()) == 1;
+  }
 
   /// Memory of a group. `gradients`: by bucket, of its size, where backward writes; may be empty.
   /// `present`: by bucket, where layers read the values; empty: in `value`.
@@ -176,6 +191,7 @@ class ParamGroup {
   std::vector<Param*> params_;
   std::vector<Bucket> buckets_;
   Dim flat_size_ = 0;
+  Dim shard_size_ = 0;
   Memory memory_;
 };
 
@@ -207,7 +223,8 @@ class ParamStore {
   /// Gives every parameter its position. In each group tied tensors, partial and replicated ones
   /// come first, a bucket for each; the others form buckets of at least `bucket_bytes` of f32
   /// gradients from whole units, last unit first, where units with and without gathered FP8 values
-  /// stay apart. Bucket sizes are multiples of data ranks x 128 bytes.
+  /// stay apart, and so do experts' tensors. A bucket's size is a multiple of 128 bytes for each
+  /// rank along its cut_axes().
   void lay_out(std::size_t bucket_bytes);
 
   /// Asks for FP8 values of a matrix, with so much memory for those that the layer finds; if
@@ -231,6 +248,9 @@ class ParamStore {
   [[nodiscard]] const ParamGroup& trained() const { return groups_[0]; }
   [[nodiscard]] ParamGroup& frozen() { return groups_[1]; }
   [[nodiscard]] const ParamGroup& frozen() const { return groups_[1]; }
+  /// Those with ParamSpec::is_buffer.
+  [[nodiscard]] ParamGroup& buffers() { return groups_[2]; }
+  [[nodiscard]] const ParamGroup& buffers() const { return groups_[2]; }
   [[nodiscard]] const std::vector<ParamGroup>& groups() const { return groups_; }
 
  private:
@@ -242,12 +262,14 @@ class ParamStore {
     std::size_t group = 0;
     Placements placement;
   };
+  [[nodiscard]] Placements placement_of(const ParamSpec& spec) const;
   Param& add(const ParamSpec& spec);
   [[nodiscard]] Dim size_of(const Fused& fused) const;
   const QuantizedWeight* add_quantized(const std::vector<Param*>& members, bool trained);
-  [[nodiscard]] bool has_fp8(int unit) const;
+  [[nodiscard]] bool has_fp8(int unit, const Placements& placement) const;
   [[nodiscard]] std::vector<Bucket> shared_buckets(std::size_t group) const;
-  [[nodiscard]] std::vector<Bucket> unit_buckets(std::size_t group, std::size_t bucket_bytes) const;
+  [[nodiscard]] std::vector<Bucket> unit_buckets(std::size_t group, const Placements& placement,
+                                                 std::size_t bucket_bytes) const;
   void form_buckets(std::size_t group, std::size_t bucket_bytes);
 
   mesh::Position position_;
@@ -281,7 +303,7 @@ enum class SlabsOf : std::uint8_t {
   holder,  ///< all that it has
   owner,   ///< those that it writes to checkpoints: together the ranks of the world write every
            ///< element of every tensor exactly once, the first ranks along Axis::replica in equal
-           ///< shares over kShards
+           ///< shares over the bucket's cut_axes()
 };
 [[nodiscard]] std::vector<ParamSlab> slabs_of(const ParamGroup& group, const StateView& state,
                                               SlabsOf which);

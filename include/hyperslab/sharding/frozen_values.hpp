@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "hyperslab/mesh/mesh.hpp"
@@ -34,6 +35,9 @@ class FrozenValues {
   void allocate_values(param::ParamGroup& group, const Residence& residence, Arena& arena,
                        DType compute);
   void allocate_quantized(param::ParamStore& store, const Residence& residence, Arena& arena);
+  void add_quantized(std::span<const std::vector<param::QuantizedWeight*>> by_unit,
+                     const mesh::Position& at, const param::Bucket& kind,
+                     const Residence& residence, Arena& arena);
 
   PresentBuckets values_;
   PresentBuckets quantized_;

@@ -18,7 +18,7 @@ namespace hyperslab::sharding {
 /// They are summed while backward still runs: a bucket closes as soon as the backward passes of all
 /// its units are enqueued. By placement and parameter it is summed
 /// - over the ranks with the same key-value heads;
-/// - over kGradients, into the residence's layout;
+/// - over Bucket::summed_axes(), into the residence's layout;
 /// - over the tensor group if its placement there is partial, and over the two ends of a tied
 ///   table, so that all of them have equal bits.
 /// Copies that several tensor ranks hold (replicated parameters, shared key-value heads) go through
@@ -69,7 +69,7 @@ class GradientSums {
  private:
   using Bucket = param::Bucket;
   struct State {
-    std::unique_ptr<layout::Movement> sum;  ///< over kGradients; none: this rank is alone there
+    std::unique_ptr<layout::Movement> sum;  ///< over its axes; none: this rank is alone there
     /// With rooms: over the ranks that hold copies, whose terms `sum` leaves.
     std::unique_ptr<layout::Movement> merge;
     bool is_last = false;          ///< its newest sum is of the step's last microbatch
@@ -80,7 +80,7 @@ class GradientSums {
   [[nodiscard]] const Bucket& bucket(std::size_t index) const { return group_->buckets()[index]; }
   [[nodiscard]] comm::Communicator& data() const { return mesh_->group(mesh::kGradients); }
   [[nodiscard]] comm::Communicator* tied() const { return mesh_->tied_group(); }
-  /// The part of what backward wrote that has the sums over kGradients.
+  /// The part of what backward wrote that has the sums over the bucket's axes.
   [[nodiscard]] View summed(const Bucket& bucket) const;
   void find_key_values();
   void find_norm_views();
@@ -96,8 +96,8 @@ class GradientSums {
   void await(Arrivals::Point point, Wait wait);
   /// Phase::reduce_exposed for the life of the result, if there are sums to wait for.
   [[nodiscard]] std::optional<Scope<Phase>> enter_exposed(Context& ctx) const;
-  /// If the sums of a bucket are in progress: waits for the one over kGradients, then sums over the
-  /// other axes. To be called after enter_exposed().
+  /// If the sums of a bucket are in progress: waits for the one over its axes, then sums over the
+  /// others. To be called after enter_exposed().
   void complete(Context& ctx, std::size_t index);
   /// If the bucket is a tied table's: sums it over the two ends of the pipeline.
   void sum_ends(Context& ctx, std::size_t index, View sums);

@@ -22,13 +22,16 @@ enum class Order : std::uint8_t { ascending, descending };
 ///
 /// A bucket that shares a room is gathered by each pass, while the layers before it compute; one
 /// that is still there is not gathered again. Buckets that share rooms take turns in them, so that
-/// neighbors are in different ones. A bucket with a room of its own is gathered after it changed.
+/// neighbors are in different ones. Those of experts have rooms and turns of their own, as a unit
+/// may have one beside another bucket. A bucket with a room of its own is gathered after it
+/// changed.
 class PresentBuckets {
  public:
   struct Bucket {
     int first_unit = 0;
     int last_unit = 0;
     const void* room = nullptr;           ///< memory where layers read it
+    bool of_experts = false;              ///< it takes turns with such buckets alone
     bool shares = false;                  ///< its room is also other buckets'
     std::unique_ptr<ValueGather> gather;  ///< none: every rank has all of it
     Event update = {};                    ///< end of an update in progress; complete: none
@@ -75,8 +78,9 @@ class PresentBuckets {
  private:
   /// If the bucket shares a room and is not there: starts to gather it.
   void make_present(Context& ctx, Bucket& mine);
-  /// The next bucket after `unit` that shares a room; none: it is the last.
-  [[nodiscard]] std::optional<std::size_t> next_shared(int unit, Order order) const;
+  /// The next bucket after `unit`, of experts or not, that shares a room; none: it is the last.
+  [[nodiscard]] std::optional<std::size_t> next_shared(int unit, Order order,
+                                                       bool of_experts) const;
   /// By bucket: gathers of those that share rooms, in movements().
   [[nodiscard]] std::vector<int> gathers_of_step(int microbatches, bool trained) const;
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -66,6 +67,8 @@ class PresentValues {
   void find_ranges();
   /// By bucket: the matrices of which FP8 values are gathered.
   [[nodiscard]] std::vector<std::vector<param::KeptFp8*>> find_fp8(param::ParamStore& store) const;
+  [[nodiscard]] std::vector<View> fp8_rooms(std::span<const std::vector<param::KeptFp8*>> matrices,
+                                            Arena* parameters) const;
   void find_gathers(param::ParamStore& store, Arena* parameters);
 
   const param::ParamGroup* group_ = nullptr;

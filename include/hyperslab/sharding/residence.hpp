@@ -3,6 +3,7 @@
 
 #include "hyperslab/layout/layout.hpp"
 #include "hyperslab/mesh/parallel_config.hpp"
+#include "hyperslab/param/store.hpp"
 
 namespace hyperslab::sharding {
 
@@ -42,6 +43,10 @@ struct Residence {
 /// trained and rounded on the way (fake quantization). In training those of two units at a time are
 /// present in the compute dtype, each for a pass; else products read the quantized values.
 [[nodiscard]] Residence dequantized(bool training);
+
+/// A layout of a residence as it is for a bucket: it says nothing of Axis::expert if ranks along
+/// that hold other tensors.
+[[nodiscard]] layout::Layout of_bucket(const param::Bucket& bucket, const layout::Layout& layout);
 
 /// True if the ranks along an axis hold different elements.
 [[nodiscard]] inline bool is_flat(const layout::Layout& layout) {

@@ -112,6 +112,9 @@ class Trainer {
 
   /// `work` is done again and again while the host waits for the result of a step.
   void set_idle_work(std::function<void()> work);
+  /// Loads of experts in such a step as result() has: pairs of a token and an expert, of all ranks,
+  /// (layers with experts, experts). Empty without experts.
+  [[nodiscard]] std::vector<double> loads(std::int64_t step) const;
   /// The result of a step that is at most two older than the newest; waits for it.
   [[nodiscard]] const ops::StepResult& result(std::int64_t step) const;
   /// Graph segments that the newest step ran, the update among them.

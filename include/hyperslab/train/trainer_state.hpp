@@ -102,6 +102,8 @@ class TrainerState {
     std::uint64_t whole = 0;
     /// Held by the ranks along Axis::replica: sharded masters and values.
     std::uint64_t shards = 0;
+    /// As `whole`, of experts: held by the ranks along mesh::kExpertGradients.
+    std::uint64_t experts = 0;
     friend bool operator==(const ReplicaSums&, const ReplicaSums&) = default;
   };
   /// Waits for the device and copies to the host in pieces. Collective over the data group.

@@ -151,18 +151,17 @@ double bytes_sent(const comm::Traffic& traffic, int size) {
 
 /// Roles and sizes of the groups of more than one rank.
 std::vector<std::pair<comm::GroupRole, int>> groups_of(const train::Config& config) {
-  const mesh::ParallelConfig& parallel = config.parallel;
-  const mesh::GroupNeeds needs = config.groups();
-  std::vector<std::pair<comm::GroupRole, int>> groups = {
-      {comm::GroupRole::data, parallel.data * parallel.context},
-      {comm::GroupRole::shard, parallel.fold() < parallel.data ? parallel.shards() : 1},
-      {comm::GroupRole::replica, parallel.size(mesh::Axis::replica)},
-      {comm::GroupRole::context, parallel.context},
-      {comm::GroupRole::tensor, parallel.tensor},
-      {comm::GroupRole::pipeline, parallel.pipeline},
-      {comm::GroupRole::tied, needs.tied_ends && parallel.pipeline > 1 ? 2 : 1},
-      {comm::GroupRole::key_value, needs.key_value_replicas}};
-  std::erase_if(groups, [](const auto& group) { return group.second == 1; });
+  using comm::GroupRole;
+  const mesh::Mesh mesh = mesh::Mesh::plan(config.parallel, 0, config.groups());
+  std::vector<std::pair<GroupRole, int>> groups;
+  for (const GroupRole role :
+       {GroupRole::data, GroupRole::shard, GroupRole::replica, GroupRole::expert,
+        GroupRole::expert_data, GroupRole::expert_shard, GroupRole::context, GroupRole::tensor,
+        GroupRole::pipeline, GroupRole::tied, GroupRole::key_value}) {
+    for (const comm::Communicator* group : mesh.groups()) {
+      if (group->role() == role && group->size() > 1) groups.emplace_back(role, group->size());
+    }
+  }
   return groups;
 }
 

@@ -185,7 +185,9 @@ void router_statistics(Context& ctx, const RouterRule& rule, CView logits, CView
       for (Dim n = b * tokens; n < (b + 1) * tokens; ++n) {
         score(rule, logits.data<T>() + n * rule.count, token);
         for (Dim e = 0; e < rule.count; ++e) {
-          shares[e] += token.scores[static_cast<std::size_t>(e)] / token.sum;
+          const T share = token.scores[static_cast<std::size_t>(e)] / token.sum;
+          shares[e] += share;
+          if (share > 0) shares[rule.count + 1] -= share * std::log(share);
         }
         const auto* taken = experts.data<std::int32_t>() + n * rule.active;
         for (Dim k = 0; k < rule.active; ++k) counts[taken[k]] += 1;
@@ -198,21 +200,39 @@ void router_statistics(Context& ctx, const RouterRule& rule, CView logits, CView
   });
 }
 
-void add_router_losses(Context& /*ctx*/, const RouterRule& rule, Dim sample_tokens,
-                       CView statistics, View sums) {
-  with_real(statistics.dtype(), "add_router_losses", [&]<class T>(T) {
+void add_router_statistics(Context& /*ctx*/, const RouterRule& rule, Dim sample_tokens,
+                           CView statistics, View sums, View loads) {
+  with_real(statistics.dtype(), "add_router_statistics", [&]<class T>(T) {
     const auto tokens = static_cast<double>(sample_tokens);
+    const double factor =
+        static_cast<double>(rule.count) / (static_cast<double>(rule.active) * tokens * tokens);
     for (Dim b = 0; b < statistics.rows(); ++b) {
       const T* counts = statistics.data<T>() + b * router_statistics_width(rule.count);
       const T* shares = counts + rule.count;
       double dot = 0;
       for (Dim e = 0; e < rule.count; ++e) {
         dot += static_cast<double>(counts[e]) * static_cast<double>(shares[e]);
+        loads.data<T>()[e] += counts[e];
       }
-      const double factor =
-          static_cast<double>(rule.count) / (static_cast<double>(rule.active) * tokens * tokens);
       add_to_sums(sums, kSumBalance, factor * dot);
       add_to_sums(sums, kSumRouterZ, static_cast<double>(shares[rule.count]) / tokens);
+      add_to_sums(sums, kSumRouterEntropy, static_cast<double>(shares[rule.count + 1]) / tokens);
+    }
+  });
+}
+
+void update_router_bias(Context& /*ctx*/, float rate, CView loads, const StepState* state,
+                        View bias) {
+  if (state->skip != 0) return;
+  with_real(loads.dtype(), "update_router_bias", [&]<class T>(T) {
+    const T* load = loads.data<T>();
+    const Dim experts = loads.numel();
+    double sum = 0;
+    for (Dim e = 0; e < experts; ++e) sum += static_cast<double>(load[e]);
+    const double mean = sum / static_cast<double>(experts);
+    for (Dim e = 0; e < experts; ++e) {
+      const auto above = static_cast<double>(load[e]) - mean;
+      bias.data<T>()[e] -= static_cast<T>(rate) * T((above > 0) - (above < 0));
     }
   });
 }

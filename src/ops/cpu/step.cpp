@@ -50,19 +50,21 @@ void finalize_step(Context&, const FinalizeConstants& constants, CView sums, Ste
   const double norm = std::sqrt(norm_squared) / static_cast<double>(state->loss_scale);
   const bool finite =
       read_sums(sums, kSumNonFinite) == 0 && std::isfinite(norm_squared) && std::isfinite(loss);
-  results[state->input.step % kResultRing] = {.step = state->input.step,
-                                              .loss_sum = loss,
-                                              .tokens = read_sums(sums, kSumTokens),
-                                              .correct = read_sums(sums, kSumCorrect),
-                                              .correct5 = read_sums(sums, kSumCorrect5),
-                                              .z_loss_sum = read_sums(sums, kSumZLoss),
-                                              .balance_sum = read_sums(sums, kSumBalance),
-                                              .router_z_sum = read_sums(sums, kSumRouterZ),
-                                              .gradient_norm = norm,
-                                              .learning_rate = state->input.learning_rate,
-                                              .loss_scale = state->loss_scale,
-                                              .skipped = finite ? 0 : 1,
-                                              .stop = read_sums(sums, kSumStop) > 0 ? 1 : 0};
+  results[state->input.step % kResultRing] = {
+      .step = state->input.step,
+      .loss_sum = loss,
+      .tokens = read_sums(sums, kSumTokens),
+      .correct = read_sums(sums, kSumCorrect),
+      .correct5 = read_sums(sums, kSumCorrect5),
+      .z_loss_sum = read_sums(sums, kSumZLoss),
+      .balance_sum = read_sums(sums, kSumBalance),
+      .router_z_sum = read_sums(sums, kSumRouterZ),
+      .router_entropy_sum = read_sums(sums, kSumRouterEntropy),
+      .gradient_norm = norm,
+      .learning_rate = state->input.learning_rate,
+      .loss_scale = state->loss_scale,
+      .skipped = finite ? 0 : 1,
+      .stop = read_sums(sums, kSumStop) > 0 ? 1 : 0};
   state->skip = finite ? 0 : 1;
   if (finite) {
     accept(constants, norm, *state);

@@ -168,6 +168,11 @@ const std::vector<BrokenRule>& broken_model_rules() {
        "10:21|with parallel.zero 0 every rank holds all of the state; set parallel.zero to 1 to 3, "
        "or "
        "parallel.shard to 0"},
+      {"parallel.expert", "data:", "parallel: {data: 4, expert: 3}\ndata:", kFourRanks,
+       "10:21|3 of 4 data ranks cannot hold different experts; nearest: 2 or 4"},
+      {"parallel.expert",
+       "data:", "parallel: {data: 4, zero: 1, shard: 2, expert: 4}\ndata:", kFourRanks,
+       "10:40|4 of 4 data ranks that share state by 2 cannot hold different experts; nearest: 2"},
       {"run.compare_replicas_every", "name: tiny\nmodel:",
        "name: tiny\n  compare_replicas_every: 5\nparallel: {data: 2, zero: 3}\nmodel:", kTwoRanks,
        "3:3|with zero 3 each parameter is on one data rank alone, and there is nothing to compare "

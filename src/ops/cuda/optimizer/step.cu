@@ -51,6 +51,7 @@ __device__ void publish(const StepResult& result, StepResult* to) {
   out->z_loss_sum = result.z_loss_sum;
   out->balance_sum = result.balance_sum;
   out->router_z_sum = result.router_z_sum;
+  out->router_entropy_sum = result.router_entropy_sum;
   out->gradient_norm = result.gradient_norm;
   out->learning_rate = result.learning_rate;
   out->loss_scale = result.loss_scale;
@@ -86,6 +87,7 @@ __global__ void finalize_step_kernel(FinalizeConstants constants, const float* s
            .z_loss_sum = sums[kSumZLoss],
            .balance_sum = sums[kSumBalance],
            .router_z_sum = sums[kSumRouterZ],
+           .router_entropy_sum = sums[kSumRouterEntropy],
            .gradient_norm = norm,
            .learning_rate = state.input.learning_rate,
            .loss_scale = loss_scale,

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// Mixtures of experts with losses of balance against one rank, tensor by tensor, over drawn
+// layouts.
+#include <gtest/gtest.h>
+
+#include "hyperslab/parity/parity.hpp"
+#include "support/mpi_world.hpp"
+#include "train/layouts.hpp"
+
+namespace hyperslab {
+namespace {
+
+using test::Case;
+using test::world;
+
+constexpr int kSteps = 3;
+/// As in layouts_test.
+constexpr parity::ParityTolerance kTolerance = {.gradient = 4e-6};
+
+using Choices = std::vector<const char*>;
+
+/// Drawn layouts of the deck with experts.
+class ExpertsParity : public testing::TestWithParam<Choices> {};
+
+TEST_P(ExpertsParity, AgreesWithOneRankInEveryLayout) {
+  constexpr std::size_t kLayouts = 6;
+  std::size_t compared = 0;
+  for (Case layout : test::draw_layouts(world().size(), 4 * kLayouts)) {
+    layout.model.insert(layout.model.end(), {"model.family=llama", "model.bias=false"});
+    layout.model.insert(layout.model.end(), GetParam().begin(), GetParam().end());
+    layout.layout.emplace_back("memory.mlp_rows=0");
+    if (compared == kLayouts || !test::is_legal(layout, world().size())) continue;
+    ++compared;
+    SCOPED_TRACE(layout.str());
+    const parity::LayoutTrace found = parity::trace_layout(
+        world(), test::read_layout(layout.model, layout.layout, world().size()), kSteps);
+    const parity::LayoutTrace expected =
+        parity::trace_layout(world(), test::read_layout(layout.model, {}, 1), kSteps);
+    if (world().rank() != 0) continue;
+    const parity::ParityReport report = parity::compare(expected, found, kTolerance);
+    EXPECT_TRUE(report.agrees) << report.rows.front().tensor << " "
+                               << report.rows.front().difference << ", loss "
+                               << report.loss_difference << " at step " << report.worst_step;
+  }
+  EXPECT_EQ(compared, kLayouts);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Models, ExpertsParity,
+    testing::Values(Choices{"experts.count=4", "experts.width=24", "experts.balance_weight=0.5",
+                            "experts.z_weight=0.1"},
+                    Choices{"experts.count=6", "experts.active=3", "experts.width=12",
+                            "experts.shared=2", "experts.first_dense=1", "experts.score=sigmoid",
+                            "experts.scale=1.5", "experts.groups=3", "experts.group_active=2", "experts.bias_rate=0.01",
+                            "experts.balance_weight=0.3"},
+                    Choices{"experts.count=4", "experts.active=1", "experts.normalize=false",
+                            "experts.width=24", "experts.every=2", "optimizer.name=muon"}));
+
+}  // namespace
+}  // namespace hyperslab
