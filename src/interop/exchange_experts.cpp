@@ -90,6 +90,7 @@ void check_router(const nn::ExpertsConfig& experts, Complaints& complaints) {
   wants(experts.score == ops::RouterScore::softmax, "score", "softmax");
   wants(experts.scale == 1, "scale", "1");
   wants(experts.groups == 1, "groups", "1");
+  wants(!experts.has_bias(), "bias_rate", "0");
 }
 
 }  // namespace

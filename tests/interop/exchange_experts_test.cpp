@@ -314,6 +314,7 @@ TEST(ExchangeExperts, ChoicesOfRoutersWithoutACounterpartAreAllNamed) {
   spec.experts.score = ops::RouterScore::sigmoid;
   spec.experts.scale = 2;
   spec.experts.groups = 3;
+  spec.experts.bias_rate = 0.001;
   spec.experts.normalize = false;
   spec.experts.first_dense = 1;
   spec.activation = ops::Activation::gelu;
@@ -324,6 +325,8 @@ TEST(ExchangeExperts, ChoicesOfRoutersWithoutACounterpartAreAllNamed) {
       AllOf(HasSubstr("no counterpart as MixtralForCausalLM"),
             HasSubstr("experts.shared must be 0"), HasSubstr("experts.scale must be 1"),
             HasSubstr("experts.score must be softmax"), HasSubstr("experts.groups must be 1"),
+            HasSubstr("experts.bias_rate must be 0"),
+
             HasSubstr("experts.normalize must be true without qk_norm"),
             HasSubstr("experts.every and first_dense must be 1 and 0 without qk_norm head"),
             HasSubstr("model.activation must be swiglu"), HasSubstr("model.norm_place must be pre"),
