@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "complaints.hpp"
+#include "exchange_experts.hpp"
 #include "exchange_gemma.hpp"
 #include "exchange_names.hpp"
 #include "exchange_neox.hpp"
@@ -38,6 +39,10 @@ struct LlamaClass {
   std::string_view name;
 };
 LlamaClass llama_class(const ModelSpec& spec) {
+  if (spec.experts) {
+    const ExpertsClass found = experts_class(spec);
+    return {found.type, found.name};
+  }
   if (is_of_neox(spec)) return {"gpt_neox", "GPTNeoXForCausalLM"};
   if (is_of_gemma3(spec)) return {"gemma3_text", "Gemma3ForCausalLM"};
   if (is_of_gemma(spec)) return {"gemma2", "Gemma2ForCausalLM"};
@@ -52,6 +57,7 @@ LlamaClass llama_class(const ModelSpec& spec) {
 /// Adds keys that only the configurations of some classes of Llama's kind have.
 void add_llama_class(const ModelSpec& spec, ordered_json& config) {
   const std::string_view type = llama_class(spec).type;
+  if (spec.experts) return add_experts_config(spec, config);
   if (type == "llama") {
     for (const char* key : {"attention_bias", "mlp_bias"}) config[key] = spec.bias;
   } else if (type == "phi3") {
@@ -123,6 +129,7 @@ struct Wants {
 };
 
 void check_gpt2_counterpart(const ModelSpec& spec, const Wants& wants) {
+  wants.complaints.unless(!spec.experts, "experts.count must be 0");
   wants(spec.position == model::Position::learned, "position", "learned");
   wants(spec.norm == ops::NormKind::layernorm, "norm", "layernorm");
   wants(spec.activation == ops::Activation::gelu_tanh, "activation", "gelu_tanh");
@@ -136,6 +143,7 @@ void check_gpt2_counterpart(const ModelSpec& spec, const Wants& wants) {
 }
 
 void check_llama_counterpart(const ModelSpec& spec, const Wants& wants) {
+  if (spec.experts) return check_experts_counterpart(spec, wants.complaints);
   check_llama_scores(spec, wants.complaints);
   wants(spec.position == model::Position::rope, "position", "rope");
   if (is_of_neox(spec)) return check_neox_counterpart(spec, wants.complaints);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads a config.json. Keys that it leaves out have the defaults of transformers' GPT2Config,
-// LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config and Phi3Config.
+// LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config, Phi3Config and Olmo2Config.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -13,6 +13,7 @@
 
 #include "config_reader.hpp"
 #include "exchange_config.hpp"
+#include "exchange_experts.hpp"
 #include "exchange_gemma.hpp"
 #include "exchange_neox.hpp"
 #include "exchange_rope.hpp"
@@ -117,20 +118,32 @@ struct LlamaKind {
   model::QkNorm qk_norm = model::QkNorm::none;
   Dim width = 4096;
   double norm_eps = 1e-6;
+  Dim layers = 32;
+  Dim heads = 32;
+  double theta = 10000;
 
   [[nodiscard]] bool is_phi3() const { return type == "phi3"; }
   [[nodiscard]] bool is_olmo2() const { return type == "olmo2"; }
-  [[nodiscard]] bool knows_windows() const { return type != "llama" && !is_olmo2(); }
+  [[nodiscard]] bool has_experts() const { return interop::has_experts(type); }
+  [[nodiscard]] bool knows_windows() const {
+    return type != "llama" && !is_olmo2() && !has_experts();
+  }
   /// True if no layer can have the bias that attention_bias asks for.
-  [[nodiscard]] bool lacks_bias() const { return type == "qwen3" || is_phi3() || is_olmo2(); }
+  [[nodiscard]] bool lacks_bias() const {
+    return type == "qwen3" || is_phi3() || is_olmo2() || has_experts();
+  }
 };
-constexpr std::array<LlamaKind, 6> kLlamaKinds = {{
+using model::QkNorm;
+constexpr std::array<LlamaKind, 9> kLlamaKinds = {{
     {"llama", 11008, 0, 32000, 2048, 1, 2, false, 0},
     {"mistral", 14336, 8, 32000, 131072, 1, 2, false, 0},
     {"qwen2", 22016, 32, 151936, 32768, -1, -1, true, 0},
-    {"qwen3", 22016, 32, 151936, 32768, -1, -1, false, 128, model::QkNorm::head},
-    {"phi3", 8192, 0, 32064, 4096, 1, 32000, false, 0, model::QkNorm::none, 3072, 1e-5},
-    {"olmo2", 11008, 0, 50304, 2048, -1, 50279, false, 0, model::QkNorm::width, 4096, 1e-5},
+    {"qwen3", 22016, 32, 151936, 32768, -1, -1, false, 128, QkNorm::head},
+    {"phi3", 8192, 0, 32064, 4096, 1, 32000, false, 0, QkNorm::none, 3072, 1e-5},
+    {"olmo2", 11008, 0, 50304, 2048, -1, 50279, false, 0, QkNorm::width, 4096, 1e-5},
+    {kMixtral, 14336, 8, 32000, 131072, 1, 2, false, 0, QkNorm::none, 4096, 1e-5, 32, 32, 1e6},
+    {kQwen3Moe, 6144, 4, 151936, 32768, -1, -1, false, 0, QkNorm::head, 2048, 1e-6, 24},
+    {kOlmoe, 2048, 0, 50304, 4096, -1, 50279, false, 0, QkNorm::width, 2048, 1e-5, 16, 16},
 }};
 
 constexpr Dim kQwenFullLayers = 28;  // if the file has no max_window_layers
@@ -188,17 +201,17 @@ ModelSpec read_llama(Import& in, const LlamaKind& kind) {
   ModelSpec spec = model::preset(model::Family::llama);
   ConfigReader& config = in.config;
   Complaints& complaints = in.complaints;
-  spec.layers = config.size("num_hidden_layers", 32, 1 << 16);
+  spec.layers = config.size("num_hidden_layers", kind.layers, 1 << 16);
   spec.width = config.size("hidden_size", kind.width);
-  spec.heads = config.size("num_attention_heads", 32);
+  spec.heads = config.size("num_attention_heads", kind.heads);
   spec.kv_heads =
       config.size("num_key_value_heads", kind.kv_heads > 0 ? kind.kv_heads : spec.heads);
   spec.ffn_width = config.size("intermediate_size", kind.ffn_width);
   spec.vocabulary = config.size("vocab_size", kind.vocabulary, 1LL << 31);
   spec.context = config.size("max_position_embeddings", kind.context);
   spec.norm_eps = config.real("rms_norm_eps", kind.norm_eps);
-  spec.rope =
-      read_rope(in, 10000, spec.context, kind.is_phi3() ? std::optional<double>(1) : std::nullopt);
+  spec.rope = read_rope(in, kind.theta, spec.context,
+                        kind.is_phi3() ? std::optional<double>(1) : std::nullopt);
   spec.bias = config.flag("attention_bias", false);
   spec.qkv_bias = kind.qkv_bias;
   spec.qk_norm = kind.qk_norm;
@@ -219,6 +232,7 @@ ModelSpec read_llama(Import& in, const LlamaKind& kind) {
       config.size("head_dim", kind.head_width > 0 ? kind.head_width : spec.head_width());
   if (head_width * spec.heads != spec.width) spec.own_head_width = head_width;
   if (kind.is_phi3()) read_phi3_rope(in, spec);
+  if (kind.has_experts()) read_experts(in, kind.type, spec);
   return spec;
 }
 
@@ -254,11 +268,14 @@ ModelSpec read_model(Import& in, const std::string& type) {
   }
   if (type == "vit") return read_vit(in);
   if (type == "none" && in.config.find("architecture") != nullptr) return read_timm(in);
+  const char* why =
+      type == "qwen2_moe" ? ", whose shared expert has a gate, which is not done here" : "";
   throw Error(
       ExitCode::checkpoint,
-      fmt::format("{}: model_type is {}; gpt2, llama, mistral, qwen2, qwen3, phi3, olmo2, gemma2, "
-                  "gemma3_text, gpt_neox and vit are read, and timm's vit",
-                  in.file, type));
+      fmt::format(
+          "{}: model_type is {}{}; gpt2, llama, mistral, qwen2, qwen3, phi3, olmo2, gemma2, "
+          "gemma3_text, gpt_neox, mixtral, qwen3_moe, olmoe and vit are read, and timm's vit",
+          in.file, type, why));
 }
 
 }  // namespace

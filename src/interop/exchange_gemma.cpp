@@ -127,7 +127,8 @@ ModelSpec read_gemma(Import& in, std::string_view type) {
 }
 
 bool is_of_gemma(const ModelSpec& spec) {
-  return spec.family == model::Family::llama && spec.norm_place == model::NormPlace::sandwich;
+  return spec.family == model::Family::llama && spec.norm_place == model::NormPlace::sandwich &&
+         !spec.experts;
 }
 
 bool is_of_gemma3(const ModelSpec& spec) {

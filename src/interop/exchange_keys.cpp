@@ -31,7 +31,7 @@ constexpr std::array<Neutral, 2> kNeutralGpt2 = {{
     {"scale_attn_by_inverse_layer_idx", "false"},
     {"scale_attn_weights", "true"},
 }};
-constexpr std::array<Neutral, 14> kNeutralLlama = {{
+constexpr std::array<Neutral, 15> kNeutralLlama = {{
     {"alibi", "false"},
     {"attention_multiplier", ""},
     {"attn_logit_softcapping", ""},
@@ -45,6 +45,7 @@ constexpr std::array<Neutral, 14> kNeutralLlama = {{
     {"query_pre_attn_scalar", ""},
     {"residual_multiplier", "1"},
     {"rope_interleaved", "false"},
+    {"router_jitter_noise", "0"},
     {"use_qk_norm", "false"},
 }};
 
@@ -52,7 +53,7 @@ constexpr std::array<Neutral, 1> kNeutralVit = {{
     {"use_mask_token", "false"},
 }};
 
-constexpr std::array<std::string_view, 99> kHarmless = {
+constexpr std::array<std::string_view, 100> kHarmless = {
     // origin of the model, and how it is run
     "_attn_implementation", "_attn_implementation_autoset", "_commit_hash",
     "_experts_implementation", "_name_or_path", "architectures", "attn_implementation",
@@ -63,6 +64,8 @@ constexpr std::array<std::string_view, 99> kHarmless = {
     "_attn_implementation_internal", "_flash_attn_2_enabled", "cache_implementation",
     "is_llama_config", "num_logits_to_keep", "transformers.js_config", "unsloth_fixed",
     "unsloth_version", "use_flash_attention", "use_flash_attn",
+    // asks for logits of routers as an output, and for their loss in training by transformers
+    "output_router_logits",
     // lengths and old names that transformers' own classes do not read
     "attention_probs_dropout_prob", "hidden_dropout_prob", "max_sequence_length",
     "max_window_layers", "model_max_length", "sliding_window_size", "tokenizer_model_max_length",

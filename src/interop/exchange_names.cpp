@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 
+#include "exchange_experts.hpp"
 #include "exchange_gemma.hpp"
 #include "exchange_neox.hpp"
 #include "exchange_olmo.hpp"
@@ -84,12 +86,12 @@ void add_gpt2_block(Table& table, const model::ModelSpec& spec, Dim layer) {
   table.conv1d(theirs + ".mlp.c_proj", {{ours + ".mlp.down", C}}, spec.ffn_width);
 }
 
-void add_llama_block(Table& table, const model::ModelSpec& spec, Dim layer) {
+/// The norms of a block, and attention between them.
+void add_llama_attention(Table& table, const model::ModelSpec& spec, Dim layer) {
   const std::string theirs = fmt::format("model.layers.{}", layer);
   const std::string ours = fmt::format("blocks.{}", layer);
   const std::string attention = ours + ".attention";
   const Dim C = spec.width;
-  const Dim F = spec.ffn_width;
   const bool bias = spec.has_qkv_bias();
   table.norm(theirs + ".input_layernorm", ours + ".norm1", C, false);
   table.linear(theirs + ".self_attn.q_proj", {attention + ".query", spec.query_width()}, C, bias);
@@ -97,11 +99,27 @@ void add_llama_block(Table& table, const model::ModelSpec& spec, Dim layer) {
   table.linear(theirs + ".self_attn.v_proj", {attention + ".value", spec.kv_width()}, C, bias);
   table.linear(theirs + ".self_attn.o_proj", {attention + ".output", C}, spec.query_width(),
                spec.bias);
-  if (spec.qk_norm == model::QkNorm::head) {
-    table.norm(theirs + ".self_attn.q_norm", attention + ".query_norm", spec.head_width(), false);
-    table.norm(theirs + ".self_attn.k_norm", attention + ".key_norm", spec.head_width(), false);
+  if (spec.qk_norm != model::QkNorm::none) {
+    const bool whole = spec.qk_norm == model::QkNorm::width;
+    table.norm(theirs + ".self_attn.q_norm", attention + ".query_norm",
+               whole ? spec.query_width() : spec.head_width(), false);
+    table.norm(theirs + ".self_attn.k_norm", attention + ".key_norm",
+               whole ? spec.kv_width() : spec.head_width(), false);
   }
   table.norm(theirs + ".post_attention_layernorm", ours + ".norm2", C, false);
+}
+
+template <ExpertTensors kind>
+void add_llama_block(Table& table, const model::ModelSpec& spec, Dim layer) {
+  add_llama_attention(table, spec, layer);
+  if (spec.experts.at(layer)) {
+    std::ranges::move(experts_of_layer(spec, layer, kind), std::back_inserter(table.tensors));
+    return;
+  }
+  const std::string theirs = fmt::format("model.layers.{}", layer);
+  const std::string ours = fmt::format("blocks.{}", layer);
+  const Dim C = spec.width;
+  const Dim F = spec.ffn_width;
   table.linear(theirs + ".mlp.gate_proj", {ours + ".mlp.gate", F}, C, spec.bias);
   table.linear(theirs + ".mlp.up_proj", {ours + ".mlp.up", F}, C, spec.bias);
   table.linear(theirs + ".mlp.down_proj", {ours + ".mlp.down", C}, F, spec.bias);
@@ -286,13 +304,15 @@ std::vector<ExchangedTensor> unscaled_tensors(const model::ModelSpec& spec, Libr
   if (is_of_neox(spec)) return language_tensors(spec, add_neox_block);
   if (is_of_gemma(spec)) return language_tensors(spec, add_gemma_block);
   if (is_of_olmo2(spec)) return language_tensors(spec, add_olmo2_block);
-  return language_tensors(spec, is_of_phi3(spec) ? add_phi3_block : add_llama_block);
+  if (is_of_phi3(spec)) return language_tensors(spec, add_phi3_block);
+  return language_tensors(spec, add_llama_block<ExpertTensors::apart>);
 }
 
 }  // namespace
 
 bool is_of_phi3(const model::ModelSpec& spec) {
-  return spec.family == model::Family::llama && spec.rope.fraction != 1 && !is_of_neox(spec);
+  return spec.family == model::Family::llama && spec.rope.fraction != 1 && !is_of_neox(spec) &&
+         !spec.experts;
 }
 
 std::vector<ExchangedTensor> exchanged_tensors(const model::ModelSpec& spec, Library library) {
@@ -310,6 +330,12 @@ std::vector<ExchangedTensor> tensors_of_folder(const model::ModelSpec& spec,
   const auto has = [&](const std::string& name) { return folder.tensors().contains(name); };
   if (spec.is_of_images()) {
     return image_tensors(spec, has(kTimmPatches) ? Library::timm : Library::transformers);
+  }
+  if (spec.experts) {
+    const bool fused = std::ranges::any_of(
+        folder.tensors(), [](const auto& one) { return is_of_fused_experts(one.first); });
+    return language_tensors(spec, fused ? add_llama_block<ExpertTensors::fused>
+                                        : add_llama_block<ExpertTensors::apart>);
   }
   const std::string heads(kPhi3Heads);
   const bool phi3 = spec.family == model::Family::llama && (has("model." + heads) || has(heads));

@@ -34,7 +34,8 @@ struct ExchangedTensor {
 /// model says, or timm.
 [[nodiscard]] std::vector<ExchangedTensor> exchanged_tensors(
     const model::ModelSpec& spec, Library library = Library::transformers);
-/// The tensors of a folder that is read: their names show if it is timm's or Phi-3's.
+/// The tensors of a folder that is read: their names show if it is timm's or Phi-3's, or has all
+/// experts of a layer together.
 [[nodiscard]] std::vector<ExchangedTensor> tensors_of_folder(const model::ModelSpec& spec,
                                                              const io::SafetensorsReader& folder);
 /// True if Phi3ForCausalLM is the counterpart of a model of Llama's kind: the only one of them that

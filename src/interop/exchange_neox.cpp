@@ -61,7 +61,8 @@ ModelSpec read_neox(Import& in) {
 }
 
 bool is_of_neox(const ModelSpec& spec) {
-  return spec.family == model::Family::llama && spec.norm == ops::NormKind::layernorm;
+  return spec.family == model::Family::llama && spec.norm == ops::NormKind::layernorm &&
+         !spec.experts;
 }
 
 void check_neox_counterpart(const ModelSpec& spec, Complaints& complaints) {

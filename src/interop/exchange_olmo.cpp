@@ -10,7 +10,8 @@ namespace hyperslab::interop {
 using model::ModelSpec;
 
 bool is_of_olmo2(const ModelSpec& spec) {
-  return spec.family == model::Family::llama && spec.norm_place == model::NormPlace::post_sublayer;
+  return spec.family == model::Family::llama &&
+         spec.norm_place == model::NormPlace::post_sublayer && !spec.experts;
 }
 
 void check_olmo2_counterpart(const ModelSpec& spec, Complaints& complaints) {

@@ -242,6 +242,24 @@ class Exchange(support.Case):
         self.assert_refused(result, 4, name, "holds 2 of", "not finite", "(nan) at element 3")
         self.assertFalse((self.folder / "damaged").exists())
 
+    def test_experts_come_back_and_go_on_with_their_deck(self):
+        self.train("sparse", "train.steps=10", "experts.count=3", "experts.width=24", "experts.balance=none",
+                   "experts.z_weight=0.001")
+        result = self.run_program("checkpoint", "export", "sparse/checkpoints", "--output", "sparse_hf")
+        self.assertEqual(result.code, 0, result.err)
+        deck = (self.folder / "sparse/deck.yaml").read_text(encoding="utf-8")
+        self.assertEqual(deck.count("  active: 2\n"), 1)
+        (self.folder / "other_sparse.yaml").write_text(deck.replace("  active: 2\n", "  active: 1\n"), encoding="utf-8")
+
+        self.imported("sparse_hf", "--output", "sparse_back")
+        self.imported("sparse_hf", "--output", "sparse_on", "--deck", "sparse/deck.yaml")
+        result = self.run_program("checkpoint", "import", "sparse_hf", "--output", "x", "--deck", "other_sparse.yaml")
+
+        self.assert_refused(result, 2, "'active: 1' must be 'active: 2'")
+        expected = self.evaluate("sparse/deck.yaml", "sparse/checkpoints")
+        self.assertAlmostEqual(self.evaluate("sparse_back/deck.yaml", "sparse_back"), expected, delta=1e-6)
+        self.assertAlmostEqual(self.evaluate("sparse/deck.yaml", "sparse_on"), expected, delta=1e-6)
+
     def test_models_without_a_counterpart_are_refused(self):
         self.train("odd", "train.steps=2", "train.validate_every=0", "model.activation=relu", "model.norm=none")
 

@@ -30,8 +30,9 @@ try:
     from safetensors.torch import load_file, save_file
     from transformers import (AutoModelForCausalLM, AutoTokenizer, Gemma2Config, Gemma2ForCausalLM, Gemma3ForCausalLM,
                               Gemma3TextConfig, GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForCausalLM,
-                              LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Olmo2Config,
-                              Olmo2ForCausalLM, Phi3Config, Phi3ForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM)
+                              LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, MixtralConfig,
+                              MixtralForCausalLM, Olmo2Config, Olmo2ForCausalLM, OlmoeConfig, OlmoeForCausalLM, Phi3Config, Phi3ForCausalLM,
+                              Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM)
 except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
@@ -64,6 +65,10 @@ OURS = {
     "gpt2": ("model.family=gpt2", "model.ffn_width=72"),
     "gpt2_untied": ("model.family=gpt2", "model.tie_embeddings=false"),
     "llama_mup": ("model.mup_base_width=12",),  # logits divided by 8/3
+    "mixtral": ("experts.count=4", "experts.width=24"),
+    "qwen3_moe": ("experts.count=6", "experts.active=3", "experts.width=24", "experts.normalize=false",
+                  "experts.first_dense=1", "model.qk_norm=head"),
+    "olmoe": ("experts.count=4", "experts.active=1", "experts.width=24", "model.qk_norm=width"),
     "gpt2_mup": ("model.family=gpt2", "model.mup_base_width=8", "model.mup_base_head_width=16"),
 }
 
@@ -71,6 +76,9 @@ GPT2 = {"n_layer": 2, "n_embd": 32, "n_head": 4, "vocab_size": VOCABULARY, "n_po
         "initializer_range": 0.3, "bos_token_id": 256, "eos_token_id": 256}
 LLAMA = {"num_hidden_layers": 2, "hidden_size": 32, "intermediate_size": 88, "num_attention_heads": 4,
          "vocab_size": VOCABULARY, "max_position_embeddings": CONTEXT, "initializer_range": 0.3}
+
+# The same training here and there: without a loss of balance.
+EXPERTS = {**LLAMA, "num_key_value_heads": 2, "router_aux_loss_coef": 0.0, "pad_token_id": None, "eos_token_id": 256}
 
 # name -> (model, configuration, dtype, size of a file)
 THEIRS = {
@@ -116,6 +124,19 @@ THEIRS = {
                                                    rotary_emb_base=300), torch.float32, "5GB"),
     "gpt_neox_serial": (GPTNeoXForCausalLM, GPTNeoXConfig(**LLAMA, use_parallel_residual=False), torch.float32,
                         "5GB"),
+    "mixtral": (MixtralForCausalLM, MixtralConfig(**EXPERTS, num_local_experts=5, num_experts_per_tok=2, head_dim=12),
+                torch.float32, "30KB"),
+    "mixtral_window": (MixtralForCausalLM, MixtralConfig(**EXPERTS, num_local_experts=4, num_experts_per_tok=3, sliding_window=7),
+                       torch.float32, "5GB"),
+    "qwen3_moe": (Qwen3MoeForCausalLM, Qwen3MoeConfig(**{**EXPERTS, "num_hidden_layers": 4}, num_experts=6, num_experts_per_tok=2,
+                                                      moe_intermediate_size=24, decoder_sparse_step=2, mlp_only_layers=[0, 1],
+                                                      norm_topk_prob=True, head_dim=12), torch.float32, "5GB"),
+    "qwen3_moe_window": (Qwen3MoeForCausalLM, Qwen3MoeConfig(**EXPERTS, num_experts=6, num_experts_per_tok=3,
+                                                             moe_intermediate_size=24, use_sliding_window=True,
+                                                             sliding_window=6), torch.float32, "5GB"),
+    "olmoe": (OlmoeForCausalLM, OlmoeConfig(**EXPERTS, num_experts=8, num_experts_per_tok=3), torch.float32, "5GB"),
+    "olmoe_normalized": (OlmoeForCausalLM, OlmoeConfig(**EXPERTS, num_experts=4, num_experts_per_tok=2, norm_topk_prob=True),
+                         torch.float32, "5GB"),
     "qwen2": (Qwen2ForCausalLM, Qwen2Config(**LLAMA, num_key_value_heads=2, tie_word_embeddings=True),
               torch.float32, "5GB"),
 }
@@ -340,10 +361,24 @@ class HuggingFace(support.Case):
 
                 self.assert_same_logits(f"import {name}", f"import_{name}", model)
 
+    def test_experts_of_a_layer_in_one_tensor(self):
+        for name in ("mixtral", "qwen3_moe", "olmoe"):
+            torch.manual_seed(6)
+            model = THEIRS[name][0](THEIRS[name][1]).eval()
+            model.config.save_pretrained(self.folder / f"fused_{name}")
+            tensors = {tensor: values.contiguous() for tensor, values in model.state_dict().items()}
+            self.assertTrue(any(tensor.endswith("experts.gate_up_proj") for tensor in tensors))
+            save_file(tensors, self.folder / f"fused_{name}" / "model.safetensors")
+
+            self.run_well("checkpoint", "import", f"fused_{name}", "--output", f"import_fused_{name}")
+
+            self.assert_same_logits(f"import fused {name}", f"import_fused_{name}", model)
+
     def test_every_key_is_known(self):
         for name, model, odd in (("gpt2", GPT2LMHeadModel(GPT2Config(**GPT2)), False),
                                     ("llama", LlamaForCausalLM(LlamaConfig(**LLAMA)), False),
                                     ("phi3", Phi3ForCausalLM(Phi3Config(**LLAMA, pad_token_id=None)), False),
+                                    *((name, THEIRS[name][0](THEIRS[name][1]), False) for name in ("mixtral", "qwen3_moe", "olmoe")),
                                     ("odd", LlamaForCausalLM(LlamaConfig(**LLAMA, my_key=1)), True)):
             model.save_pretrained(self.folder / f"keys_{name}")
             path = self.folder / f"keys_{name}" / "config.json"

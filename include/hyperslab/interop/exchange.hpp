@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Models to and from folders of Hugging Face's transformers (GPT2LMHeadModel, LlamaForCausalLM,
-// ViTForImageClassification) and of timm (VisionTransformer).
+// MixtralForCausalLM, ViTForImageClassification and others) and of timm (VisionTransformer).
 #pragma once
 
 #include <cstdint>

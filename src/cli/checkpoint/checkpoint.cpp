@@ -15,6 +15,7 @@
 #include "prune.hpp"
 #include "quantize.hpp"
 #include "stored.hpp"
+#include "upcycle.hpp"
 
 namespace hyperslab::cli {
 namespace {
@@ -74,6 +75,7 @@ bool exchange(comm::World& world, const std::string& action, const Arguments& ar
   if (action == "merge") merge_checkpoint(args);
   if (action == "prune") prune_checkpoints(world, args);
   if (action == "quantize") quantize_checkpoint(world, args);
+  if (action == "upcycle") upcycle_checkpoint(world, args);
   return true;
 }
 
@@ -91,7 +93,9 @@ Arguments checkpoint_arguments() {
       "hyperslab checkpoint merge DIR --output DIR [--base DIR]\n"
       "hyperslab checkpoint quantize DIR --weights int8|int4 --output DIR\n"
       "                   [--group N] [--activations A]\n"
-      "                   [--calibrate N [--set data.train=[FILE]]]",
+      "                   [--calibrate N [--set data.train=[FILE]]]\n"
+      "hyperslab checkpoint upcycle DIR --experts N --output DIR\n"
+      "                   [--active K] [--seed S]",
       "info shows what checkpoints hold.\n"
       "verify checks every block, and that every tensor is covered exactly once.\n"
       "diff says how two differ (exit code 4 if they do).\n"
@@ -103,13 +107,16 @@ Arguments checkpoint_arguments() {
       "merge adds adapters to the weights of their base and makes a checkpoint of the whole "
       "model.\n"
       "quantize stores the blocks' matrices in quantized form, which eval, generate and bench "
-      "read as they are.");
+      "read as they are.\n"
+      "upcycle makes a mixture of experts of a model without any: every expert is a copy of the "
+      "feed-forward network of its layer, so that the loss stays; a deck.yaml trains from it.");
   args.positional("ACTION");
   args.positional("DIR", true);
   add_exchange_options(args);
   add_quantize_options(args);
   add_diff_options(args);
   add_prune_options(args);
+  add_upcycle_options(args);
   return args;
 }
 
@@ -120,16 +127,16 @@ ExitCode run_checkpoint(comm::World& world, const std::vector<std::string>& argu
   if (args.has("set") && action != "quantize") {
     throw Error(ExitCode::usage, "checkpoint: --set goes with quantize").on_all_ranks();
   }
-  constexpr std::array<std::string_view, 6> kOfOneRank = {"diff",  "export", "import",
-                                                          "merge", "prune",  "quantize"};
+  constexpr std::array<std::string_view, 7> kOfOneRank = {"diff",  "export",   "import", "merge",
+                                                          "prune", "quantize", "upcycle"};
   if (std::ranges::find(kOfOneRank, action) != kOfOneRank.end()) {
     return exchange(world, action, args) ? ExitCode::ok : ExitCode::checkpoint;
   }
   if (action != "info" && action != "verify") {
     throw Error(ExitCode::usage,
                 "checkpoint: there is no action '" + action +
-                    "'; the actions are info, verify, diff, prune, export, import, merge and "
-                    "quantize")
+                    "'; the actions are info, verify, diff, prune, export, import, merge, "
+                    "quantize and upcycle")
         .on_all_ranks();
   }
   bool sound = true;

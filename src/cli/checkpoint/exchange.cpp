@@ -28,6 +28,7 @@ deck::Surroundings anywhere() {
   surroundings.ranks = 0;
   surroundings.for_training = false;
   surroundings.has_cuda_device = cuda_device_count() > 0;
+  surroundings.unused = {"run.device"};  // nothing is computed
   return surroundings;
 }
 
@@ -95,6 +96,12 @@ void require_same_model(const train::Config& config, const model::ModelSpec& spe
   expected.model.scale_residual_init = config.model.scale_residual_init;
   expected.model.bos_token = config.model.bos_token;
   expected.model.eos_tokens = config.model.eos_tokens;
+  expected.model.experts.balance = config.model.experts.balance;
+  expected.model.experts.balance_weight = config.model.experts.balance_weight;
+  expected.model.experts.z_weight = config.model.experts.z_weight;
+  if (spec.experts.layers_of(spec.layers) == spec.layers) {  // no layer has another network
+    expected.model.ffn_width = config.model.ffn_width;
+  }
   if (spec.position == model::Position::rope && config.model.context < spec.context) {
     expected.model.context = config.model.context;
   }
@@ -141,13 +148,14 @@ Import describe_import(comm::World& world, const Arguments& args, const std::str
 std::string only_folder(const Arguments& args) {
   const std::vector<std::string> folders = args.list("DIR");
   if (folders.size() > 1)
-    refuse("checkpoint: export, import, merge, prune and quantize take one folder at a time");
+    refuse(
+        "checkpoint: export, import, merge, prune, quantize and upcycle take one folder at a time");
   return folders.front();
 }
 
 std::string output_of(const Arguments& args) {
   if (!args.has("output"))
-    refuse("checkpoint: export, import, merge and quantize need --output DIR");
+    refuse("checkpoint: export, import, merge, quantize and upcycle need --output DIR");
   return args.get<std::string>("output");
 }
 
@@ -190,10 +198,11 @@ io::CheckpointReader trained_weights(const Arguments& args, const std::string& f
 
 void add_exchange_options(Arguments& args) {
   args.add()("ema",
-             "export, merge, quantize: take the exponential moving average of the trained weights "
+             "export, merge, quantize, upcycle: take the exponential moving average of the trained "
+             "weights "
              "(optimizer.ema_decay)");
   args.add()("output", po::value<std::string>(),
-             "export, import, merge, quantize: the folder to make")(
+             "export, import, merge, quantize, upcycle: the folder to make")(
       "format", po::value<std::string>()->default_value("huggingface"),
       "export: of the folder: huggingface, or timm for vision transformers")(
       "base", po::value<std::string>(),

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <iterator>
 
@@ -18,10 +17,6 @@
 
 namespace hyperslab::cli {
 namespace {
-
-constexpr std::array kNoFp8 = {"precision.gemm=compute", "precision.fp8_cache_weights=false",
-                               "precision.fp8_param_gather=false", "precision.fp8_keep_first=0",
-                               "precision.fp8_keep_last=0"};
 
 /// The section `quantization` that the command line asks for, as overrides of the stored deck; keys
 /// not given are the deck's.

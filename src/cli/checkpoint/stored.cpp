@@ -109,6 +109,7 @@ std::string not_found_in(const std::vector<fs::path>& folders,
 train::Config as_stored(const StoredDeck& stored, const std::vector<std::string>& overrides) {
   deck::Surroundings anywhere = anywhere_but_in_training(false);
   anywhere.unused.emplace_back("precision.gemm");  // a CPU takes it with fp32, a GPU does not
+  anywhere.unused.emplace_back("run.device");      // experts are of CPUs, other keys of GPUs
   return deck::read_deck(stored.text, name_of(stored), overrides, anywhere);
 }
 

@@ -2,6 +2,7 @@
 // The contents of a checkpoint besides tensors: the deck and the vocabulary of its run.
 #pragma once
 
+#include <array>
 #include <span>
 #include <string>
 #include <vector>
@@ -54,6 +55,10 @@ void find_paths(const std::string& key, std::vector<std::string>& paths, const S
 [[nodiscard]] std::string stored_vocabulary(const io::CheckpointReader& reader,
                                             const train::Config& config);
 
+/// Overrides of a stored deck for products in the compute dtype.
+inline constexpr std::array kNoFp8 = {"precision.gemm=compute", "precision.fp8_cache_weights=false",
+                                      "precision.fp8_param_gather=false",
+                                      "precision.fp8_keep_first=0", "precision.fp8_keep_last=0"};
 /// Overrides of a stored deck for a layout that has nothing of what training needed.
 [[nodiscard]] std::vector<std::string> plain_layout(std::int64_t data, std::int64_t tensor,
                                                     std::int64_t pipeline);

@@ -70,7 +70,7 @@ _hyperslab() {
 
 _hyperslab_first() {  # command word
   case $1 in
-    checkpoint) _hyperslab_reply "info verify diff prune export import merge quantize" "$2"; _hyperslab_files "$2" '*' ;;
+    checkpoint) _hyperslab_reply "info verify diff prune export import merge quantize upcycle" "$2"; _hyperslab_files "$2" '*' ;;
     train|eval|bench|plan|parity) _hyperslab_files "$2" '*.y*ml' ;;
     *) _hyperslab_files "$2" '*' ;;
   esac
