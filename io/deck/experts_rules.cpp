@@ -148,7 +148,8 @@ constexpr std::array kExpertsRules = {
                   (!targets.empty() && std::ranges::none_of(targets, of_mlp));
          },
          [](const Config&, const Surroundings&) -> std::string {
-           return "experts have no adapters: set it to [query, key, value, output] or some of them";
+           return "experts have no adapters: set it to [attention.query, attention.key, "
+                  "attention.value, attention.output] or some of them";
          }},
     Rule{"memory.mlp_rows", "experts.count", "0 with experts",
          [](const Config& c, const Surroundings&) {

@@ -1,27 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hyperslab/nn/experts.hpp"
 
+#include "experts_memory.hpp"
 #include "hyperslab/nn/component.hpp"
 #include "hyperslab/ops/elementwise.hpp"
 
 namespace hyperslab::nn {
 namespace {
-
-/// Rows of (..., inner width): the second product's input and its gradient.
-Dim pre_width(const BlockConfig& config, Dim width) {
-  return ops::is_gated(config.activation) ? 2 * width : width;
-}
-
-/// The network that all shared experts are together.
-BlockConfig shared_config(const BlockConfig& config) {
-  BlockConfig shared = config;
-  shared.ffn_width = config.experts.shared * config.experts.width;
-  shared.bias = false;
-  shared.mlp_rows = 0;
-  shared.adapter = {};
-  shared.fp8 = {};
-  return shared;
-}
 
 param::FusedParam declare_router(param::ParamStore& params, const std::string& name,
                                  const BlockConfig& config) {
@@ -69,66 +54,6 @@ param::FusedParam declare_experts(param::ParamStore& params, const std::string& 
   return params.declare(specs);
 }
 
-/// Memory that all slots use in turn, as Experts::Slot has it; `activated` with
-/// Recompute::selective only.
-struct ExpertsMemory {
-  View values;
-  View row_weights;
-  View arrival;
-  View arrived_weights;
-  View values_here;
-  View activated;
-  View d_activated;
-  View d_row_weights;
-  View d_weights;
-  View d_wide_logits;
-  View shared_out;
-  SublayerMemory shared;
-};
-
-Dim most_rows(const BlockConfig& config, const ActivationSpec& spec) {
-  return config.expert_group.most_rows(spec.B * spec.T, config.experts.rule());
-}
-
-/// The memory that a forward pass needs, too.
-void take_rows(Arena& arena, const BlockConfig& config, const ActivationSpec& spec,
-               ExpertsMemory& memory) {
-  const Dim R = spec.B * spec.T * config.experts.active;
-  memory.values = arena.take(spec.compute, {R, config.width}, "rows of tokens");
-  memory.row_weights = arena.take(spec.statistics, {R}, "weights of rows");
-  if (config.experts.shared > 0) {
-    memory.shared_out = arena.take(
-        spec.compute, config.group.stream_shape(spec.B, spec.T, config.width), "shared experts");
-  }
-  memory.values_here = memory.values;
-  if (config.expert_group.is_alone()) return;
-  const Dim most = most_rows(config, spec);
-  memory.values_here = arena.take(spec.compute, {most, config.width}, "rows of experts");
-  memory.arrival = arena.take(spec.compute, {most, config.width}, "rows on arrival");
-  memory.arrived_weights = arena.take(spec.statistics, {most, 1}, "weights on arrival");
-}
-
-SublayerMemory plan_experts_memory(Arena& arena, const BlockConfig& config,
-                                   const ActivationSpec& spec) {
-  const Dim N = spec.B * spec.T;
-  const Dim most = most_rows(config, spec);
-  const Dim width = config.experts.width / config.group.size();
-  ExpertsMemory memory;
-  take_rows(arena, config, spec, memory);
-  if (config.recompute == Recompute::selective) {
-    memory.activated = arena.take(spec.compute, {most, width}, "activated of experts");
-  }
-  memory.d_activated = arena.take(spec.compute, {most, width}, "d_activated of experts");
-  memory.d_row_weights = arena.take(spec.statistics, {most}, "d_weights of rows");
-  memory.d_weights = arena.take(spec.statistics, {N, config.experts.active}, "d_weights");
-  memory.d_wide_logits =
-      arena.take(spec.statistics, {N, config.experts.count}, "d_logits of experts");
-  if (config.experts.shared > 0) {
-    memory.shared = kMlp.plan_memory(arena, shared_config(config), spec);
-  }
-  return memory;
-}
-
 }  // namespace
 
 Experts::Experts(param::ParamStore& params, const std::string& name, const BlockConfig& config,
@@ -145,83 +70,6 @@ Experts::Experts(param::ParamStore& params, const std::string& name, const Block
   shared_ = std::make_unique<Mlp>(params, name + ".shared", shared_config(config), place);
 }
 
-SublayerSlot Experts::plan(Arena& activations, const SublayerMemory& shared,
-                           const ActivationSpec& spec, const std::string& label) const {
-  const auto& [B, T, compute, statistics] = spec;
-  const Dim N = B * T;
-  const Dim E = rule_.count;
-  const Dim K = rule_.active;
-  const auto take = [&](DType dtype, const Shape& shape, const char* name) {
-    return activations.take(dtype, shape, label + name);
-  };
-  const auto* given = std::any_cast<ExpertsMemory>(&shared);
-  ExpertsMemory memory;
-  if (given != nullptr) {
-    memory = *given;
-  } else {
-    take_rows(activations, config_, spec, memory);
-  }
-  const Dim most = most_rows(config_, spec);
-  Slot slot;
-  slot.logits = take(statistics, {N, E}, ".logits");
-  slot.chosen = take(DType::i32, {N, K}, ".chosen");
-  slot.weights = take(statistics, {N, K}, ".weights");
-  if (given != nullptr) {
-    slot.statistics = take(statistics, {B, ops::router_statistics_width(E)}, ".statistics");
-    slot.dlogits = take(compute, {N, E}, ".dlogits");
-  }
-  slot.way = config_.expert_group.take_way(activations, N, rule_, label);
-  slot.pairs = take(DType::i32, {N * K}, ".pairs");
-  slot.rows = take(DType::i32, {N, K}, ".rows");
-  slot.here.weights = take(statistics, {most}, ".row weights");
-  slot.here.pre = take(compute, {most, pre_width(config_, width_)}, ".pre");
-  slot.here.activated =
-      memory.activated ? memory.activated : take(compute, {most, width_}, ".activated");
-  slot.here.values = memory.values_here;
-  slot.here.d_activated = memory.d_activated;
-  slot.here.d_weights = memory.d_row_weights;
-  if (config_.split_backward) {
-    slot.dy = take(compute, config_.group.stream_shape(B, T, config_.width), ".dy");
-  }
-  slot.values = memory.values;
-  slot.row_weights = memory.row_weights;
-  slot.arrival = memory.arrival;
-  slot.arrived_weights = memory.arrived_weights;
-  slot.d_weights = memory.d_weights;
-  slot.d_wide_logits = memory.d_wide_logits;
-  slot.shared_out = memory.shared_out;
-  if (shared_) slot.shared = shared_->plan(activations, memory.shared, spec, label + ".shared");
-  return slot;
-}
-
-Experts::Rows Experts::Rows::first(Dim rows) const {
-  const auto part = [&](View view) { return view ? view.slice(0, rows) : view; };
-  return {part(weights), part(pre),         part(activated),
-          part(values),  part(d_activated), part(d_weights)};
-}
-
-SublayerSlot Experts::for_tokens(const SublayerSlot& slot, const TokenCount& count) const {
-  const auto& all = slot_as<Slot>(slot);
-  const Dim N = count.B * count.T;
-  const Dim R = N * rule_.active;
-  Slot out;
-  out.logits = all.logits.slice(0, N);
-  out.chosen = all.chosen.slice(0, N);
-  out.weights = all.weights.slice(0, N);
-  out.way = all.way;
-  out.pairs = all.pairs.slice(0, R);
-  out.rows = all.rows.slice(0, N);
-  out.here = all.here.first(config_.expert_group.most_rows(N, rule_));
-  out.values = all.values.slice(0, R);
-  out.row_weights = all.row_weights.slice(0, R);
-  out.arrival = all.arrival;
-  out.arrived_weights = all.arrived_weights;
-  if (!shared_) return out;
-  out.shared_out = nn::for_tokens(all.shared_out, count);
-  out.shared = shared_->for_tokens(all.shared, count);
-  return out;
-}
-
 /// The experts of all tokens, their weights, and the ways of rows.
 void Experts::choose(Context& ctx, CView x, const ForwardPass& pass, const Slot& slot) const {
   const ExpertGroup& experts = config_.expert_group;
@@ -231,10 +79,10 @@ void Experts::choose(Context& ctx, CView x, const ForwardPass& pass, const Slot&
   ops::sort_by_expert(ctx, slot.chosen, slot.way.all_first_rows, slot.pairs, slot.rows);
   experts.agree(ctx, slot.way);
   const Dim R = slot.pairs.numel();
-  const View sorted = experts.is_alone() ? slot.here.weights : slot.row_weights;
+  const View sorted = experts.is_alone() ? slot.here.weights : slot.memory.row_weights;
   ops::gather_rows(ctx, slot.weights.reshaped({R, 1}), slot.pairs, 1, sorted.reshaped({R, 1}));
   const View weights = rows_here(ctx, slot).weights;
-  experts.to_experts(ctx, slot.way, sorted.reshaped({R, 1}), slot.arrived_weights,
+  experts.to_experts(ctx, slot.way, sorted.reshaped({R, 1}), slot.memory.arrived_weights,
                      weights.reshaped({weights.numel(), 1}));
   if (slot.statistics && pass.batch.trains()) count_losses(ctx, pass, slot);
 }
@@ -246,14 +94,16 @@ Experts::Rows Experts::rows_here(const Context& ctx, const Slot& slot) const {
 
 /// here.values = the rows of all ranks' tokens. tokens: (N, C).
 void Experts::to_experts(Context& ctx, CView tokens, const Slot& slot, const Rows& here) const {
-  ops::gather_rows(ctx, tokens, slot.pairs, rule_.active, slot.values);
-  config_.expert_group.to_experts(ctx, slot.way, slot.values, slot.arrival, here.values);
+  ops::gather_rows(ctx, tokens, slot.pairs, rule_.active, slot.memory.values);
+  config_.expert_group.to_experts(ctx, slot.way, slot.memory.values, slot.memory.arrival,
+                                  here.values);
 }
 
 /// tokens = the sums of tokens' rows of here.values.
 void Experts::to_tokens(Context& ctx, const Slot& slot, const Rows& here, View tokens) const {
-  config_.expert_group.to_tokens(ctx, slot.way, here.values, slot.arrival, slot.values);
-  ops::sum_rows(ctx, slot.values, slot.rows, tokens);
+  config_.expert_group.to_tokens(ctx, slot.way, here.values, slot.memory.arrival,
+                                 slot.memory.values);
+  ops::sum_rows(ctx, slot.memory.values, slot.rows, tokens);
 }
 
 /// The router's terms of the loss, of whole samples. One rank of those that share a sample adds
@@ -285,8 +135,8 @@ void Experts::forward(Context& ctx, CView x, const ForwardPass& pass, const Subl
   to_tokens(ctx, slot, here, term.as_matrix());
   group.sum(ctx, term, y);
   if (!shared_) return;
-  shared_->forward(ctx, x, pass, slot.shared, slot.shared_out);
-  ops::add(ctx, y, slot.shared_out, y);
+  shared_->forward(ctx, x, pass, slot.shared, slot.memory.shared_out);
+  ops::add(ctx, y, slot.memory.shared_out, y);
 }
 
 /// d_activated, from there d_pre, in place, and the gradients of rows' weights.
@@ -310,22 +160,23 @@ void Experts::backward_router(Context& ctx, const BackwardPass& pass, const Slot
                               const Rows& here) const {
   const ExpertGroup& experts = config_.expert_group;
   const Dim R = slot.pairs.numel();
-  const View rows = (experts.is_alone() ? here.d_weights : slot.row_weights).reshaped({R, 1});
+  const View rows =
+      (experts.is_alone() ? here.d_weights : slot.memory.row_weights).reshaped({R, 1});
   experts.to_tokens(ctx, slot.way, here.d_weights.reshaped({here.d_weights.numel(), 1}),
-                    slot.arrived_weights, rows);
-  ops::gather_rows(ctx, rows, slot.rows.reshaped({R}), 1, slot.d_weights.reshaped({R, 1}));
-  ops::RouterGradient gradient = {slot.d_weights, {}};
+                    slot.memory.arrived_weights, rows);
+  ops::gather_rows(ctx, rows, slot.rows.reshaped({R}), 1, slot.memory.d_weights.reshaped({R, 1}));
+  ops::RouterGradient gradient = {slot.memory.d_weights, {}};
   if (slot.statistics && config_.group.is_first()) {
     const Dim tokens = slot.logits.rows() / slot.statistics.rows();
     gradient.losses = config_.experts.losses(config_.context_group.all_tokens(tokens));
     gradient.statistics = slot.statistics;
     gradient.state = pass.batch.state;
   }
-  ops::route_backward(ctx, rule_, slot.logits, slot.chosen, gradient, slot.d_wide_logits);
-  ops::cast(ctx, slot.d_wide_logits, slot.dlogits);
+  ops::route_backward(ctx, rule_, slot.logits, slot.chosen, gradient, slot.memory.d_wide_logits);
+  ops::cast(ctx, slot.memory.d_wide_logits, slot.dlogits);
 }
 
-/// Of the matrices that are not frozen.
+/// The gradient of matrices that are not frozen.
 void Experts::weight_gradient(Context& ctx, const param::FusedParam& weight, CView dy, CView x,
                               const BackwardPass& pass, const Slot& slot) const {
   const View gradient = weight.gradient();
@@ -392,8 +243,8 @@ void Experts::backward(Context& ctx, CView dy, CView x, const BackwardPass& pass
     backward_input(ctx, dy, x, pass, slot, dx);
   }
   if (!shared_) return;
-  shared_->backward(ctx, dy, x, pass, slot.shared, dx ? slot.shared_out : View());
-  if (dx) ops::add(ctx, dx, slot.shared_out, dx);
+  shared_->backward(ctx, dy, x, pass, slot.shared, dx ? slot.memory.shared_out : View());
+  if (dx) ops::add(ctx, dx, slot.memory.shared_out, dx);
 }
 
 namespace {

@@ -50,18 +50,34 @@ void wait_for(const std::int64_t& record, std::int64_t step, Activity* activity,
   std::atomic_thread_fence(std::memory_order_acquire);
 }
 
+/// The device's counters for its gradient reductions, see Communicator::device_nanoseconds.
+std::array<const std::uint64_t*, ops::DeviceClock::kCounters> reduction_counters(
+    const mesh::Mesh& mesh) {
+  const comm::Communicator* tied = mesh.tied_group();
+  return {mesh.group(mesh::kShards).device_nanoseconds(),
+          tied == nullptr ? nullptr : tied->device_nanoseconds()};
+}
+
+Shape shape_of_loads(const model::ModelSpec& model) {
+  return {model.experts.layers_of(model.layers), model.experts.count};
+}
+
+View loads_in(const View& sums, const Shape& loads) {
+  if (loads.numel() == 0) return {};
+  return sums.slice(ops::kSumCount, loads.numel()).reshaped(loads);
+}
+
 View bytes_of(void* memory, std::size_t size, Device device) {
   return {memory, DType::u8, device, {static_cast<Dim>(size)}};
 }
 
 }  // namespace
 
-StepRecords::StepRecords(Context& ctx, Arena& scratch, DType dtype, const Counters& reductions,
-                         const Shape& loads)
+StepRecords::StepRecords(Context& ctx, Arena& scratch, DType dtype, const mesh::Mesh& mesh,
+                         const model::ModelSpec& model)
     : ctx_(ctx),
-      all_sums_(scratch.take(dtype, {ops::kSumCount + loads.numel()}, "sums")),
-      loads_(loads.numel() > 0 ? all_sums_.slice(ops::kSumCount, loads.numel()).reshaped(loads)
-                               : View()),
+      all_sums_(scratch.take(dtype, {ops::kSumCount + shape_of_loads(model).numel()}, "sums")),
+      loads_(loads_in(all_sums_, shape_of_loads(model))),
       state_memory_(
           scratch.take(DType::u8, {static_cast<Dim>(sizeof(ops::StepState))}, "step state")),
       update_state_memory_(
@@ -75,7 +91,7 @@ StepRecords::StepRecords(Context& ctx, Arena& scratch, DType dtype, const Counte
   state_ = static_cast<ops::StepState*>(state_memory_.raw());
   write_state({});
   ops::DeviceClock cleared;
-  cleared.counters = reductions;
+  cleared.counters = reduction_counters(mesh);
   copy(ctx_, bytes_of(&cleared, sizeof cleared, Device::cpu), clock_memory_);
   synchronize(ctx_);
 }

@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "hyperslab/core/context.hpp"
+#include "hyperslab/mesh/mesh.hpp"
+#include "hyperslab/model/spec.hpp"
 #include "hyperslab/ops/clock.hpp"
 #include "hyperslab/ops/optimizer.hpp"
 
@@ -15,12 +17,9 @@ namespace hyperslab::train {
 /// and the host reads, two steps later and without a call.
 class StepRecords : public DeviceTimer {
  public:
-  /// Counters of the device for its gradient reductions, see Communicator::device_nanoseconds.
-  using Counters = std::array<const std::uint64_t*, ops::DeviceClock::kCounters>;
-
-  /// `scratch` gives the device memory. dtype: of the sums. loads: shape of loads().
-  StepRecords(Context& ctx, Arena& scratch, DType dtype, const Counters& reductions,
-              const Shape& loads);
+  /// `scratch` gives the device memory. dtype: of the sums.
+  StepRecords(Context& ctx, Arena& scratch, DType dtype, const mesh::Mesh& mesh,
+              const model::ModelSpec& model);
 
   [[nodiscard]] ops::StepState* state() const { return state_; }  ///< on the device
   /// Keeps the state of now for an update beside the next step, which changes the state itself.

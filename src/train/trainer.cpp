@@ -94,17 +94,6 @@ model::StageOptions stage_options(const Config& config, const mesh::Mesh& mesh,
   return stage;
 }
 
-/// StepRecords::loads of a model.
-Shape shape_of_loads(const model::ModelSpec& spec) {
-  return {spec.experts.layers_of(spec.layers), spec.experts.count};
-}
-
-StepRecords::Counters reduction_counters(const mesh::Mesh& mesh) {
-  const comm::Communicator* tied = mesh.tied_group();
-  return {mesh.group(mesh::kShards).device_nanoseconds(),
-          tied == nullptr ? nullptr : tied->device_nanoseconds()};
-}
-
 /// The batch of a slot, with views of every chunk, as no chunk need read all.
 Batch batch_like(const model::Stage& stage) {
   Batch all;
@@ -168,9 +157,9 @@ Trainer::Trainer(const Config& config, const mesh::Mesh& mesh, const TrainerOpti
   if (host_moves_data) ctx_->set_background(&mesh.group(mesh::kWorld));
   if (real) ctx_->recorder().set_activity(options.activity);
   if (options.training) set_up_training();
-  records_ = std::make_unique<StepRecords>(*ctx_, arenas_.scratch,
-                                           options.compute == DType::f64 ? DType::f64 : DType::f32,
-                                           reduction_counters(mesh), shape_of_loads(config.model));
+  records_ = std::make_unique<StepRecords>(
+      *ctx_, arenas_.scratch, options.compute == DType::f64 ? DType::f64 : DType::f32, mesh,
+      config.model);
   if (real) share_memory();  // all views are taken
   if (config.precision.compute == Precision::fp16 && ctx_->device() != Device::meta) {
     ops::StepState state;

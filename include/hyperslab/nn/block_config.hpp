@@ -46,7 +46,7 @@ struct BlockConfig {
   /// backward then computes all but its input again. 0: all rows pass at once, and all is kept.
   Dim mlp_rows = 0;
   bool split_backward = false;  ///< slots keep operands of backward's weight half
-  ExpertsConfig experts;        ///< of the layers that have them
+  ExpertsConfig experts;        ///< sizes of mixtures of experts
   AdapterConfig adapter;
   Fp8Config fp8;
 };

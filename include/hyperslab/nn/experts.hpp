@@ -16,18 +16,32 @@ namespace hyperslab::nn {
 /// gradient is then a term of a sum. Ranks of an expert group hold other experts and exchange rows.
 class Experts final : public Sublayer {
  public:
+  /// Memory that all microbatches use in turn. N are the tokens of one, R = N active its rows, and
+  /// "here" are the rows that this rank's experts get, which are the same in a group of one.
+  struct Memory {
+    View values;            ///< (R, C): inputs, outputs, or gradients of either
+    View row_weights;       ///< (R): weights, or their gradients
+    View arrival;           ///< (here, C) on arrival; absent in a group of one
+    View arrived_weights;   ///< (here, 1): likewise
+    View values_here;       ///< (here, C): as values; in a group of one the same view
+    View activated;         ///< (here, F); with Recompute::selective only
+    View d_activated;       ///< (here, F)
+    View d_weights_here;    ///< (here)
+    View d_weights;         ///< (N, active)
+    View d_wide_logits;     ///< (N, count)
+    View shared_out;        ///< stream; absent without shared experts
+    SublayerMemory shared;  ///< the shared network's
+  };
   /// Values by row of this rank's experts.
   struct Rows {
-    View weights;    ///< (rows)
-    View pre;        ///< (rows, F) before the activation, gated: (rows, 2F); backward overwrites it
-    View activated;  ///< (rows, F) with the weights
-    // Memory of all slots:
-    View values;       ///< (rows, C): inputs, outputs, or gradients of either
-    View d_activated;  ///< (rows, F)
-    View d_weights;    ///< (rows)
+    View weights;
+    View pre;        ///< (here, F) before the activation, gated: (here, 2F); backward overwrites it
+    View activated;  ///< (here, F) with the weights
+    View values;     ///< as Memory has them
+    View d_activated;
+    View d_weights;
     [[nodiscard]] Rows first(Dim rows) const;
   };
-  /// Below N are the tokens of a microbatch, and R = N active.
   struct Slot {
     View logits;      ///< (N, count) f32 or better
     View chosen;      ///< (N, active) i32: a token's experts, ascending
@@ -36,18 +50,11 @@ class Experts final : public Sublayer {
     ExpertGroup::Way way;
     View pairs;    ///< (R) i32: of a row of this rank's tokens
     View rows;     ///< (N, active) i32: the other way round
-    Rows here;     ///< of the most rows that experts may get
+    Rows here;     ///< for the most rows that may come
     View dy;       ///< stream; with a split backward only
     View dlogits;  ///< (N, count) in the compute dtype
-    // Memory of all slots:
-    View values;           ///< (R, C): Rows::values of this rank's tokens; alone: the same view
-    View row_weights;      ///< (R): likewise Rows::weights, and d_weights
-    View arrival;          ///< memory of rows on arrival; absent in a group of one
-    View arrived_weights;  ///< likewise of weights
-    View d_weights;        ///< (N, active)
-    View d_wide_logits;    ///< (N, count)
-    View shared_out;       ///< stream; absent without shared experts
-    SublayerSlot shared;   ///< of Mlp
+    Memory memory;
+    SublayerSlot shared;  ///< the shared network's
   };
   Experts(param::ParamStore& params, const std::string& name, const BlockConfig& config,
           SublayerPlace place);

@@ -31,7 +31,7 @@ struct ExpertsConfig {
   Balance balance = Balance::sequence;
   double balance_weight = 0.01;
   double bias_rate = 0;  ///< step of the selection bias, ops::update_router_bias(); 0: no bias
-  double z_weight = 0;   ///< of the mean square of log(Z), see ops::RouterLosses
+  double z_weight = 0;   ///< weight of the mean of log(Z)^2, see ops::RouterLosses
 
   [[nodiscard]] explicit operator bool() const { return count > 0; }
   /// True if a bias, which no gradient changes, takes part in the choice of experts.

@@ -21,7 +21,7 @@ struct RouterRule {
   Dim active = 0;  ///< experts that a token takes
   RouterScore score = RouterScore::softmax;
   bool normalize = false;  ///< a token's weights are divided by their sum
-  float scale = 1;         ///< of all weights
+  float scale = 1;         ///< factor of all weights
   /// Equal groups of neighbouring experts, of which a token takes its experts from `active_groups`:
   /// those whose best score, with sigmoid the sum of the two best, is largest (DeepSeek-AI 2024,
   /// "DeepSeek-V3", section 2.1.2).

@@ -15,14 +15,18 @@ struct Parametrization {
   double width_ratio = 1;   ///< width over the width at which rates are tuned, m
   Dim base_head_width = 0;  ///< head width of that model; 0: the same as here
 
-  /// The factor of the standard deviation of initial values. Inputs of the blocks' matrices alone
-  /// grow.
+  /// True of weights whose inputs grow with the width: the blocks' matrices and routers. The head's
+  /// do, too, and have logit_factor() instead.
+  [[nodiscard]] static bool grows(Role role) {
+    return role == Role::matrix || role == Role::router;
+  }
+  /// The factor of the standard deviation of initial values.
   [[nodiscard]] double init_factor(Role role) const {
-    return role == Role::matrix ? 1 / std::sqrt(width_ratio) : 1;
+    return grows(role) ? 1 / std::sqrt(width_ratio) : 1;
   }
   /// The factor of the learning rate of Adam, whose update has elements of one size in every model.
   [[nodiscard]] double rate_factor(Role role) const {
-    return role == Role::matrix ? 1 / width_ratio : 1;
+    return grows(role) ? 1 / width_ratio : 1;
   }
   /// The factor of the learning rate of Muon. Its update has elements of one size too, but equal
   /// singular values: its spectral norm, which may not grow (Yang et al. 2023, "A spectral

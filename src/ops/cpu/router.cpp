@@ -13,7 +13,7 @@ namespace {
 template <class T>
 struct TokenScores {
   std::vector<T> scores;  ///< (E)
-  T sum = 1;              ///< of the scores: 1 of softmax
+  T sum = 1;              ///< sum of the scores, 1 with softmax
   T log_sum = 0;          ///< log(Z)
 };
 

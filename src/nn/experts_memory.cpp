@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experts_memory.hpp"
+
+namespace hyperslab::nn {
+
+BlockConfig shared_config(const BlockConfig& config) {
+  BlockConfig shared = config;
+  shared.ffn_width = config.experts.shared * config.experts.width;
+  shared.bias = false;
+  shared.mlp_rows = 0;
+  shared.adapter = {};
+  shared.fp8 = {};
+  return shared;
+}
+
+namespace {
+
+/// The columns before the activation.
+Dim pre_width(const BlockConfig& config, Dim width) {
+  return ops::is_gated(config.activation) ? 2 * width : width;
+}
+
+Dim most_rows(const BlockConfig& config, const ActivationSpec& spec) {
+  return config.expert_group.most_rows(spec.B * spec.T, config.experts.rule());
+}
+
+/// The memory that a forward pass needs, too.
+void take_rows(Arena& arena, const BlockConfig& config, const ActivationSpec& spec,
+               Experts::Memory& memory) {
+  const Dim R = spec.B * spec.T * config.experts.active;
+  memory.values = arena.take(spec.compute, {R, config.width}, "rows of tokens");
+  memory.row_weights = arena.take(spec.statistics, {R}, "weights of rows");
+  if (config.experts.shared > 0) {
+    memory.shared_out = arena.take(
+        spec.compute, config.group.stream_shape(spec.B, spec.T, config.width), "shared experts");
+  }
+  memory.values_here = memory.values;
+  if (config.expert_group.is_alone()) return;
+  const Dim most = most_rows(config, spec);
+  memory.values_here = arena.take(spec.compute, {most, config.width}, "rows of experts");
+  memory.arrival = arena.take(spec.compute, {most, config.width}, "rows on arrival");
+  memory.arrived_weights = arena.take(spec.statistics, {most, 1}, "weights on arrival");
+}
+
+}  // namespace
+
+SublayerMemory plan_experts_memory(Arena& arena, const BlockConfig& config,
+                                   const ActivationSpec& spec) {
+  const Dim N = spec.B * spec.T;
+  const Dim most = most_rows(config, spec);
+  const Dim width = config.experts.width / config.group.size();
+  Experts::Memory memory;
+  take_rows(arena, config, spec, memory);
+  if (config.recompute == Recompute::selective) {
+    memory.activated = arena.take(spec.compute, {most, width}, "activated of experts");
+  }
+  memory.d_activated = arena.take(spec.compute, {most, width}, "d_activated of experts");
+  memory.d_weights_here = arena.take(spec.statistics, {most}, "d_weights of rows");
+  memory.d_weights = arena.take(spec.statistics, {N, config.experts.active}, "d_weights");
+  memory.d_wide_logits =
+      arena.take(spec.statistics, {N, config.experts.count}, "d_logits of experts");
+  if (config.experts.shared > 0) {
+    memory.shared = kMlp.plan_memory(arena, shared_config(config), spec);
+  }
+  return memory;
+}
+
+SublayerSlot Experts::plan(Arena& activations, const SublayerMemory& shared,
+                           const ActivationSpec& spec, const std::string& label) const {
+  const auto& [B, T, compute, statistics] = spec;
+  const Dim N = B * T;
+  const Dim E = rule_.count;
+  const Dim K = rule_.active;
+  const auto take = [&](DType dtype, const Shape& shape, const char* name) {
+    return activations.take(dtype, shape, label + name);
+  };
+  const auto* given = std::any_cast<Memory>(&shared);
+  const Dim most = most_rows(config_, spec);
+  Slot slot;
+  if (given != nullptr) {
+    slot.memory = *given;
+    slot.statistics = take(statistics, {B, ops::router_statistics_width(E)}, ".statistics");
+    slot.dlogits = take(compute, {N, E}, ".dlogits");
+  } else {
+    take_rows(activations, config_, spec, slot.memory);
+  }
+  slot.logits = take(statistics, {N, E}, ".logits");
+  slot.chosen = take(DType::i32, {N, K}, ".chosen");
+  slot.weights = take(statistics, {N, K}, ".weights");
+  slot.way = config_.expert_group.take_way(activations, N, rule_, label);
+  slot.pairs = take(DType::i32, {N * K}, ".pairs");
+  slot.rows = take(DType::i32, {N, K}, ".rows");
+  const Memory& memory = slot.memory;
+  slot.here = {.weights = take(statistics, {most}, ".row weights"),
+               .pre = take(compute, {most, pre_width(config_, width_)}, ".pre"),
+               .activated = memory.activated ? memory.activated
+                                             : take(compute, {most, width_}, ".activated"),
+               .values = memory.values_here,
+               .d_activated = memory.d_activated,
+               .d_weights = memory.d_weights_here};
+  if (config_.split_backward) {
+    slot.dy = take(compute, config_.group.stream_shape(B, T, config_.width), ".dy");
+  }
+  if (shared_) slot.shared = shared_->plan(activations, memory.shared, spec, label + ".shared");
+  return slot;
+}
+
+Experts::Rows Experts::Rows::first(Dim rows) const {
+  const auto part = [&](View view) { return view ? view.slice(0, rows) : view; };
+  return {part(weights), part(pre),         part(activated),
+          part(values),  part(d_activated), part(d_weights)};
+}
+
+SublayerSlot Experts::for_tokens(const SublayerSlot& slot, const TokenCount& count) const {
+  const auto& all = slot_as<Slot>(slot);
+  const Dim N = count.B * count.T;
+  const Dim R = N * rule_.active;
+  Slot out;
+  out.logits = all.logits.slice(0, N);
+  out.chosen = all.chosen.slice(0, N);
+  out.weights = all.weights.slice(0, N);
+  out.way = all.way;
+  out.pairs = all.pairs.slice(0, R);
+  out.rows = all.rows.slice(0, N);
+  out.here = all.here.first(config_.expert_group.most_rows(N, rule_));
+  out.memory.values = all.memory.values.slice(0, R);
+  out.memory.row_weights = all.memory.row_weights.slice(0, R);
+  out.memory.arrival = all.memory.arrival;
+  out.memory.arrived_weights = all.memory.arrived_weights;
+  if (!shared_) return out;
+  out.memory.shared_out = nn::for_tokens(all.memory.shared_out, count);
+  out.shared = shared_->for_tokens(all.shared, count);
+  return out;
+}
+
+}  // namespace hyperslab::nn
