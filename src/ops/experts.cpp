@@ -115,14 +115,14 @@ void router_statistics(Context& ctx, const RouterRule& rule, CView logits, CView
   dispatch<nullptr, cpu::router_statistics>(ctx, rule, logits, experts, statistics);
 }
 
-void add_router_statistics(Context& ctx, const RouterRule& rule, Dim sample_tokens,
+void add_router_statistics(Context& ctx, const RouterRule& rule, const RouterLosses& losses,
                            CView statistics, View sums, View loads) {
   (void)require_statistics(ctx, rule, statistics, statistics.dtype(), "add_router_statistics");
   require_sums(ctx, sums, "add_router_statistics sums");
   require_operand(ctx, loads, {rule.count}, sums.dtype(), "add_router_statistics loads");
-  require(sample_tokens > 0, "add_router_statistics: samples without tokens");
+  require(losses.tokens > 0, "add_router_statistics: samples without tokens");
   if (on_meta(ctx, "add_router_statistics", 2 * touched(statistics), {statistics})) return;
-  dispatch<nullptr, cpu::add_router_statistics>(ctx, rule, sample_tokens, statistics, sums, loads);
+  dispatch<nullptr, cpu::add_router_statistics>(ctx, rule, losses, statistics, sums, loads);
 }
 
 void update_router_bias(Context& ctx, float rate, CView loads, const StepState* state, View bias) {
@@ -141,7 +141,7 @@ void route_backward(Context& ctx, const RouterRule& rule, CView logits, CView ex
   if (gradient.losses.any()) {
     const Dim samples = require_statistics(ctx, rule, gradient.statistics, logits.dtype(),
                                            "route_backward statistics");
-    require(samples > 0 && tokens % samples == 0 && gradient.losses.sample_tokens > 0,
+    require(samples > 0 && tokens % samples == 0 && gradient.losses.tokens > 0,
             "route_backward: no equal samples");
   }
   if (on_meta(ctx, "route_backward", 2 * kRouterFlops * touched(logits), {logits, dlogits})) return;
