@@ -20,9 +20,20 @@ float AdapterConfig::scale() const {
   return static_cast<float>(alpha / (rank_scaled ? std::sqrt(r) : r));
 }
 
+bool is_target(std::string_view layer, AdapterTarget target) {
+  const std::string_view name = name_of(target);
+  if (layer.ends_with(name)) return true;
+  constexpr std::string_view kOfBlock = "mlp";
+  if (!name.starts_with(kOfBlock)) return false;
+  const std::string_view end = name.substr(kOfBlock.size());  // ".gate"
+  if (!layer.ends_with(end)) return false;
+  const std::string_view expert = layer.substr(0, layer.size() - end.size());
+  return expert.substr(0, expert.rfind('.')).ends_with(".experts");
+}
+
 bool AdapterConfig::applies_to(std::string_view layer) const {
   if (rank == 0) return false;
-  const auto names = [&](AdapterTarget target) { return layer.ends_with(name_of(target)); };
+  const auto names = [&](AdapterTarget target) { return is_target(layer, target); };
   return targets.empty() ? std::ranges::any_of(kAdapterTargets, names)
                          : std::ranges::any_of(targets, names);
 }

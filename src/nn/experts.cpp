@@ -87,6 +87,15 @@ void Experts::choose(Context& ctx, CView x, const ForwardPass& pass, const Slot&
   if (slot.statistics && pass.batch.trains()) count_losses(ctx, pass, slot);
 }
 
+/// y = the products of rows by their experts' matrices, or by the codes of these.
+void Experts::multiply(Context& ctx, CView x, const param::FusedParam& weight, CView first_rows,
+                       View y) {
+  const param::QuantizedWeight* codes = weight.codes();
+  if (codes == nullptr) return ops::experts_forward(ctx, x, weight.value(), first_rows, y);
+  ops::quantized_experts_forward(ctx, x, ops::as_const(codes->matrix), first_rows,
+                                 codes->spec.activations, y);
+}
+
 /// The part of a slot that has a row of some token.
 Experts::Rows Experts::rows_here(const Context& ctx, const Slot& slot) const {
   return slot.here.first(config_.expert_group.arrivals(ctx, slot.way, slot.pairs.numel()));
@@ -128,9 +137,9 @@ void Experts::forward(Context& ctx, CView x, const ForwardPass& pass, const Subl
   const Rows here = rows_here(ctx, slot);
   const CView first_rows = slot.way.first_rows;
   to_experts(ctx, all, slot, here);
-  ops::experts_forward(ctx, here.values, up_.value(), first_rows, here.pre);
+  multiply(ctx, here.values, up_, first_rows, here.pre);
   ops::weighted_activation_forward(ctx, config_.activation, here.pre, here.weights, here.activated);
-  ops::experts_forward(ctx, here.activated, down_.value(), first_rows, here.values);
+  multiply(ctx, here.activated, down_, first_rows, here.values);
   const View term = group.term(y, pass.scratch.partial);
   to_tokens(ctx, slot, here, term.as_matrix());
   group.sum(ctx, term, y);
@@ -181,6 +190,7 @@ void Experts::weight_gradient(Context& ctx, const param::FusedParam& weight, CVi
                               const BackwardPass& pass, const Slot& slot) const {
   const View gradient = weight.gradient();
   if (!gradient) return;
+  x = rounded_input(ctx, weight, x, slot.here.weights.numel());
   ops::experts_backward_weight(ctx, dy, x, slot.way.first_rows, pass.accumulate, gradient);
 }
 

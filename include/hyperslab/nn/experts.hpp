@@ -74,6 +74,8 @@ class Experts final : public Sublayer {
  private:
   void choose(Context& ctx, CView x, const ForwardPass& pass, const Slot& slot) const;
   void count_losses(Context& ctx, const ForwardPass& pass, const Slot& slot) const;
+  static void multiply(Context& ctx, CView x, const param::FusedParam& weight, CView first_rows,
+                       View y);
   [[nodiscard]] Rows rows_here(const Context& ctx, const Slot& slot) const;
   void to_experts(Context& ctx, CView tokens, const Slot& slot, const Rows& here) const;
   void to_tokens(Context& ctx, const Slot& slot, const Rows& here, View tokens) const;
