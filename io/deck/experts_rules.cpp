@@ -125,19 +125,6 @@ constexpr std::array kExpertsRules = {
          [](const Config&, const Surroundings&) -> std::string {
            return "experts are not multiplied in 8-bit floats: set it to compute";
          }},
-    Rule{"model.frozen_format", "experts.count", "compute with experts",
-         [](const Config& c, const Surroundings&) {
-           return !has_experts(c) || c.model.frozen_format == param::StorageFormat::compute ||
-                  c.model.frozen_format == param::StorageFormat::bf16;
-         },
-         [](const Config&, const Surroundings&) -> std::string {
-           return "experts are not quantized: set it to compute";
-         }},
-    Rule{"quantization.weights", "experts.count", "none with experts",
-         [](const Config& c, const Surroundings&) { return !has_experts(c) || !c.quantization; },
-         [](const Config&, const Surroundings&) -> std::string {
-           return "experts are not quantized: set it to none";
-         }},
     Rule{"adapter.targets", "experts.count adapter.rank", "of attention alone with experts",
          [](const Config& c, const Surroundings&) {
            const auto& targets = c.adapter.targets;
