@@ -38,6 +38,11 @@ bool AdapterConfig::applies_to(std::string_view layer) const {
                          : std::ranges::any_of(targets, names);
 }
 
+bool AdapterConfig::is_of_mlp() const {
+  const auto of_mlp = [](AdapterTarget target) { return target >= AdapterTarget::gate; };
+  return rank > 0 && (targets.empty() || std::ranges::any_of(targets, of_mlp));
+}
+
 namespace {
 
 /// A begins as PEFT's does, in variance: uniform in +- 1 / sqrt(C_in).
@@ -55,6 +60,7 @@ param::ParamSpec spec_of_a(const TensorGroup& group, const LinearOutput& output,
   } else {
     a.placement.tensor = group.placement(layout::partial());
   }
+  a.placement.expert = options.expert;
   return a;
 }
 
@@ -64,6 +70,7 @@ param::ParamSpec spec_of_b(const TensorGroup& group, const LinearOutput& output,
                         {output.width, options.adapter.rank},
                         param::Role::adapter,
                         param::Init::zeros};
+  b.placement.expert = options.expert;
   if (options.parallel == Parallel::row) {
     b.placement.tensor = group.placement(layout::partial());
     return b;
@@ -186,6 +193,11 @@ void Adapter::gradients_of(Context& ctx, CView dy, const Scratch& scratch,
   }
   ops::low_rank_backward(ctx, dy, parts, scratch.reduced, scale_, accumulate,
                          scratch.reduced_gradient);
+}
+
+void Adapter::clear_gradients(Context& ctx) const {
+  ops::fill(ctx, 0, a_.gradient());
+  ops::fill(ctx, 0, b_.gradient());
 }
 
 bool Adapter::covers(Dim outputs) const {

@@ -36,7 +36,7 @@ inline BlockConfig small_config() {
   config.ffn_width = 8;
   config.init.std = 0.5F;
   config.residual_init.std = 0.5F;
-  config.experts = {.count = 4, .active = 2, .width = 6, .shared = 1, .balance_weight = 0};
+  config.experts = {.count = 4, .active = 2, .width = 8, .shared = 1, .balance_weight = 0};
   config.keep_probabilities = true;  // so that dropout acts on them, too
   config.layers = 2;
   config.seed = 11;
@@ -56,6 +56,7 @@ inline BlockConfig drawn_config(int i) {
   if (i % 6 == 4) config.experts.groups = 2;
   config.experts.balance_weight = i % 4 == 1 ? 0.7 : 0;
   config.experts.z_weight = i % 4 == 2 ? 0.3 : 0;
+  if (i % 4 >= 2) config.adapter = {.rank = 2, .alpha = 3};
   config.recompute = i % 4 == 3 ? Recompute::selective : Recompute::none;
   return config;
 }

@@ -47,6 +47,8 @@ struct AdapterConfig {
   [[nodiscard]] float scale() const;
   /// True if the layer of this name, "blocks.0.attention.query", has an adapter.
   [[nodiscard]] bool applies_to(std::string_view layer) const;
+  /// True if layers of feed-forward networks have adapters, and so have those of all experts.
+  [[nodiscard]] bool is_of_mlp() const;
   friend bool operator==(const AdapterConfig&, const AdapterConfig&) = default;
 };
 
