@@ -71,9 +71,7 @@ class FrozenQuantized : public Quantized,
                         public testing::WithParamInterface<std::tuple<Overrides, std::string>> {
  protected:
   static Overrides plain(const Overrides& more = {}) {
-    return joined(
-        joined(std::get<0>(GetParam()), {"adapter.rank=2", "adapter.targets=[attention.query]"}),
-        more);
+    return joined(joined(std::get<0>(GetParam()), {"adapter.rank=2"}), more);
   }
   static Overrides frozen(const Overrides& more = {}) {
     return joined(plain(more), {"model.frozen_format=" + std::get<1>(GetParam())});
