@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -36,19 +37,27 @@ std::vector<int> divisors(int number) {
   return all;
 }
 
-/// The cuts of `ranks` into data x tensor x pipeline x context, for samples of so many tokens.
-std::vector<mesh::ParallelConfig> cuts_of(int ranks, Dim tokens) {
+/// Numbers of data ranks that may hold different experts.
+std::vector<int> expert_ranks(int data, const nn::ExpertsConfig& experts) {
+  return experts ? divisors(std::gcd(data, static_cast<int>(experts.count))) : std::vector{1};
+}
+
+/// The cuts of `ranks` into data x tensor x pipeline x context, and of data into experts.
+std::vector<mesh::ParallelConfig> cuts_of(int ranks, const model::ModelSpec& model) {
   std::vector<mesh::ParallelConfig> cuts;
   for (const int pipeline : divisors(ranks)) {
     for (const int tensor : divisors(ranks / pipeline)) {
       for (const int context : divisors(ranks / pipeline / tensor)) {
-        if (context > 1 && tokens < kFewestCutTokens) continue;
+        if (context > 1 && model.context < kFewestCutTokens) continue;
         mesh::ParallelConfig cut;
         cut.data = ranks / pipeline / tensor / context;
         cut.tensor = tensor;
         cut.pipeline = pipeline;
         cut.context = context;
-        cuts.push_back(cut);
+        for (const int expert : expert_ranks(cut.data, model.experts)) {
+          cut.expert = expert;
+          cuts.push_back(cut);
+        }
       }
     }
   }
@@ -78,7 +87,7 @@ class Search {
               options.device == Device::cuda && machine.host_bytes_per_second > 0) {}
 
   SearchResult run() {
-    for (const mesh::ParallelConfig& cut : cuts_of(ranks_, deck_.model.context)) try_cut(cut);
+    for (const mesh::ParallelConfig& cut : cuts_of(ranks_, deck_.model)) try_cut(cut);
     sort();
     const std::size_t refined = std::min(kRefined, result_.found.size());
     const std::vector<FoundLayout> fastest(

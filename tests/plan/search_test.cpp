@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -19,10 +20,10 @@ namespace {
 
 class Searches : public testing::Test {
  protected:
-  SearchResult search(int ranks) {
+  SearchResult search(int ranks, const std::vector<std::string>& overrides = {}) {
     machine_.ops["fp32"] = machine_.ops["bf16"];
     machine_.device = "cpu";
-    const train::Config deck = test::small_config({}, 1);
+    const train::Config deck = test::small_config(overrides, 1);
     const deck::Surroundings surroundings{.ranks = ranks, .is_plan = true};
     return search_layouts(deck, ranks, {}, machine_, [&](const train::Config& config) {
       return deck::broken_rule(config, surroundings);
@@ -50,6 +51,20 @@ TEST_F(Searches, WhatIsIllegalIsLeftOutWithItsRule) {
 
   EXPECT_THAT(result.left_out, testing::Contains(testing::Key(testing::HasSubstr("tensor"))));
   for (const FoundLayout& layout : result.found) EXPECT_LE(layout.config.parallel.tensor, 4);
+}
+
+TEST_F(Searches, DataRanksMayHoldOtherExperts) {
+  const SearchResult result = search(4, {"model.bias=false", "experts.count=6"});
+
+  std::set<int> experts;
+  for (const FoundLayout& layout : result.found) {
+    const mesh::ParallelConfig& parallel = layout.config.parallel;
+    experts.insert(parallel.expert);
+    if (parallel.expert > 1) {
+      EXPECT_THAT(settings_of(layout.config), testing::HasSubstr(" expert=2"));
+    }
+  }
+  EXPECT_THAT(experts, testing::ElementsAre(1, 2)) << "4 ranks do not share 6 experts";
 }
 
 int left_out(const SearchResult& result) {
