@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <vector>
 
 #include "predicates.hpp"
 
@@ -21,9 +22,15 @@ bool rounds_tables(const Config& c) { return c.quantization.embeddings || c.quan
 
 /// The columns of the blocks' matrices on a rank; of those that tensor ranks cut by columns, the
 /// rest.
-std::array<std::int64_t, 3> columns(const Config& c) {
+std::vector<std::int64_t> columns(const Config& c) {
   const std::int64_t tensor = std::max(1, c.parallel.tensor);
-  return {c.model.width, c.model.query_width() / tensor, c.model.ffn_width / tensor};
+  std::vector<std::int64_t> all = {c.model.width, c.model.query_width() / tensor};
+  const nn::ExpertsConfig& experts = c.model.experts;
+  if (experts.layers_of(c.model.layers) < c.model.layers) {
+    all.push_back(c.model.ffn_width / tensor);
+  }
+  if (experts) all.push_back(experts.width / tensor);
+  return all;
 }
 
 /// True if groups of so many columns fill the rows of every matrix of a block on a rank.
@@ -32,10 +39,10 @@ bool divides_columns(const Config& c, std::int64_t group) {
          std::ranges::all_of(columns(c), [&](auto K) { return divides(group, K); });
 }
 std::string columns_message(const Config& c, std::int64_t group) {
-  const auto [width, heads, ffn] = columns(c);
+  const std::vector<std::int64_t> all = columns(c);
   return fmt::format(
-      "groups of {} do not divide the columns of the blocks' matrices on a rank, {}, {} and {}",
-      group, width, heads, ffn);
+      "groups of {} do not divide the columns of the blocks' matrices on a rank, {} and {}", group,
+      fmt::join(all.begin(), all.end() - 1, ", "), all.back());
 }
 
 constexpr std::array kAdapterRules = {
@@ -85,7 +92,7 @@ constexpr std::array kAdapterRules = {
                "set model.frozen_format to compute, int8 or nf4",
                name_of(c.precision.compute));
          }},
-    Rule{"model.frozen_format", "model.width model.ffn_width parallel.tensor",
+    Rule{"model.frozen_format", "model.width model.ffn_width experts.width parallel.tensor",
          "int4 and nf4 only if 64, the columns that share a scale, divide the columns of every "
          "matrix of a block on a rank",
          [](const Config& c, const Surroundings&) {
@@ -96,7 +103,8 @@ constexpr std::array kAdapterRules = {
          [](const Config& c, const Surroundings&) {
            return columns_message(c, ops::kNormalFloatGroup) + "; set model.frozen_format to int8";
          }},
-    Rule{"quantization.group", "quantization.weights model.width model.ffn_width parallel.tensor",
+    Rule{"quantization.group",
+         "quantization.weights model.width model.ffn_width experts.width parallel.tensor",
          "with int4 an even number that divides the columns of every matrix of a block on a rank",
          [](const Config& c, const Surroundings&) {
            return c.quantization.weights != train::WeightBits::int4 ||

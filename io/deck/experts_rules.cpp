@@ -150,31 +150,15 @@ constexpr std::array kExpertsRules = {
          [](const Config&, const Surroundings&) -> std::string {
            return "experts are not multiplied in 8-bit floats: set it to compute";
          }},
-    Rule{"model.frozen_format", "experts.count", "compute with experts",
+    Rule{"adapter.dropout", "experts.count adapter.targets",
+         "0 if adapters are of experts, as mlp.gate, mlp.up and mlp.down are",
          [](const Config& c, const Surroundings&) {
-           return !has_experts(c) || c.model.frozen_format == param::StorageFormat::compute ||
-                  c.model.frozen_format == param::StorageFormat::bf16;
+           return !has_experts(c) || c.adapter.dropout == 0 || !c.adapter.is_of_mlp();
          },
          [](const Config&, const Surroundings&) -> std::string {
-           return "experts are not quantized: set it to compute";
-         }},
-    Rule{"quantization.weights", "experts.count", "none with experts",
-         [](const Config& c, const Surroundings&) { return !has_experts(c) || !c.quantization; },
-         [](const Config&, const Surroundings&) -> std::string {
-           return "experts are not quantized: set it to none";
-         }},
-    Rule{"adapter.targets", "experts.count adapter.rank", "of attention alone with experts",
-         [](const Config& c, const Surroundings&) {
-           const auto& targets = c.adapter.targets;
-           const auto of_mlp = [](nn::AdapterTarget target) {
-             return target >= nn::AdapterTarget::gate;
-           };
-           return !has_experts(c) || !c.adapter ||
-                  (!targets.empty() && std::ranges::none_of(targets, of_mlp));
-         },
-         [](const Config&, const Surroundings&) -> std::string {
-           return "experts have no adapters: set it to [attention.query, attention.key, "
-                  "attention.value, attention.output] or some of them";
+           return "inputs of experts' adapters are not dropped: set it to 0, or adapter.targets to "
+                  "[attention.query, attention.key, attention.value, attention.output] or some of "
+                  "them";
          }},
     Rule{"memory.mlp_rows", "experts.count", "0 with experts",
          [](const Config& c, const Surroundings&) {

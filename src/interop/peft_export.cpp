@@ -5,6 +5,7 @@
 
 #include "exchange_config.hpp"
 #include "hyperslab/core/arena.hpp"
+#include "hyperslab/core/error.hpp"
 #include "hyperslab/interop/peft.hpp"
 #include "peft_modules.hpp"
 
@@ -160,6 +161,13 @@ std::string Export::config(const std::string& base_name) const {
 
 void export_peft(const model::ModelSpec& model, const nn::AdapterConfig& adapter,
                  const io::CheckpointReader& reader, const PeftExportOptions& options) {
+  if (model.experts && adapter.is_of_mlp()) {
+    throw Error(
+        ExitCode::usage,
+        reader.folder() +
+            ": adapters of experts have no folder that all versions of PEFT read: fold them "
+            "into the model with checkpoint merge, and export that");
+  }
   require_counterpart(model);
   const Export adapters(model, adapter, reader);
   io::ModelFolder folder(options.output);

@@ -178,7 +178,7 @@ PeftFolder::PeftFolder(std::string folder, const model::ModelSpec& base)
   adapter_.alpha = config.alpha;
   adapter_.rank_scaled = config.rank_scaled;
   adapter_.dropout = config.dropout;
-  find_targets(all);
+  find_targets(all, static_cast<bool>(base.experts));
 }
 
 PeftFolder::~PeftFolder() = default;
@@ -204,7 +204,7 @@ std::vector<bool> PeftFolder::used_layers(const AdaptedModule& module) const {
   return used;
 }
 
-void PeftFolder::find_targets(const std::vector<AdaptedModule>& all) {
+void PeftFolder::find_targets(const std::vector<AdaptedModule>& all, bool has_experts) {
   std::set<nn::AdapterTarget> found;
   const auto targets_of = [](const AdaptedLayer& layer, auto& into) {
     for (const nn::AdapterTarget target : nn::kAdapterTargets) {
@@ -221,8 +221,15 @@ void PeftFolder::find_targets(const std::vector<AdaptedModule>& all) {
   for (const AdaptedModule& module : all) {
     for (const AdaptedLayer& layer : module.layers) targets_of(layer, possible);
   }
-  if (found == possible) return;  // which a deck says by naming none
   adapter_.targets.assign(found.begin(), found.end());
+  if (has_experts && !found.empty() && adapter_.is_of_mlp()) {
+    throw Error(ExitCode::checkpoint,
+                folder_ +
+                    ": these adapters cannot be imported: of the feed-forward networks it has "
+                    "only those without experts");
+  }
+  // A deck says all by naming none; with experts that is more than a folder has.
+  if (found == possible && !has_experts) adapter_.targets.clear();
 }
 
 /// A layer's adapter.

@@ -16,6 +16,7 @@ namespace {
 constexpr std::string_view kOurs = "model/";
 constexpr std::string_view kBlocks = "model/blocks.";
 constexpr std::string_view kWeight = ".weight";
+constexpr std::string_view kOfExperts = ".experts.";
 
 /// A module of Phi-3 and the modules of Llama that it holds, in the order of its rows.
 struct Fusion {
@@ -30,10 +31,12 @@ std::string layer_of(const std::string& tensor) {
   return tensor.substr(kOurs.size(), tensor.size() - kOurs.size() - kWeight.size());
 }
 
+/// Versions of transformers differ in whether experts are modules of their own, which have a name.
 bool is_adaptable(const ExchangedTensor& tensor) {
   const nn::AdapterConfig all = {.rank = 1};
   const std::string& ours = tensor.ours.front().name;
-  return ours.starts_with(kBlocks) && ours.ends_with(kWeight) && all.applies_to(layer_of(ours));
+  return ours.starts_with(kBlocks) && ours.ends_with(kWeight) &&
+         ours.find(kOfExperts) == std::string::npos && all.applies_to(layer_of(ours));
 }
 
 }  // namespace

@@ -20,11 +20,27 @@ float AdapterConfig::scale() const {
   return static_cast<float>(alpha / (rank_scaled ? std::sqrt(r) : r));
 }
 
+bool is_target(std::string_view layer, AdapterTarget target) {
+  const std::string_view name = name_of(target);
+  if (layer.ends_with(name)) return true;
+  constexpr std::string_view kOfBlock = "mlp";
+  if (!name.starts_with(kOfBlock)) return false;
+  const std::string_view end = name.substr(kOfBlock.size());  // ".gate"
+  if (!layer.ends_with(end)) return false;
+  const std::string_view expert = layer.substr(0, layer.size() - end.size());
+  return expert.substr(0, expert.rfind('.')).ends_with(".experts");
+}
+
 bool AdapterConfig::applies_to(std::string_view layer) const {
   if (rank == 0) return false;
-  const auto names = [&](AdapterTarget target) { return layer.ends_with(name_of(target)); };
+  const auto names = [&](AdapterTarget target) { return is_target(layer, target); };
   return targets.empty() ? std::ranges::any_of(kAdapterTargets, names)
                          : std::ranges::any_of(targets, names);
+}
+
+bool AdapterConfig::is_of_mlp() const {
+  const auto of_mlp = [](AdapterTarget target) { return target >= AdapterTarget::gate; };
+  return rank > 0 && (targets.empty() || std::ranges::any_of(targets, of_mlp));
 }
 
 namespace {
@@ -44,6 +60,7 @@ param::ParamSpec spec_of_a(const TensorGroup& group, const LinearOutput& output,
   } else {
     a.placement.tensor = group.placement(layout::partial());
   }
+  a.placement.expert = options.expert;
   return a;
 }
 
@@ -53,6 +70,7 @@ param::ParamSpec spec_of_b(const TensorGroup& group, const LinearOutput& output,
                         {output.width, options.adapter.rank},
                         param::Role::adapter,
                         param::Init::zeros};
+  b.placement.expert = options.expert;
   if (options.parallel == Parallel::row) {
     b.placement.tensor = group.placement(layout::partial());
     return b;
@@ -175,6 +193,11 @@ void Adapter::gradients_of(Context& ctx, CView dy, const Scratch& scratch,
   }
   ops::low_rank_backward(ctx, dy, parts, scratch.reduced, scale_, accumulate,
                          scratch.reduced_gradient);
+}
+
+void Adapter::clear_gradients(Context& ctx) const {
+  ops::fill(ctx, 0, a_.gradient());
+  ops::fill(ctx, 0, b_.gradient());
 }
 
 bool Adapter::covers(Dim outputs) const {

@@ -28,30 +28,27 @@ param::FusedParam declare_bias(param::ParamStore& params, const std::string& nam
   return params.declare(bias);
 }
 
-/// The matrices of this rank's experts, one after the other; `up`: the first ones, of gate and up.
-param::FusedParam declare_experts(param::ParamStore& params, const std::string& name,
-                                  const BlockConfig& config, bool up) {
+/// A matrix of each of this rank's experts; `up`: the first one, of gate and up.
+ExpertLinear declare_experts(param::ParamStore& params, const std::string& name,
+                             const BlockConfig& config, bool up) {
   const Dim F = config.experts.width;
-  const bool gated = up && ops::is_gated(config.activation);
-  std::vector<param::ParamSpec> specs;
-  const auto add = [&](Dim expert, const char* matrix) {
-    param::ParamSpec spec = {name + "." + std::to_string(expert) + "." + matrix + ".weight",
-                             up ? Shape{F, config.width} : Shape{config.width, F}};
-    spec.init_std = up ? config.init.std_of(config.width, gated ? 2 * F : F)
-                       : config.residual_init.std_of(F, config.width);
-    const int dim = up ? 0 : 1;
-    spec.part = config.group.shard(spec.shape, dim);
-    spec.placement.tensor = layout::shard(dim);
-    spec.placement.expert = config.expert_group.placement();
-    specs.push_back(spec);
-  };
+  const Hyperslab part = config.group.shard({F}, 0);
+  std::vector<std::vector<LinearOutput>> experts;
   const Dim first = config.expert_group.first(config.experts.count);
-  const Dim end = first + config.expert_group.here(config.experts.count);
-  for (Dim expert = first; expert < end; ++expert) {
-    if (gated) add(expert, "gate");
-    add(expert, up ? "up" : "down");
+  for (Dim e = first; e < first + config.expert_group.here(config.experts.count); ++e) {
+    const std::string expert = name + "." + std::to_string(e);
+    std::vector<LinearOutput>& outputs = experts.emplace_back();
+    if (up && ops::is_gated(config.activation)) outputs.push_back({expert + ".gate", F, part});
+    outputs.push_back(up ? LinearOutput{expert + ".up", F, part}
+                         : LinearOutput{expert + ".down", config.width});
   }
-  return params.declare(specs);
+  LinearOptions options = {.input_width = up ? config.width : F,
+                           .bias = false,
+                           .init = up ? config.init : config.residual_init,
+                           .parallel = up ? Parallel::column : Parallel::row,
+                           .adapter = config.adapter,
+                           .expert = config.expert_group.placement()};
+  return {params, config.group, experts, options};
 }
 
 }  // namespace
@@ -130,11 +127,10 @@ void Experts::forward(Context& ctx, CView x, const ForwardPass& pass, const Subl
   const CView all = group.gather(ctx, x, pass.scratch.gathered).as_matrix();
   choose(ctx, all, pass, slot);
   const Rows here = rows_here(ctx, slot);
-  const CView first_rows = slot.way.first_rows;
   to_experts(ctx, all, slot, here);
-  ops::experts_forward(ctx, here.values, up_.value(), first_rows, here.pre);
+  up_.forward(ctx, here.values, here.of_up(slot.way), here.pre);
   ops::weighted_activation_forward(ctx, config_.activation, here.pre, here.weights, here.activated);
-  ops::experts_forward(ctx, here.activated, down_.value(), first_rows, here.values);
+  down_.forward(ctx, here.activated, here.of_down(slot.way), here.values);
   const View term = group.term(y, pass.scratch.partial);
   to_tokens(ctx, slot, here, term.as_matrix());
   group.sum(ctx, term, y);
@@ -151,10 +147,10 @@ void Experts::backward_rows(Context& ctx, CView dy, const BackwardPass& pass, co
                                      here.activated);
   }
   to_experts(ctx, dy, slot, here);
-  ops::experts_backward_input(ctx, here.values, down_.value(), slot.way.first_rows,
-                              here.d_activated);
+  const ExpertRows rows = here.of_down(slot.way);
+  down_.backward_input(ctx, here.values, rows, here.d_activated);
   if (pass.part == BackwardPart::both) {
-    weight_gradient(ctx, down_, here.values, here.activated, pass, slot);
+    down_.backward_weight(ctx, here.values, here.activated, rows, pass.accumulate);
   }
   ops::weighted_activation_backward(ctx, config_.activation, here.pre, here.weights,
                                     here.d_activated, here.pre, here.d_weights);
@@ -179,14 +175,6 @@ void Experts::backward_router(Context& ctx, const BackwardPass& pass, const Slot
   ops::cast(ctx, slot.memory.d_wide_logits, slot.dlogits);
 }
 
-/// The gradient of matrices that are not frozen.
-void Experts::weight_gradient(Context& ctx, const param::FusedParam& weight, CView dy, CView x,
-                              const BackwardPass& pass, const Slot& slot) const {
-  const View gradient = weight.gradient();
-  if (!gradient) return;
-  ops::experts_backward_weight(ctx, dy, x, slot.way.first_rows, pass.accumulate, gradient);
-}
-
 void Experts::router_gradient(Context& ctx, CView x, const BackwardPass& pass,
                               const Slot& slot) const {
   const View gradient = router_.gradient();
@@ -205,11 +193,11 @@ void Experts::backward_input(Context& ctx, CView dy, CView x, const BackwardPass
   if (pass.part == BackwardPart::both) {
     const CView all = group.gather(ctx, x, gathered).as_matrix();
     to_experts(ctx, all, slot, here);
-    weight_gradient(ctx, up_, here.pre, here.values, pass, slot);
+    up_.backward_weight(ctx, here.pre, here.values, here.of_up(slot.way), pass.accumulate);
     router_gradient(ctx, all, pass, slot);
   }
   if (!dx) return;
-  ops::experts_backward_input(ctx, here.pre, up_.value(), slot.way.first_rows, here.values);
+  up_.backward_input(ctx, here.pre, here.of_up(slot.way), here.values);
   const View term = group.term(dx, pass.scratch.partial);
   to_tokens(ctx, slot, here, term.as_matrix());
   ops::linear_backward_input(ctx, slot.dlogits, router_.value(), Accumulate::yes, term.as_matrix());
@@ -222,10 +210,10 @@ void Experts::backward_weight(Context& ctx, CView x, const BackwardPass& pass,
   const View gathered = pass.scratch.gathered;
   const Rows here = rows_here(ctx, slot);
   to_experts(ctx, group.gather(ctx, slot.dy, gathered).as_matrix(), slot, here);
-  weight_gradient(ctx, down_, here.values, here.activated, pass, slot);
+  down_.backward_weight(ctx, here.values, here.activated, here.of_down(slot.way), pass.accumulate);
   const CView all = group.gather(ctx, x, gathered).as_matrix();
   to_experts(ctx, all, slot, here);
-  weight_gradient(ctx, up_, here.pre, here.values, pass, slot);
+  up_.backward_weight(ctx, here.pre, here.values, here.of_up(slot.way), pass.accumulate);
   router_gradient(ctx, all, pass, slot);
 }
 

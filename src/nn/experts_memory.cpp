@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "experts_memory.hpp"
 
+#include <algorithm>
+
 namespace hyperslab::nn {
 
 BlockConfig shared_config(const BlockConfig& config) {
@@ -8,7 +10,6 @@ BlockConfig shared_config(const BlockConfig& config) {
   shared.ffn_width = config.experts.shared * config.experts.width;
   shared.bias = false;
   shared.mlp_rows = 0;
-  shared.adapter = {};
   shared.fp8 = {};
   return shared;
 }
@@ -22,6 +23,15 @@ Dim pre_width(const BlockConfig& config, Dim width) {
 
 Dim most_rows(const BlockConfig& config, const ActivationSpec& spec) {
   return config.expert_group.most_rows(spec.B * spec.T, config.experts.rule());
+}
+
+/// The most values between the adapters of one product, of a row.
+Dim most_ranks(const BlockConfig& config) {
+  const auto ranks = [&](AdapterTarget target) -> Dim {
+    return config.adapter.applies_to(name_of(target)) ? config.adapter.rank : 0;
+  };
+  const Dim gate = ops::is_gated(config.activation) ? ranks(AdapterTarget::gate) : 0;
+  return std::max(gate + ranks(AdapterTarget::up), ranks(AdapterTarget::down));
 }
 
 /// The memory that a forward pass needs, too.
@@ -59,10 +69,38 @@ SublayerMemory plan_experts_memory(Arena& arena, const BlockConfig& config,
   memory.d_weights = arena.take(spec.statistics, {N, config.experts.active}, "d_weights");
   memory.d_wide_logits =
       arena.take(spec.statistics, {N, config.experts.count}, "d_logits of experts");
+  if (const Dim ranks = most_ranks(config); ranks > 0) {
+    memory.reduced_gradient =
+        arena.take(spec.compute, {most, ranks}, "adapter gradient of experts");
+  }
   if (config.experts.shared > 0) {
     memory.shared = kMlp.plan_memory(arena, shared_config(config), spec);
   }
   return memory;
+}
+
+/// The memory of a microbatch's rows.
+Experts::Rows Experts::plan_rows(Arena& activations, const Memory& memory,
+                                 const ActivationSpec& spec, const std::string& label) const {
+  const Dim most = most_rows(config_, spec);
+  const auto take = [&](DType dtype, const Shape& shape, const char* name) {
+    return activations.take(dtype, shape, label + name);
+  };
+  const auto take_reduced = [&](const ExpertLinear& linear, const char* name) {
+    const Dim ranks = linear.adapter_ranks();
+    return ranks == 0 ? View() : take(spec.compute, {most, ranks}, name);
+  };
+  return {.weights = take(spec.statistics, {most}, ".row weights"),
+          .pre = take(spec.compute, {most, pre_width(config_, width_)}, ".pre"),
+          .activated = memory.activated ? memory.activated
+                                        : take(spec.compute, {most, width_}, ".activated"),
+          .values = memory.values_here,
+          .d_activated = memory.d_activated,
+          .d_weights = memory.d_weights_here,
+          .up_reduced = take_reduced(up_, ".up adapters"),
+          .down_reduced = take_reduced(down_, ".down adapters"),
+          .reduced_gradient = memory.reduced_gradient,
+          .most = most};
 }
 
 SublayerSlot Experts::plan(Arena& activations, const SublayerMemory& shared,
@@ -75,7 +113,6 @@ SublayerSlot Experts::plan(Arena& activations, const SublayerMemory& shared,
     return activations.take(dtype, shape, label + name);
   };
   const auto* given = std::any_cast<Memory>(&shared);
-  const Dim most = most_rows(config_, spec);
   Slot slot;
   if (given != nullptr) {
     slot.memory = *given;
@@ -93,13 +130,7 @@ SublayerSlot Experts::plan(Arena& activations, const SublayerMemory& shared,
   slot.pairs = take(DType::i32, {N * K}, ".pairs");
   slot.rows = take(DType::i32, {N, K}, ".rows");
   const Memory& memory = slot.memory;
-  slot.here = {.weights = take(statistics, {most}, ".row weights"),
-               .pre = take(compute, {most, pre_width(config_, width_)}, ".pre"),
-               .activated = memory.activated ? memory.activated
-                                             : take(compute, {most, width_}, ".activated"),
-               .values = memory.values_here,
-               .d_activated = memory.d_activated,
-               .d_weights = memory.d_weights_here};
+  slot.here = plan_rows(activations, memory, spec, label);
   if (config_.split_backward) {
     slot.dy = take(compute, config_.group.stream_shape(B, T, config_.width), ".dy");
   }
@@ -109,8 +140,16 @@ SublayerSlot Experts::plan(Arena& activations, const SublayerMemory& shared,
 
 Experts::Rows Experts::Rows::first(Dim rows) const {
   const auto part = [&](View view) { return view ? view.slice(0, rows) : view; };
-  return {part(weights), part(pre),         part(activated),
-          part(values),  part(d_activated), part(d_weights)};
+  return {.weights = part(weights),
+          .pre = part(pre),
+          .activated = part(activated),
+          .values = part(values),
+          .d_activated = part(d_activated),
+          .d_weights = part(d_weights),
+          .up_reduced = part(up_reduced),
+          .down_reduced = part(down_reduced),
+          .reduced_gradient = part(reduced_gradient),
+          .most = most};
 }
 
 SublayerSlot Experts::for_tokens(const SublayerSlot& slot, const TokenCount& count) const {

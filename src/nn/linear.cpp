@@ -222,10 +222,12 @@ void Linear::backward_input_activated(Context& ctx, CView dy, CView pre, ops::Ac
   ops::linear_activation_backward_input(ctx, dy, weight_.value(), pre, activation, gradients);
 }
 
-/// The input as forward multiplied by it: rounded if the product took int8 activations.
-CView Linear::rounded_input(Context& ctx, CView x) const {
-  if (weight_.codes() == nullptr) return x;
-  const View rounded(ctx.workspace("rounded input", x.bytes()), x.dtype(), x.device(), x.shape());
+CView rounded_input(Context& ctx, const param::FusedParam& weight, CView x, Dim most_rows) {
+  if (weight.codes() == nullptr || x.numel() == 0) return x;
+  const std::size_t row_bytes = static_cast<std::size_t>(x.shape().back()) * size_of(x.dtype());
+  const std::size_t most = static_cast<std::size_t>(most_rows) * row_bytes;
+  const View rounded(ctx.workspace("rounded input", std::max(x.bytes(), most)), x.dtype(),
+                     x.device(), x.shape());
   ops::fake_quantize(ctx, ops::WeightFormat::int8, x.shape().back(), x.as_matrix(),
                      rounded.as_matrix());
   return rounded;
@@ -242,7 +244,7 @@ void Linear::backward_weight(Context& ctx, CView dy, CView x, Accumulate accumul
         accumulate, dweight);
     dweight = {};
   }
-  if (dweight) x = rounded_input(ctx, x);
+  if (dweight) x = rounded_input(ctx, weight_, x);
   if (dweight || dbias) ops::linear_backward_weight(ctx, dy, x, accumulate, dweight, dbias);
   if (adapter_) adapter_.backward_weight(ctx, pass, dy, x, accumulate);
 }

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hyperslab/ops/experts.hpp"
 
+#include <algorithm>
+
 #include "backend.hpp"
 #include "checks.hpp"
 #include "hyperslab/core/error.hpp"
+#include "quantized_checks.hpp"
 
 namespace hyperslab::ops {
 namespace {
@@ -11,6 +14,8 @@ namespace {
 constexpr double kRouterFlops = 12;  // per logit: an exponential, sums and comparisons
 constexpr double kWeightedForwardFlops = 12;
 constexpr double kWeightedBackwardFlops = 22;
+
+constexpr Dim kRoundedRows = 512;  // at once, as the workspace is planned before rows are counted
 
 double touched(CView view) { return static_cast<double>(view.numel()); }
 
@@ -52,14 +57,13 @@ struct Products {
   }
 };
 
-Products require_products(Context& ctx, CView in, CView out, CView weights, CView first_rows,
+Products require_products(Context& ctx, CView in, CView out, const Shape& weights, CView first_rows,
                           const char* op) {
   require_dtype(ctx, first_rows, DType::i32, op);
   const Dim experts = first_rows.numel() - 1;
-  require(experts > 0 && weights.shape().rank() == 2 && weights.shape()[0] % experts == 0,
+  require(experts > 0 && weights.rank() == 2 && weights[0] % experts == 0,
           "experts: other weights than first_rows has experts");
-  const Products sizes = {experts, leading(in.shape()), weights.shape()[1],
-                          weights.shape()[0] / experts};
+  const Products sizes = {experts, leading(in.shape()), weights[1], weights[0] / experts};
   require_rows(ctx, in, sizes.rows, sizes.in, in.dtype(), op);
   require_rows(ctx, out, sizes.rows, sizes.out, in.dtype(), op);
   return sizes;
@@ -196,7 +200,8 @@ void sum_rows(Context& ctx, CView x, CView rows, View y) {
 }
 
 void experts_forward(Context& ctx, CView x, CView weights, CView first_rows, View y) {
-  const Products sizes = require_products(ctx, x, y, weights, first_rows, "experts_forward");
+  const Products sizes =
+      require_products(ctx, x, y, weights.shape(), first_rows, "experts_forward");
   if (on_meta(ctx, "experts_forward", sizes.flops(), {x, weights, y})) return;
   for_experts(ctx, sizes, first_rows, [&](Dim expert, Dim first, Dim rows) {
     if (rows == 0) return;
@@ -205,9 +210,31 @@ void experts_forward(Context& ctx, CView x, CView weights, CView first_rows, Vie
   });
 }
 
+void quantized_experts_forward(Context& ctx, CView x, const CQuantizedMatrix& weights,
+                               CView first_rows, ActivationFormat activations, View y) {
+  const char* op = "quantized_experts_forward";
+  require_quantized(ctx, weights, op);
+  const Products sizes = require_products(ctx, x, y, weights.shape, first_rows, op);
+  const QuantizedProduct most = {kRoundedRows,   sizes.out,   sizes.in,
+                                 weights.format, activations, x.dtype()};
+  if (on_meta(ctx, op, sizes.flops(), {x, weights.codes, weights.scales, weights.block_scales, y},
+              cpu::quantized_linear_forward_workspace(ctx.threads(), most))) {
+    return;
+  }
+  for_experts(ctx, sizes, first_rows, [&](Dim expert, Dim first, Dim rows) {
+    const CQuantizedMatrix weight = rows_of(weights, expert * sizes.out, sizes.out);
+    const Dim step = activations == ActivationFormat::none ? std::max<Dim>(rows, 1) : kRoundedRows;
+    for (Dim row = first; row < first + rows; row += step) {
+      const Dim count = std::min(step, first + rows - row);
+      quantized_linear_forward(ctx, x.slice(row, count), weight, {}, activations,
+                               y.slice(row, count));
+    }
+  });
+}
+
 void experts_backward_input(Context& ctx, CView dy, CView weights, CView first_rows, View dx) {
   const Products sizes =
-      require_products(ctx, dx, dy, weights, first_rows, "experts_backward_input");
+      require_products(ctx, dx, dy, weights.shape(), first_rows, "experts_backward_input");
   if (on_meta(ctx, "experts_backward_input", sizes.flops(), {dy, weights, dx})) return;
   for_experts(ctx, sizes, first_rows, [&](Dim expert, Dim first, Dim rows) {
     if (rows == 0) return;
@@ -219,7 +246,7 @@ void experts_backward_input(Context& ctx, CView dy, CView weights, CView first_r
 void experts_backward_weight(Context& ctx, CView dy, CView x, CView first_rows,
                              Accumulate accumulate, View dweights) {
   const Products sizes =
-      require_products(ctx, x, dy, dweights, first_rows, "experts_backward_weight");
+      require_products(ctx, x, dy, dweights.shape(), first_rows, "experts_backward_weight");
   if (on_meta(ctx, "experts_backward_weight", sizes.flops(), {dy, x, dweights})) return;
   for_experts(ctx, sizes, first_rows, [&](Dim expert, Dim first, Dim rows) {
     const View dw = matrix_of(sizes, dweights, expert);

@@ -18,6 +18,22 @@ void require_named(bool condition, std::string_view what, const char* rule) {
 
 double elements(const Shape& shape) { return static_cast<double>(shape.numel()); }
 
+template <class AnyView>
+BasicQuantizedMatrix<AnyView> slice_rows(const BasicQuantizedMatrix<AnyView>& matrix, Dim first,
+                                         Dim count) {
+  BasicQuantizedMatrix<AnyView> rows = matrix;
+  rows.shape = {count, matrix.shape[1]};
+  rows.codes = matrix.codes.slice(first, count);
+  const Dim in_row = matrix.format == WeightFormat::int8 ? 1 : matrix.shape[1] / matrix.group;
+  rows.scales = matrix.scales.flat().slice(first * in_row, count * in_row);
+  if (!matrix.block_scales) return rows;
+  const Dim before = matrix.first_scale + first * in_row;
+  rows.first_scale = before % kScaleBlock;
+  rows.block_scales = matrix.block_scales.slice(
+      before / kScaleBlock, ceil_divide(rows.first_scale + count * in_row, kScaleBlock));
+  return rows;
+}
+
 }  // namespace
 
 void require_format(WeightFormat format, Dim group, const Shape& shape, std::string_view what) {
@@ -46,7 +62,9 @@ void require_quantized(const Context& ctx, const CQuantizedMatrix& matrix,
   require_count(ctx, matrix.scales, M * K / matrix.group, is_nf4 ? DType::u8 : DType::f16,
                 what + " scales");
   if (!is_nf4) return;
-  require_count(ctx, matrix.block_scales, ceil_divide(M * K / matrix.group, kScaleBlock),
+  const Dim first = matrix.first_scale;
+  require_named(first == 0 || ctx.device() != Device::cuda, what, "begins inside of a block");
+  require_count(ctx, matrix.block_scales, ceil_divide(first + M * K / matrix.group, kScaleBlock),
                 DType::f32, what + " block scales");
 }
 
@@ -60,8 +78,15 @@ std::string_view name_of(WeightFormat format) {
 }
 
 CQuantizedMatrix as_const(const QuantizedMatrix& matrix) {
-  return {matrix.format, matrix.group,  matrix.shape,
-          matrix.codes,  matrix.scales, matrix.block_scales};
+  return {matrix.format, matrix.group,        matrix.shape,      matrix.codes,
+          matrix.scales, matrix.block_scales, matrix.first_scale};
+}
+
+QuantizedMatrix rows_of(const QuantizedMatrix& matrix, Dim first, Dim count) {
+  return slice_rows(matrix, first, count);
+}
+CQuantizedMatrix rows_of(const CQuantizedMatrix& matrix, Dim first, Dim count) {
+  return slice_rows(matrix, first, count);
 }
 
 QuantizedBytes quantized_bytes(WeightFormat format, Dim group, const Shape& shape) {
@@ -81,6 +106,7 @@ void quantize(Context& ctx, CView weight, const QuantizedMatrix& out) {
   require_here(ctx, weight, "quantize weight");
   require_shape(weight, out.shape, "quantize weight");
   require_quantized(ctx, as_const(out), "quantize out");
+  require(out.first_scale == 0, "quantize: it begins inside of a block of scales");
   if (on_meta(ctx, "quantize", 4 * elements(out.shape), {weight, out.codes, out.scales})) return;
   dispatch<cuda::quantize, cpu::quantize>(ctx, weight, out);
 }

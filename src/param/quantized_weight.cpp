@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <numeric>
 
-#include "hyperslab/core/round_up.hpp"
 #include "hyperslab/core/transfer.hpp"
 #include "hyperslab/ops/columns.hpp"
 #include "hyperslab/param/store.hpp"
@@ -14,20 +13,6 @@ namespace hyperslab::param {
 namespace {
 
 constexpr Dim kRoundedBytes = Dim{16} << 20;  // bytes of values that are rounded at once
-
-ops::QuantizedMatrix rows_of(const ops::QuantizedMatrix& matrix, Dim first, Dim count) {
-  ops::QuantizedMatrix rows = matrix;
-  rows.shape = {count, matrix.shape[1]};
-  rows.codes = matrix.codes.slice(first, count);
-  rows.scales = matrix.scales.slice(first, count);
-  if (matrix.block_scales) {
-    const Dim scales = matrix.shape[1] / matrix.group;
-    rows.block_scales =
-        matrix.block_scales.slice(first * scales / ops::kScaleBlock,
-                                  round_up(count * scales, ops::kScaleBlock) / ops::kScaleBlock);
-  }
-  return rows;
-}
 
 }  // namespace
 
@@ -68,7 +53,7 @@ std::vector<QuantizedWeight::MemberRows> QuantizedWeight::members_in(Dim first, 
 
 void QuantizedWeight::round(Context& ctx, CView values, Dim first) const {
   const Dim count = values.shape()[0];
-  const ops::QuantizedMatrix rows = rows_of(matrix, first, count);
+  const ops::QuantizedMatrix rows = ops::rows_of(matrix, first, count);
   if (row_ranks == nullptr) return ops::quantize(ctx, values, rows);
   Tensor own(ctx.device(), values.dtype(), {count, shape[1]});
   ops::int8_row_scales(ctx, values, rows.scales);

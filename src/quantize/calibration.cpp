@@ -86,6 +86,9 @@ Calibration::Calibration(comm::World& world, const train::Config& config,
     const auto values = host.view().span<float>();
     inputs_.push_back({{values.begin(), values.end()}, sum.view().shape()[0]});
   }
+  for (const param::Param& param : trainer->stage().params().params()) {
+    if (param.role == param::Role::matrix && !has("model/" + param.name)) ++unseen_;
+  }
 }
 
 const ErrorModel& Calibration::errors_of(const std::string& tensor) {

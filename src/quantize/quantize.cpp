@@ -120,7 +120,7 @@ class Writer {
       ops::cast(ctx_, narrow.view(), values.view());
     }
     Quantized out(rounding_.spec, shape);
-    if (rounding_.calibration == nullptr || !is_matrix(name)) {
+    if (rounding_.calibration == nullptr || !rounding_.calibration->has(name)) {
       ops::quantize(ctx_, values.view(), out.matrix);
     } else {
       Tensor used(Device::cpu, DType::f32, shape);
@@ -154,9 +154,8 @@ class Writer {
 bool is_matrix(const std::string& tensor) {
   if (!tensor.ends_with(kWeight)) return false;
   const std::string_view layer = std::string_view(tensor).substr(0, tensor.size() - kWeight.size());
-  return std::ranges::any_of(nn::kAdapterTargets, [&](nn::AdapterTarget target) {
-    return layer.ends_with(name_of(target));
-  });
+  return std::ranges::any_of(
+      nn::kAdapterTargets, [&](nn::AdapterTarget target) { return nn::is_target(layer, target); });
 }
 
 Sizes write_quantized(const io::CheckpointReader& reader, const io::CheckpointMeta& meta,

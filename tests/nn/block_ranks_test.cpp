@@ -18,7 +18,8 @@ class BlockRanks : public OpsTest {
     const std::vector<double> mine = to_doubles(param.gradient);
     Tensor sum = tensor_of(DType::f64, {std::ssize(mine)}, mine);
     const bool has_term =
-        (cuts_rows && param.role == param::Role::norm) || param.role == param::Role::router;
+        (cuts_rows && param.role == param::Role::norm) || param.role == param::Role::router ||
+        (param.role == param::Role::adapter && param.placement.tensor.is_partial());
     if (has_term) {
       group_->wait(ctx, group_->all_reduce(ctx, sum.view(), comm::ReduceOp::sum));
     }

@@ -8,6 +8,7 @@
 
 #include "finite_difference.hpp"
 #include "ops_test.hpp"
+#include "quantized_case.hpp"
 
 namespace hyperslab::ops {
 namespace {
@@ -321,6 +322,51 @@ TEST_F(ExpertsOps, EachExpertMultipliesItsRows) {
   }
   experts_backward_weight(ctx, dy.view(), x.view(), first.view(), Accumulate::yes, dw.view());
   EXPECT_EQ(at(dw, kOut, 0), 0);
+}
+
+/// Each expert's rows of the quantized matrices, of which nf4's begin inside of blocks of scales.
+TEST_F(ExpertsOps, EachExpertMultipliesItsRowsOfCodes) {
+  constexpr Dim kIn = 128;
+  constexpr Dim kOut = 50;
+  const Tensor first = int_tensor({6}, {0, 4, 4, 6, 21, 22});
+  const Tensor x = random_tensor(DType::f32, {22, kIn}, 1);
+  const Tensor w = random_tensor(DType::f32, {5 * kOut, kIn}, 2);
+  Tensor wide(Device::cpu, DType::f32, {5 * kOut, kIn});
+  Tensor y = poisoned(DType::f32, {22, kOut});
+  Tensor expected = poisoned(DType::f32, {22, kOut});
+  for (const GroupedFormat& format : kGroupedFormats) {
+    SCOPED_TRACE(std::string(name_of(format.format)) + " " + std::to_string(format.group));
+    StoredMatrix codes = stored_matrix(format, 5 * kOut, kIn);
+    quantize(ctx, w.view(), codes.matrix);
+    dequantize(ctx, codes.view(), wide.view());
+    experts_forward(ctx, x.view(), wide.view(), first.view(), expected.view());
+    quantized_experts_forward(ctx, x.view(), codes.view(), first.view(), ActivationFormat::none,
+                              y.view());
+    expect_close(y.view(), expected.view(), "products");
+  }
+}
+
+/// Sums of integers are exact, and every row has a scale of its own.
+TEST_F(ExpertsOps, ProductsOfCodesOfRowsAreThoseOfEachExpertAlone) {
+  constexpr Dim kIn = 70;
+  constexpr Dim kOut = 9;
+  const Tensor first = int_tensor({4}, {0, 5, 5, 17});
+  const Tensor x = random_tensor(DType::f32, {17, kIn}, 1);
+  const Tensor w = random_tensor(DType::f32, {3 * kOut, kIn}, 2);
+  StoredMatrix codes(WeightFormat::int8, kIn, 3 * kOut, kIn);
+  quantize(ctx, w.view(), codes.matrix);
+  Tensor y = poisoned(DType::f32, {17, kOut});
+  quantized_experts_forward(ctx, x.view(), codes.view(), first.view(),
+                            ActivationFormat::dynamic_int8, y.view());
+
+  for (const auto& [expert, begin, rows] : {std::array<Dim, 3>{0, 0, 5}, {2, 5, 12}}) {
+    StoredMatrix alone(WeightFormat::int8, kIn, kOut, kIn);
+    quantize(ctx, w.view().slice(expert * kOut, kOut), alone.matrix);
+    Tensor expected = poisoned(DType::f32, {rows, kOut});
+    quantized_linear_forward(ctx, x.view().slice(begin, rows), alone.view(), {},
+                             ActivationFormat::dynamic_int8, expected.view());
+    EXPECT_EQ(to_doubles(y.view().slice(begin, rows)), to_doubles(expected.view()));
+  }
 }
 
 TEST_F(ExpertsOps, GradientsOfWeightedActivationsAreThoseOfDifferences) {

@@ -87,7 +87,17 @@ INSTANTIATE_TEST_SUITE_P(
                             "experts.scale=1.5", "experts.groups=3", "experts.group_active=2",
                             "experts.bias_rate=0.01", "experts.balance_weight=0.3"},
                     Choices{"experts.count=4", "experts.active=1", "experts.normalize=false",
-                            "experts.width=24", "experts.every=2", "optimizer.name=muon"}));
+                            "experts.width=24", "experts.every=2", "optimizer.name=muon"},
+                    Choices{"experts.count=4", "experts.width=24", "experts.shared=1",
+                            "experts.first_dense=1", "quantization.weights=int8"},
+                    Choices{"experts.count=4", "experts.width=24", "adapter.rank=2",
+                            "adapter.targets=[attention.query,attention.value]",
+                            "model.frozen_format=int8"},
+                    Choices{"experts.count=4", "experts.width=24", "experts.shared=1",
+                            "experts.first_dense=1", "adapter.rank=2"},
+                    Choices{"experts.count=6", "experts.active=3", "experts.width=12",
+                            "experts.balance_weight=0.3", "adapter.rank=3",
+                            "adapter.targets=[mlp.up,mlp.down]", "model.frozen_format=int8"}));
 
 }  // namespace
 }  // namespace hyperslab

@@ -25,8 +25,11 @@ constexpr int kWeightSteps = 4;
 /// Every matrix has rows of a multiple of 64.
 const Overrides kWide = {"model.width=64", "model.ffn_width=128"};
 
-Overrides quantized_with(const Overrides& more) {
-  Overrides all = kWide;
+/// Layers of dense networks, or of experts: matrices of all of them are one.
+const Overrides kDense = {};
+const Overrides kOfExperts = {"model.bias=false", "experts.count=3", "experts.width=128"};
+
+Overrides joined(Overrides all, const Overrides& more) {
   all.insert(all.end(), more.begin(), more.end());
   return all;
 }
@@ -39,7 +42,7 @@ std::vector<std::uint8_t> bytes_of(CView view) {
 class Quantized : public testing::Test {
  protected:
   static SmallRun run_of(const Overrides& overrides, bool training = true, bool canary = false) {
-    const train::Config config = test::small_config(quantized_with(overrides), 1);
+    const train::Config config = test::small_config(joined(kWide, overrides), 1);
     static const mesh::Mesh mesh(world(), Device::cpu, config.parallel, config.groups());
     train::TrainerOptions options;
     options.training = training;
@@ -63,7 +66,17 @@ class Quantized : public testing::Test {
   }
 };
 
-class FrozenQuantized : public Quantized, public testing::WithParamInterface<std::string> {};
+/// A model and a format.
+class FrozenQuantized : public Quantized,
+                        public testing::WithParamInterface<std::tuple<Overrides, std::string>> {
+ protected:
+  static Overrides plain(const Overrides& more = {}) {
+    return joined(joined(std::get<0>(GetParam()), {"adapter.rank=2"}), more);
+  }
+  static Overrides frozen(const Overrides& more = {}) {
+    return joined(plain(more), {"model.frozen_format=" + std::get<1>(GetParam())});
+  }
+};
 
 /// Those of a plain run, rounded as whole matrices.
 void expect_rounded_values(SmallRun& plain, SmallRun& run) {
@@ -92,25 +105,25 @@ void expect_rounded_values(SmallRun& plain, SmallRun& run) {
 }
 
 TEST_P(FrozenQuantized, MatricesHoldTheirInitialValuesRounded) {
-  SmallRun plain = run_of({"adapter.rank=2"});
-  SmallRun run = run_of({"adapter.rank=2", "model.frozen_format=" + GetParam()});
+  SmallRun values = run_of(plain());
+  SmallRun run = run_of(frozen());
   ASSERT_EQ(matrices(run).size(), 3U * 4U);
-  expect_rounded_values(plain, run);
+  expect_rounded_values(values, run);
 }
 
 /// Both matrices of the network are larger than what is rounded at once; one is cut between rows
 /// that share a scale of scales in nf4, if they were cut just anywhere.
 TEST_P(FrozenQuantized, LargeMatricesAreRoundedInPieces) {
-  const Overrides large = {"adapter.rank=2", "model.layers=1", "model.ffn_width=65600"};
-  Overrides quantized = large;
-  quantized.push_back("model.frozen_format=" + GetParam());
-  SmallRun plain = run_of(large);
-  SmallRun run = run_of(quantized);
-  expect_rounded_values(plain, run);
+  const bool dense = std::get<0>(GetParam()).empty();
+  const Overrides large = {"model.layers=1",
+                           dense ? "model.ffn_width=65600" : "experts.width=22400"};
+  SmallRun values = run_of(plain(large));
+  SmallRun run = run_of(frozen(large));
+  expect_rounded_values(values, run);
 }
 
 TEST_P(FrozenQuantized, MatricesStayAsTheyAreAndAdaptersMove) {
-  SmallRun run = run_of({"adapter.rank=2", "model.frozen_format=" + GetParam()}, true, true);
+  SmallRun run = run_of(frozen(), true, true);
   std::vector<std::vector<std::uint8_t>> before;
   for (const param::QuantizedWeight& matrix : matrices(run)) {
     before.push_back(bytes_of(matrix.matrix.codes));
@@ -134,12 +147,11 @@ TEST_P(FrozenQuantized, MatricesStayAsTheyAreAndAdaptersMove) {
 
 /// Training widens the matrices ahead of their products; a run that trains nothing reads the bits.
 TEST_P(FrozenQuantized, RunThatTrainsNothingGivesTheLossOfTraining) {
-  const Overrides overrides = {"adapter.rank=2", "model.frozen_format=" + GetParam()};
-  SmallRun run = run_of(overrides);
+  SmallRun run = run_of(frozen());
   for (int step = 1; step <= kWeightSteps; ++step) run.step(step);
   const test::TempFolder folder;
   save(run, folder.path());
-  SmallRun stored = run_of(overrides, false);
+  SmallRun stored = run_of(frozen(), false);
 
   stored.trainer().state().load(io::CheckpointReader(folder.path()));
 
@@ -147,32 +159,41 @@ TEST_P(FrozenQuantized, RunThatTrainsNothingGivesTheLossOfTraining) {
   EXPECT_EQ(stored.trainer().arenas().gradients.used_bytes(), 0U);
 }
 
-INSTANTIATE_TEST_SUITE_P(Formats, FrozenQuantized, testing::Values("int8", "int4", "nf4"));
+INSTANTIATE_TEST_SUITE_P(Formats, FrozenQuantized,
+                         testing::Combine(testing::Values(kDense, kOfExperts),
+                                          testing::Values("int8", "int4", "nf4")));
 
-/// Deck keys of a way to quantize.
-class Simulated : public Quantized, public testing::WithParamInterface<Overrides> {};
+/// A model and deck keys of a way to quantize.
+class Simulated : public Quantized,
+                  public testing::WithParamInterface<std::tuple<Overrides, Overrides>> {
+ protected:
+  static Overrides rounded() { return joined(std::get<0>(GetParam()), std::get<1>(GetParam())); }
+};
 
 TEST_P(Simulated, TrainingGivesTheLossOfTheQuantizedModel) {
-  SmallRun run = run_of(GetParam());
+  SmallRun run = run_of(rounded());
   for (int step = 1; step <= kWeightSteps; ++step) run.step(step);
   const test::TempFolder folder;
   save(run, folder.path());
-  SmallRun stored = run_of(GetParam(), false);
+  SmallRun stored = run_of(rounded(), false);
 
   stored.trainer().state().load(io::CheckpointReader(folder.path()));
 
   EXPECT_EQ(loss_of(stored), loss_of(run));  // bit for bit
-  SmallRun plain = run_of({}, false);
+  SmallRun plain = run_of(std::get<0>(GetParam()), false);
   plain.trainer().state().load(io::CheckpointReader(folder.path()));
   EXPECT_NE(loss_of(plain), loss_of(run));
 }
 
 INSTANTIATE_TEST_SUITE_P(
     Weights, Simulated,
-    testing::Values(Overrides{"quantization.weights=int8"}, Overrides{"quantization.weights=int4"},
-                    Overrides{"quantization.weights=int4", "quantization.group=32"},
-                    Overrides{"quantization.weights=int8",
-                              "quantization.activations=dynamic-int8"}));
+    testing::Combine(testing::Values(kDense, kOfExperts),
+                     testing::Values(Overrides{"quantization.weights=int8"},
+                                     Overrides{"quantization.weights=int4"},
+                                     Overrides{"quantization.weights=int4",
+                                               "quantization.group=32"},
+                                     Overrides{"quantization.weights=int8",
+                                               "quantization.activations=dynamic-int8"})));
 
 TEST_F(Quantized, FakeQuantizationBeginsAfterItsStep) {
   SmallRun plain = run_of({});
@@ -188,9 +209,10 @@ TEST_F(Quantized, FakeQuantizationBeginsAfterItsStep) {
 }
 
 /// Rounding has no derivative; the gradient of the rounded weight is taken for the weight's.
-TEST_F(Quantized, GradientsPassStraightThroughTheRounding) {
-  SmallRun rounded = run_of({"quantization.weights=int8"});
-  SmallRun widened = run_of({});
+class StraightThrough : public Quantized, public testing::WithParamInterface<Overrides> {};
+TEST_P(StraightThrough, GradientsAreThoseOfTheRoundedValues) {
+  SmallRun rounded = run_of(joined(GetParam(), {"quantization.weights=int8"}));
+  SmallRun widened = run_of(GetParam());
   Context ctx(Device::cpu);
   for (const param::Param& param : widened.trainer().stage().params().params()) {
     if (param.role != param::Role::matrix) continue;
@@ -207,6 +229,7 @@ TEST_F(Quantized, GradientsPassStraightThroughTheRounding) {
         << found[i].name;
   }
 }
+INSTANTIATE_TEST_SUITE_P(Models, StraightThrough, testing::Values(kDense, kOfExperts));
 
 }  // namespace
 }  // namespace hyperslab

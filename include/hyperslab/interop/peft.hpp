@@ -53,7 +53,7 @@ class PeftFolder {
   void import(const std::string& directory, io::CheckpointMeta meta) const;
 
  private:
-  void find_targets(const std::vector<AdaptedModule>& all);
+  void find_targets(const std::vector<AdaptedModule>& all, bool has_experts);
   [[nodiscard]] std::vector<bool> used_layers(const AdaptedModule& module) const;
 
   struct Layer;

@@ -72,6 +72,8 @@ class Adapter {
   /// dA (+)= s (dy B)^T x and dB_i (+)= s dy_i^T (x A_i^T).
   void backward_weight(Context& ctx, const LinearPass& pass, CView dy, CView x,
                        ops::Accumulate accumulate) const;
+  /// All gradients become zero.
+  void clear_gradients(Context& ctx) const;
 
  private:
   /// One adapted output.

@@ -29,6 +29,10 @@ inline constexpr std::array kAdapterTargets = {
   return "";
 }
 
+/// True if the layer of this name is the target, or an expert's: "blocks.0.experts.3.gate" and
+/// "blocks.0.experts.shared.gate" are mlp.gate as well.
+[[nodiscard]] bool is_target(std::string_view layer, AdapterTarget target);
+
 /// Deck section `adapter`: low-rank updates of frozen linear layers (Hu et al. 2021, LoRA).
 /// y = x W^T + b + scale * (x A^T) B^T with A: (rank, C_in) and B: (C_out, rank).
 struct AdapterConfig {
@@ -43,6 +47,8 @@ struct AdapterConfig {
   [[nodiscard]] float scale() const;
   /// True if the layer of this name, "blocks.0.attention.query", has an adapter.
   [[nodiscard]] bool applies_to(std::string_view layer) const;
+  /// True if layers of feed-forward networks have adapters, and so have those of all experts.
+  [[nodiscard]] bool is_of_mlp() const;
   friend bool operator==(const AdapterConfig&, const AdapterConfig&) = default;
 };
 

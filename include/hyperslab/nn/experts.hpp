@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "hyperslab/nn/expert_linear.hpp"
 #include "hyperslab/nn/mlp.hpp"
 
 namespace hyperslab::nn {
@@ -27,6 +28,7 @@ class Experts final : public Sublayer {
     View activated;         ///< (here, F); with Recompute::selective only
     View d_activated;       ///< (here, F)
     View d_weights_here;    ///< (here)
+    View reduced_gradient;  ///< (here, most ranks of a product's adapters); absent without
     View d_weights;         ///< (N, active)
     View d_wide_logits;     ///< (N, count)
     View shared_out;        ///< stream; absent without shared experts
@@ -40,7 +42,17 @@ class Experts final : public Sublayer {
     View values;     ///< as Memory has them
     View d_activated;
     View d_weights;
+    View up_reduced;    ///< (here, ranks) between an expert's adapters; absent without
+    View down_reduced;  ///< likewise
+    View reduced_gradient;
+    Dim most = 0;  ///< rows that may come
     [[nodiscard]] Rows first(Dim rows) const;
+    [[nodiscard]] ExpertRows of_up(const ExpertGroup::Way& way) const {
+      return {way.first_rows, most, up_reduced, reduced_gradient};
+    }
+    [[nodiscard]] ExpertRows of_down(const ExpertGroup::Way& way) const {
+      return {way.first_rows, most, down_reduced, reduced_gradient};
+    }
   };
   struct Slot {
     View logits;      ///< (N, count) f32 or better
@@ -76,6 +88,8 @@ class Experts final : public Sublayer {
   void choose(Context& ctx, CView x, const ForwardPass& pass, const Slot& slot) const;
   [[nodiscard]] ops::RouterLosses losses(const Slot& slot) const;
   void count_losses(Context& ctx, const ForwardPass& pass, const Slot& slot) const;
+  [[nodiscard]] Rows plan_rows(Arena& activations, const Memory& memory, const ActivationSpec& spec,
+                               const std::string& label) const;
   [[nodiscard]] Rows rows_here(const Context& ctx, const Slot& slot) const;
   void to_experts(Context& ctx, CView tokens, const Slot& slot, const Rows& here) const;
   void to_tokens(Context& ctx, const Slot& slot, const Rows& here, View tokens) const;
@@ -83,8 +97,6 @@ class Experts final : public Sublayer {
                        const Rows& here) const;
   void backward_rows(Context& ctx, CView dy, const BackwardPass& pass, const Slot& slot,
                      const Rows& here) const;
-  void weight_gradient(Context& ctx, const param::FusedParam& weight, CView dy, CView x,
-                       const BackwardPass& pass, const Slot& slot) const;
   void router_gradient(Context& ctx, CView x, const BackwardPass& pass, const Slot& slot) const;
   void backward_input(Context& ctx, CView dy, CView x, const BackwardPass& pass, const Slot& slot,
                       View dx) const;
@@ -96,8 +108,8 @@ class Experts final : public Sublayer {
   Dim width_ = 0;             ///< inner width of an expert on this rank
   param::FusedParam router_;  ///< (count, C)
   param::FusedParam bias_;    ///< (count) that chooses, and does not weigh; may be absent
-  param::FusedParam up_;  ///< (count 2F, C), an expert's gate before its up; ungated: (count F, C)
-  param::FusedParam down_;  ///< (count C, F)
+  ExpertLinear up_;           ///< an expert's gate and up, (2F, C); ungated: (F, C)
+  ExpertLinear down_;         ///< (C, F)
   std::unique_ptr<Mlp> shared_;
 };
 extern const SublayerType kExperts;

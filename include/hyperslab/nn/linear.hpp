@@ -14,6 +14,11 @@ namespace hyperslab::nn {
 
 using ops::Accumulate;
 
+/// The input as forward multiplied by it: rounded, in the context's workspace, if the product took
+/// int8 activations. `most_rows`: that x may have, if that is not known when memory is planned.
+[[nodiscard]] CView rounded_input(Context& ctx, const param::FusedParam& weight, CView x,
+                                  Dim most_rows = 0);
+
 /// y = x W^T + b, whose W may be several named tensors that lie one after the other, and to which
 /// adapters may be added.
 class Linear {
@@ -75,7 +80,6 @@ class Linear {
   void multiply(Context& ctx, CView x, const LinearPass& pass, View y) const;
   /// True if the layer is x W^T + b with W as it lies in memory.
   [[nodiscard]] bool is_plain(Dim rows) const;
-  [[nodiscard]] CView rounded_input(Context& ctx, CView x) const;
   [[nodiscard]] CView bias_value() const { return bias_ && adds_bias_ ? bias_.value() : CView(); }
   param::FusedParam weight_;
   param::FusedParam bias_;

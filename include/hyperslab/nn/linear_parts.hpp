@@ -37,6 +37,7 @@ struct LinearOptions {
   Parallel parallel = Parallel::column;
   AdapterConfig adapter = {};
   Fp8Config fp8 = {};
+  layout::Placement expert = layout::replicate();  ///< for the tensors of an expert
 };
 
 }  // namespace hyperslab::nn

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "hyperslab/ops/matmul.hpp"
+#include "hyperslab/ops/quantized.hpp"
 #include "hyperslab/ops/step_state.hpp"
 
 namespace hyperslab::ops {
@@ -105,6 +106,9 @@ void sum_rows(Context& ctx, CView x, CView rows, View y);
 /// first_rows must be on the host's side of memory, as on a CPU. x: (R, C_in); weights: (E C_out,
 /// C_in), one matrix after the other; first_rows: (E + 1) i32; y: (R, C_out).
 void experts_forward(Context& ctx, CView x, CView weights, CView first_rows, View y);
+/// experts_forward() of quantized weights, see quantized_linear_forward().
+void quantized_experts_forward(Context& ctx, CView x, const CQuantizedMatrix& weights,
+                               CView first_rows, ActivationFormat activations, View y);
 /// dx[r] = dy[r] W_e for the rows of expert e; dx is overwritten there.
 void experts_backward_input(Context& ctx, CView dy, CView weights, CView first_rows, View dx);
 /// dW_e (+)= dy_e^T x_e; zero for an expert without rows if it is overwritten.

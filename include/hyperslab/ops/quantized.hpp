@@ -57,10 +57,14 @@ struct BasicQuantizedMatrix {
   AnyView codes;
   AnyView scales;
   AnyView block_scales = {};  ///< nf4
+  Dim first_scale = 0;  ///< nf4: scales before `scales` in the first block; on CPUs and read alone
 };
 using QuantizedMatrix = BasicQuantizedMatrix<View>;
 using CQuantizedMatrix = BasicQuantizedMatrix<CView>;
 [[nodiscard]] CQuantizedMatrix as_const(const QuantizedMatrix& matrix);
+/// Rows [first, first + count) of a matrix, in its memory.
+[[nodiscard]] QuantizedMatrix rows_of(const QuantizedMatrix& matrix, Dim first, Dim count);
+[[nodiscard]] CQuantizedMatrix rows_of(const CQuantizedMatrix& matrix, Dim first, Dim count);
 
 /// Bytes of the three arrays for a matrix of this shape.
 struct QuantizedBytes {

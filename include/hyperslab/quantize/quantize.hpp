@@ -22,6 +22,10 @@ class Calibration {
               std::int64_t samples, const plan::IsLegal& is_legal);
   /// Tokens that were seen.
   [[nodiscard]] std::int64_t tokens() const { return tokens_; }
+  /// False for tables, and for experts that no token took.
+  [[nodiscard]] bool has(const std::string& tensor) const { return of_tensor_.contains(tensor); }
+  /// The matrices of experts that no token took, and so are rounded to the nearest.
+  [[nodiscard]] std::int64_t unseen() const { return unseen_; }
   [[nodiscard]] const ErrorModel& errors_of(const std::string& tensor);
 
  private:
@@ -32,6 +36,7 @@ class Calibration {
   std::vector<Inputs> inputs_;
   std::map<std::string, std::size_t> of_tensor_;
   std::int64_t tokens_ = 0;
+  std::int64_t unseen_ = 0;
   std::size_t factored_ = SIZE_MAX;  ///< whose factor is kept
   std::unique_ptr<ErrorModel> errors_;
 };

@@ -167,6 +167,12 @@ void quantize_checkpoint(comm::World& world, const Arguments& args) {
     const train::Config model = calibration_config(stored, of_data);
     calibration.emplace(world, model, reader, samples, legal_changes(model));
     log::info(fmt::format("calibrated with {} tokens", calibration->tokens()));
+    if (calibration->unseen() > 0) {
+      log::warn(fmt::format(
+          "{} matrices of experts are rounded to the nearest, as none of these tokens took the "
+          "expert; give --calibrate more samples",
+          calibration->unseen()));
+    }
   }
   // Operands of the run's products have the compute dtype, with and without fake quantization.
   const quantize::Rounding rounding = {.spec = config.quantization.spec(),

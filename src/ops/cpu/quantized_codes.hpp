@@ -144,7 +144,8 @@ template <WeightFormat format>
     return to_float(static_cast<const f16*>(weight.scales.raw())[group]);
   } else {
     const float code = static_cast<const std::uint8_t*>(weight.scales.raw())[group];
-    return code * static_cast<const float*>(weight.block_scales.raw())[group / kScaleBlock];
+    return code * static_cast<const float*>(
+                      weight.block_scales.raw())[(weight.first_scale + group) / kScaleBlock];
   }
 }
 

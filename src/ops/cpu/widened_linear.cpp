@@ -94,7 +94,7 @@ void multiply_few(int threads, const WidenedProblem<float>& p, const CQuantizedM
 }  // namespace
 
 std::size_t widened_linear_workspace(int, Dim rows, Dim M, Dim K, DType dtype) {
-  const Dim few = rows <= kFewRows ? rows * K : 0;
+  const Dim few = std::min(rows, kFewRows) * K;  // enough for a part of the rows, too
   return static_cast<std::size_t>(std::max(few, block_rows(M, K) * K)) *
          size_of(statistic_dtype(dtype));
 }

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hyperslab/nn/expert_linear.hpp"
+
+#include "hyperslab/core/error.hpp"
+#include "hyperslab/nn/linear.hpp"
+#include "hyperslab/ops/experts.hpp"
+
+namespace hyperslab::nn {
+
+using ops::Accumulate;
+
+ExpertLinear::ExpertLinear(param::ParamStore& params, const TensorGroup& group,
+                           const std::vector<std::vector<LinearOutput>>& experts,
+                           const LinearOptions& options) {
+  const bool is_row = options.parallel == Parallel::row;
+  std::vector<param::ParamSpec> weights;
+  for (const std::vector<LinearOutput>& outputs : experts) {
+    Dim width = 0;
+    for (const LinearOutput& output : outputs) width += output.width;
+    for (const LinearOutput& output : outputs) {
+      param::ParamSpec weight = {output.name + ".weight", {output.width, options.input_width}};
+      weight.init_std = options.init.std_of(options.input_width, width);
+      weight.part = group.shard(weight.shape, is_row ? 1 : 0);
+      weight.placement.tensor = layout::shard(is_row ? 1 : 0);
+      weight.placement.expert = options.expert;
+      weights.push_back(weight);
+    }
+  }
+  weight_ = params.declare(weights);
+  for (const std::vector<LinearOutput>& outputs : experts) {
+    Adapter adapter(params, group, outputs, options);
+    if (adapter) adapters_.push_back(std::move(adapter));
+  }
+  require(adapters_.empty() || adapters_.size() == experts.size(), "an expert without an adapter");
+}
+
+/// Calls work(adapter, pass, first row, rows) for every expert's adapter; on `meta`, where rows are
+/// not counted, once for all rows.
+template <class Work>
+void ExpertLinear::for_adapters(const Context& ctx, const ExpertRows& rows, Dim count,
+                                Work&& work) const {
+  const auto call = [&](const Adapter& adapter, Dim first, Dim of_expert) {
+    const View reduced = rows.reduced.slice(first, of_expert);
+    // An adapter asks for memory of its own if either is absent.
+    const View gradient =
+        rows.reduced_gradient ? rows.reduced_gradient.slice(first, of_expert) : reduced;
+    work(adapter, LinearPass{.reduced = reduced, .reduced_gradient = gradient}, first, of_expert);
+  };
+  if (adapters_.empty()) return;
+  if (ctx.device() == Device::meta) return call(adapters_.front(), 0, count);
+  const auto* first = rows.first_rows.data<std::int32_t>();
+  for (std::size_t e = 0; e < adapters_.size(); ++e) {
+    call(adapters_[e], Dim{first[e]}, Dim{first[e + 1] - first[e]});
+  }
+}
+
+void ExpertLinear::forward(Context& ctx, CView x, const ExpertRows& rows, View y) const {
+  const param::QuantizedWeight* codes = weight_.codes();
+  if (codes == nullptr) {
+    ops::experts_forward(ctx, x, weight_.value(), rows.first_rows, y);
+  } else {
+    ops::quantized_experts_forward(ctx, x, ops::as_const(codes->matrix), rows.first_rows,
+                                   codes->spec.activations, y);
+  }
+  for_adapters(ctx, rows, x.rows(),
+               [&](const Adapter& adapter, const LinearPass& pass, Dim first, Dim count) {
+                 if (count == 0) return;
+                 adapter.forward(ctx, pass, x.slice(first, count), Accumulate::yes,
+                                 y.slice(first, count));
+               });
+}
+
+void ExpertLinear::backward_input(Context& ctx, CView dy, const ExpertRows& rows, View dx) const {
+  ops::experts_backward_input(ctx, dy, weight_.value(), rows.first_rows, dx);
+  for_adapters(ctx, rows, dy.rows(),
+               [&](const Adapter& adapter, const LinearPass& pass, Dim first, Dim count) {
+                 if (count == 0) return;
+                 adapter.backward_input(ctx, pass, dy.slice(first, count), Accumulate::yes,
+                                        dx.slice(first, count));
+               });
+}
+
+void ExpertLinear::backward_weight(Context& ctx, CView dy, CView x, const ExpertRows& rows,
+                                   Accumulate accumulate) const {
+  if (const View gradient = weight_.gradient()) {
+    const CView input = rounded_input(ctx, weight_, x, rows.most);
+    ops::experts_backward_weight(ctx, dy, input, rows.first_rows, accumulate, gradient);
+  }
+  for_adapters(ctx, rows, dy.rows(),
+               [&](const Adapter& adapter, const LinearPass& pass, Dim first, Dim count) {
+                 if (count > 0) {
+                   adapter.backward_weight(ctx, pass, dy.slice(first, count), x.slice(first, count),
+                                           accumulate);
+                 } else if (accumulate == Accumulate::no) {
+                   adapter.clear_gradients(ctx);
+                 }
+               });
+}
+
+}  // namespace hyperslab::nn
