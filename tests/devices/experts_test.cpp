@@ -144,7 +144,8 @@ TEST_F(Experts, StatisticsMatchTheOracle) {
     problem.expect_match(
         [&](Context& ctx, const Views& v) {
           router_statistics(ctx, rule, v[0], v[1], v[2]);
-          add_router_statistics(ctx, rule, kSampleTokens, v[2], v[3], v[4]);
+          add_router_statistics(ctx, rule, {.samples = 3, .tokens = kSampleTokens}, v[2], v[3],
+                                v[4]);
         },
         "statistics by " + text_of(rule), 2);
   }
@@ -174,7 +175,8 @@ TEST_F(Experts, GradientsOfTheRouterMatchTheOracle) {
   state.loss_scale = 4;
   for (const RouterRule& rule : rules()) {
     for (const bool with_losses : {false, true}) {
-      const RouterLosses losses = {with_losses ? 3.0F : 0, with_losses ? 0.5F : 0, kSampleTokens};
+      const RouterLosses losses = {with_losses ? 3.0F : 0, with_losses ? 0.5F : 0, 2,
+                                   kSampleTokens};
       const Tensor logits = apart_logits(kTokens, rule.count);
       const Tensor experts = chosen_experts(rule, logits.view());
       Context ctx(Device::cpu);
