@@ -13,9 +13,10 @@ import numpy as np
 from analysis.deck import EARLIER, bound
 from analysis.experts import read_loads, thinned
 from analysis.runs import FloatArray, Run
+from analysis.scaling import read_cases
 from analysis.subject import parameter_count
 from analysis.tests.commands import CommandTest, run_command
-from analysis.tests.fake_runs import write_start_deck, write_steps
+from analysis.tests.fake_runs import write_scaled, write_start_deck, write_steps
 from analysis.tests.test_figures import deck_of
 
 LAYERS, EXPERTS = 2, 4
@@ -112,6 +113,30 @@ class Loads(CommandTest):
             file["experts/loads"].attrs.update(layers=4, experts=2)
 
         self.expect_error("experts", self.folder / "run", "--output", self.output, says="other layers or experts")
+
+
+class Exchange(CommandTest):
+    PARTS = {"forward": 20.0, "backward": 40.0, "optimizer": 5.0}
+
+    def write(self, name: str, exchange_ms: float) -> Run:
+        run = Run(self.folder / name, name)
+        write_start_deck(run.path, 1, train__global_batch=32, model__context=128)
+        write_scaled(run.path, (2, 1, 1, 1), self.PARTS | {"expert_comm": exchange_ms})
+        return run
+
+    def test_it_is_communication_that_a_rank_waits_for(self) -> None:
+        cases = [read_cases(self.write(name, exchange), 5)[0][-1] for name, exchange in (("apart", 0.0), ("shared", 8.0))]
+
+        self.assertAlmostEqual(cases[1].exposed_seconds - cases[0].exposed_seconds, 8e-3)
+        self.assertAlmostEqual(cases[1].communication_seconds - cases[0].communication_seconds, 8e-3)
+
+    def test_the_table_of_time_has_it_where_there_is_any(self) -> None:
+        for name, exchange, shown in (("apart", 0.0, False), ("shared", 8.0, True)):
+            run = self.write(name, exchange)
+            self.assertEqual(run_command("time", run.path, "--output", self.output)[0], 0)
+            header = next(line for line in (self.output / "time_per_rank.txt").read_text().splitlines()
+                          if line.startswith("rank"))
+            self.assertEqual("expert" in header.split(), shown, header)
 
 
 class Counts(unittest.TestCase):

@@ -59,6 +59,23 @@ class Experts(support.Case):
         self.assertEqual(self.column("parts", "loss"), self.column("two", "loss"))
         self.assertEqual(support.tensors(self.folder / "parts" / LAST), support.tensors(self.folder / "two" / LAST))
 
+    def test_every_start_keeps_the_loads_of_its_steps(self):
+        """Twelve samples of 32 tokens, each of which takes two experts, in two layers; every third step."""
+        layout = ("parallel.expert=2", "timing.every=3")
+        self.train("loads", *EXPERTS, *layout, ranks=2, options=("--stop-after", "7"))
+        self.train("loads", *EXPERTS, *layout, ranks=2)
+        largest = dict(zip(self.column("loads", "step"), self.column("loads", "load_max")))
+        for start, steps in (("start_0001", [3, 6]), ("start_0002", [9, 12, 15, 18])):
+            found = support.h5(self.folder / "loads/timing" / start / "rank_00000.h5")
+            if found is None:
+                self.skipTest("no h5py")
+            self.assertEqual(found["experts/step"]["values"], steps)
+            self.assertEqual([found["experts/loads"]["attributes"][key] for key in ("layers", "experts")], [2, 4])
+            for step, loads in zip(steps, found["experts/loads"]["values"]):
+                self.assertEqual((sum(loads[:4]), sum(loads[4:])), (768, 768))
+                self.assertAlmostEqual(max(loads) / 192, largest[step], places=6)
+            self.assertNotIn("experts", support.h5(self.folder / "loads/timing" / start / "rank_00001.h5"))
+
     def test_a_run_goes_on_with_other_expert_ranks(self):
         for number, (first, second) in enumerate(((1, 2), (2, 1), (2, 4), (4, 2))):
             with self.subTest(f"{first} to {second}"):
