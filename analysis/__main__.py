@@ -166,6 +166,14 @@ def add_recorded_steps(commands: Any) -> None:
                           help="runs in another table (default tests/data/recorded_steps.csv)")
 
 
+def add_by_layer(commands: Any, figures: argparse.ArgumentParser) -> None:
+    for name, about in (("norms", "norms of activations, weights, gradients by layer"),
+                        ("experts", "loads of experts by layer, over steps")):
+        command = commands.add_parser(name, parents=[figures], help=about)
+        command.add_argument("run", metavar="RUN", help="a run directory, or a name in runs/")
+        command.add_argument("--output", type=Path, metavar="DIR", help="default RUN/report")
+
+
 def make_parser() -> argparse.ArgumentParser:
     # The installed script hands down its own name.
     parser = Parser(prog=os.environ.get("HYPERSLAB_ANALYSIS") or "python3 -m analysis",
@@ -184,9 +192,7 @@ def make_parser() -> argparse.ArgumentParser:
     add_study(commands, figures)
     add_check(commands)
     add_traces(commands, figures)
-    norms = commands.add_parser("norms", parents=[figures], help="norms of activations, weights, gradients by layer")
-    norms.add_argument("run", metavar="RUN", help="a run directory, or a name in runs/")
-    norms.add_argument("--output", type=Path, metavar="DIR", help="default RUN/report")
+    add_by_layer(commands, figures)
     peers = commands.add_parser("peers", help="speed as a multiple of another program's")
     peers.add_argument("table", type=Path, metavar="TABLE.csv",
                        help="measurements, as analysis/results/peers.csv")
@@ -243,6 +249,14 @@ def describe_trace(arguments: argparse.Namespace) -> str:
     return "\n".join(memory(arguments.files, arguments.output))
 
 
+def describe_by_layer(arguments: argparse.Namespace) -> str:
+    if arguments.command == "norms":
+        from analysis.norms import norms
+        return norms(arguments.run, output_of(arguments))
+    from analysis.experts import experts
+    return experts(arguments.run, output_of(arguments))
+
+
 def describe(arguments: argparse.Namespace) -> str:
     if arguments.command in ("trace", "arrivals", "memory"):
         return describe_trace(arguments)
@@ -261,9 +275,8 @@ def describe(arguments: argparse.Namespace) -> str:
     if arguments.command == "quantization":
         from analysis.quantization import quantization
         return "\n".join(quantization(arguments.runs, arguments.output, arguments.base))
-    if arguments.command == "norms":
-        from analysis.norms import norms
-        return norms(arguments.run, output_of(arguments))
+    if arguments.command in ("norms", "experts"):
+        return describe_by_layer(arguments)
     if arguments.command == "peers":
         from analysis.peers import compare_with_peers
         return compare_with_peers(arguments.table, arguments.output)

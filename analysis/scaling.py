@@ -21,7 +21,7 @@ from analysis.timings import BUSY, PARTS, TRAFFIC, WAITING, Layout, RankSteps, r
 # Parts of the bar of a job's step, from the bottom. `skew`: from the mean rank's end to the last's.
 STACK = (*PARTS.values(), "other", "skew")
 COMPUTE = ("forward", "backward")
-EXPOSED = ("reduce exposed", "tensor", "context", "pipeline")
+EXPOSED = ("reduce exposed", "tensor", "context", "expert", "pipeline")
 RATE_TOLERANCE = 0.1
 SUPERLINEAR = 1.1  # efficiency from which the base is doubted
 
@@ -109,8 +109,8 @@ class Case:
 
     @property
     def communication_seconds(self) -> float:
-        """With a reduction in progress, and of tensor, context and pipeline communication that a rank waits for."""
-        return self.reducing_seconds + self.seconds(("tensor", "context", "pipeline"))
+        """With a reduction in progress, and of tensor, context, expert and pipeline communication that a rank waits for."""
+        return self.reducing_seconds + self.seconds(("tensor", "context", "expert", "pipeline"))
 
     @property
     def exposed_seconds(self) -> float:

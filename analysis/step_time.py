@@ -70,7 +70,8 @@ def slowest(times: Sequence[RankTime]) -> str:
 
 def layout_table(layout: Layout) -> str:
     times = [rank_time(steps) for steps in layout.ranks]
-    labels = [label for label in times[0].parts if label != "context" or layout.sizes[2] > 1]
+    labels = [label for label in times[0].parts if (label != "context" or layout.sizes[2] > 1)
+              and (label != "expert" or any(time.parts[label] > 0.0 for time in times))]
     names = [time.steps.name for time in times]
     header = ["rank", "host", "step", *labels, "reduce*", "checkpoint**", "own work", "peak MiB"]
     rows = [[name, time.steps.host, *(f"{1e3 * value:.2f}" for value in (
@@ -91,7 +92,7 @@ def layout_table(layout: Layout) -> str:
 NOTES = """* Time with at least one gradient reduction in progress; they run beside backward, so no part of the sum.
 ** Mean over steps, since most steps write no checkpoint.
 Parts are means over the steps between the quartiles, scaled so that they add up to the median step.
-tensor, context, pipeline: communication of tensor ranks, of ranks that share samples and of stages that a rank waits for.
+tensor, context, expert, pipeline: communication that a rank waits for: of tensor ranks, of ranks that share samples, of ranks that hold other experts, of stages.
 reduce exposed: gradient reductions that the step waits for, without waiting for slower ranks.
 wait: for slower ranks. idle: a stage of the pipeline has no microbatch to compute.
 other: what no part has. With more ranks than cores it is waiting for a core, which MPI yields between the passes of a pipeline."""

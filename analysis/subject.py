@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Iterable, Sequence
 
-from analysis.deck import Deck, is_whole, read_deck, whole_in
+from analysis.deck import EARLIER, Deck, is_whole, read_deck, whole_in
 from analysis.errors import UserError
 from analysis.runs import Run
 from analysis.starts import start_folders
@@ -57,10 +57,32 @@ def parameter_count(deck: Deck) -> int | None:
         block += query_width + kv_width
     if model.get("attention_sinks") == "true":
         block += heads
+    experts = more_of_experts(deck, layers, width, ffn, 3 if gated else 2)
+    if experts is None:
+        return None
     norm = {"none": 0, "rmsnorm": width}.get(model["norm"], 2 * width if model["bias"] == "true" else width)
     norms = (4 if model["norm_place"] == "sandwich" else 2) * layers + (0 if model["norm_place"] == "post" else 1)
     positions = context * width if model["position"] == "learned" else 0
-    return layers * block + norms * norm + positions + ends(model, width)
+    return layers * block + experts + norms * norm + positions + ends(model, width)
+
+
+def layers_with_experts(deck: Deck, layers: int) -> list[int]:
+    """Their numbers, from 0, as nn::ExpertsConfig::at of the program."""
+    first, every = whole_in(deck, "experts.first_dense", 0), max(1, whole_in(deck, "experts.every", 1))
+    return [layer for layer in range(first, layers) if (layer + 1) % every == 0] if whole_in(deck, "experts.count", 0) else []
+
+
+def more_of_experts(deck: Deck, layers: int, width: int, ffn: int, matrices: int) -> int | None:
+    """Parameters that experts have more than the networks they replace; None if the deck has unknown keys of them."""
+    given = {key for key in deck if key.startswith("experts.")}
+    if given - set(EARLIER):
+        return None
+    count = whole_in(deck, "experts.count", 0)
+    one = matrices * width * (whole_in(deck, "experts.width", 0) or ffn)
+    layer = (count + whole_in(deck, "experts.shared", 0)) * one + count * width - matrices * width * ffn
+    if deck.get("experts.bias_rate", "0") != "0":
+        layer += count
+    return layer * len(layers_with_experts(deck, layers))
 
 
 def ends(model: Deck, width: int) -> int:

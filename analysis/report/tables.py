@@ -16,7 +16,7 @@ Table = tuple[list[str], list[list[str]]]
 # Columns of the table of parts: together they are the whole step.
 PART_COLUMNS: dict[str, tuple[str, ...]] = {
     "compute": COMPUTE, "optimizer": ("optimizer",), "reduce exposed": ("reduce exposed",),
-    "tensor": ("tensor",), "context": ("context",), "pipeline": ("pipeline",), "pipeline idle": ("idle",),
+    "tensor": ("tensor",), "context": ("context",), "expert": ("expert",), "pipeline": ("pipeline",), "pipeline idle": ("idle",),
     "wait": ("wait",),
     "data": ("data",), "checkpoint": ("checkpoint",), "other": ("other",), "skew": ("skew",),
 }

@@ -35,8 +35,8 @@ class Column:
 def described() -> dict[str, tuple[str, float, int]]:
     """Title, scale and decimals by name."""
     per_step = {"step": "step", "compute": "forward and backward", "optimizer": "optimizer",
-                "communication": "communication", "context": "exchange of context ranks", "exposed": "exposed communication",
-                "wait": "wait for slower ranks", "idle": "pipeline idle", "data": "data", "checkpoint": "checkpoints", "first_step": "first step",
+                "communication": "communication", "context": "exchange of context ranks", "expert": "exchange of expert ranks",
+                "exposed": "exposed communication", "wait": "wait for slower ranks", "idle": "pipeline idle", "data": "data", "checkpoint": "checkpoints", "first_step": "first step",
                 "step_mean": "mean step", "step_deviation": "deviation of a step"}
     whole_run = {"run": "time", "run_compute": "compute", "run_communication": "communication",
                  "run_exposed": "exposed communication"}
@@ -68,7 +68,7 @@ def described() -> dict[str, tuple[str, float, int]]:
         "accumulated_sum": ("sum", 1.0, 5), "accumulated_error": ("error (%)", 100.0, 4),
         "parameters": ("parameters", 1.0, 0), "tokens": ("tokens", 1.0, 0),
         "steps": ("steps", 1.0, 0), "wall_seconds": ("wall time (s)", 1.0, 1),
-        "model_flops": ("model GFLOP a step", 1e-9, 3), "ranks": ("ranks", 1.0, 0),
+        "model_flops": ("model GFLOP a step", 1e-9, 3), "ranks": ("ranks", 1.0, 0), "load_max": ("largest load / mean of its layer", 1.0, 2),
         "attention_seconds": ("attention (ms)", 1e3, 2), "ffn_seconds": ("feed-forward (ms)", 1e3, 2),
         "attention_by_ffn_seconds": ("attention / feed-forward, time", 1.0, 2),
         "attention_by_ffn_flops": ("attention / feed-forward, FLOPs", 1.0, 2),

@@ -39,7 +39,7 @@ def of_step(case: Case) -> Values:
         "memory_peak_bytes": case.peak_bytes, "compute_seconds": compute,
         "communication_seconds": communication, "exposed_seconds": case.exposed_seconds,
         "compute_by_communication": ratio(compute, communication),
-        "context_seconds": case.parts["context"],
+        "context_seconds": case.parts["context"], "expert_seconds": case.parts["expert"],
         "optimizer_seconds": case.parts["optimizer"], "wait_seconds": case.parts["wait"],
         "idle_seconds": case.parts["idle"], "data_seconds": case.parts["data"],
         "checkpoint_seconds": case.checkpoint_mean_seconds,
@@ -76,6 +76,7 @@ def of_losses(metrics: Metrics) -> Values:
         "token_accuracy": last_value(metrics.column(f"{prefix}token_accuracy")),
         "top1": last_value(metrics.column(f"{prefix}top1")), "top5": last_value(metrics.column(f"{prefix}top5")),
         "best_top1": -best_value(-metrics.column(f"{prefix}top1")),
+        "load_max": mean_of_last(metrics.column("load_max")),
         "tokens": last_value(metrics.column("tokens")), "steps": float(metrics.steps[-1]),
         "wall_seconds": last_value(metrics.column("wall_seconds")),
     }

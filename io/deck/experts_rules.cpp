@@ -112,6 +112,31 @@ constexpr std::array kExpertsRules = {
            return fmt::format("{} groups have {} experts, and a token takes {}: make it larger",
                               experts.active_groups, choices_of_token(c), experts.active);
          }},
+    Rule{"experts.balance_samples", "experts.balance experts.count",
+         "1 unless experts.balance is batch",
+         [](const Config& c, const Surroundings&) {
+           const nn::ExpertsConfig& experts = c.model.experts;
+           return !has_experts(c) ||
+                  (experts.balance == nn::Balance::batch) == (experts.balance_samples > 1);
+         },
+         [](const Config& c, const Surroundings&) -> std::string {
+           return c.model.experts.balance == nn::Balance::batch
+                      ? "a batch is 2 samples or more: set it to a divisor of train.microbatch, or "
+                        "experts.balance to sequence"
+                      : "samples are balanced together with experts.balance batch: set it to 1, or "
+                        "that to batch";
+         }},
+    Rule{"experts.balance_samples", "experts.count train.microbatch", "divides train.microbatch",
+         [](const Config& c, const Surroundings& s) {
+           return !has_experts(c) || !s.for_training ||
+                  divides(c.model.experts.balance_samples, c.train.microbatch);
+         },
+         [](const Config& c, const Surroundings&) {
+           return fmt::format(
+               "{} samples are balanced together, and a microbatch has {}; nearest: {}",
+               c.model.experts.balance_samples, c.train.microbatch,
+               nearest_divisors(c.train.microbatch, c.model.experts.balance_samples));
+         }},
     Rule{"model.bias", "experts.count", "false with experts",
          [](const Config& c, const Surroundings&) { return !has_experts(c) || !c.model.bias; },
          [](const Config&, const Surroundings&) -> std::string {

@@ -138,6 +138,7 @@ void visit_experts(Visitor& v, Config& config) {
   v.integer("groups", experts.groups, IntegerRange{1, kMostExperts});
   v.integer("group_active", experts.active_groups, IntegerRange{1, kMostExperts});
   v.named("balance", experts.balance, kBalanceNames);
+  v.integer("balance_samples", experts.balance_samples, IntegerRange{1, kMostSize});
   v.real("balance_weight", experts.balance_weight, kNotNegative);
   v.real("bias_rate", experts.bias_rate, kNotNegative);
   v.real("z_weight", experts.z_weight, kNotNegative);

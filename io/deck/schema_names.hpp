@@ -77,8 +77,9 @@ inline constexpr std::array<Name<ops::RouterScore>, 2> kRouterScoreNames = {{
     {"softmax", ops::RouterScore::softmax},
     {"sigmoid", ops::RouterScore::sigmoid},
 }};
-inline constexpr std::array<Name<nn::Balance>, 2> kBalanceNames = {{
+inline constexpr std::array<Name<nn::Balance>, 3> kBalanceNames = {{
     {"sequence", nn::Balance::sequence},
+    {"batch", nn::Balance::batch},
     {"none", nn::Balance::none},
 }};
 inline constexpr std::array<Name<nn::DropPathRule>, 2> kDropPathRules = {{

@@ -182,7 +182,11 @@ constexpr auto kTrainingSentences = std::to_array<KeySentence>({
      "Groups whose experts a token may take: those of the best score, with sigmoid of the two best "
      "together."},
     {"experts.balance",
-     "The tokens over which loads of experts are balanced: those of each sample."},
+     "The tokens over which loads of experts are balanced: those of each sample, or with batch of "
+     "balance_samples neighbouring ones; none: there is no balance loss."},
+    {"experts.balance_samples",
+     "Neighbouring samples that are balanced together, with balance batch; divides "
+     "train.microbatch."},
     {"experts.balance_weight",
      "Factor of the balance loss, added to the loss: experts x the sum over experts of the share "
      "of a sample's tokens and the mean score; it is 1 if all loads are equal."},

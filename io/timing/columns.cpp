@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "timing/columns.hpp"
 
+#include <algorithm>
+#include <array>
 #include <type_traits>
 
 #include "hdf5/attributes.hpp"
+#include "hyperslab/core/error.hpp"
 
 namespace hyperslab::io {
 namespace {
@@ -11,6 +14,7 @@ namespace {
 using hdf5::Handle;
 
 constexpr hsize_t kChunkRows = 512;
+constexpr hsize_t kWideChunkValues = 16384;  // about, where a row has several
 
 Handle string_type() {
   Handle type(H5Tcopy(H5T_C_S1), H5Tclose);
@@ -28,19 +32,30 @@ Handle type_of(const Column& column, bool in_memory) {
   if (std::holds_alternative<std::vector<std::int64_t>>(column.values)) {
     return copy_of(in_memory ? H5T_NATIVE_INT64 : H5T_STD_I64LE);
   }
+  if (std::holds_alternative<std::vector<float>>(column.values)) {
+    return copy_of(in_memory ? H5T_NATIVE_FLOAT : H5T_IEEE_F32LE);
+  }
   return string_type();
 }
 
+int dimensions_of(const Column& column) { return column.width == 0 ? 1 : 2; }
+
+/// Rows that are not in the file yet.
 std::size_t size_of(const Column& column) {
-  return std::visit([](const auto& values) { return values.size(); }, column.values);
+  const std::size_t values = std::visit([](const auto& all) { return all.size(); }, column.values);
+  return values / std::max<std::size_t>(1, column.width);
 }
 
 Handle create(const Handle& group, const Column& column) {
-  const hsize_t none = 0;
-  const hsize_t unlimited = H5S_UNLIMITED;
-  const Handle space(H5Screate_simple(1, &none, &unlimited), H5Sclose);
+  const int dimensions = dimensions_of(column);
+  const hsize_t wide_rows = kWideChunkValues / std::max<hsize_t>(1, column.width);
+  const std::array<hsize_t, 2> none = {0, column.width};
+  const std::array<hsize_t, 2> most = {H5S_UNLIMITED, column.width};
+  const std::array<hsize_t, 2> chunk = {
+      dimensions == 1 ? kChunkRows : std::clamp<hsize_t>(wide_rows, 1, kChunkRows), column.width};
+  const Handle space(H5Screate_simple(dimensions, none.data(), most.data()), H5Sclose);
   const Handle creation(H5Pcreate(H5P_DATASET_CREATE), H5Pclose);
-  H5Pset_chunk(creation.get(), 1, &kChunkRows);
+  H5Pset_chunk(creation.get(), dimensions, chunk.data());
   return {H5Dcreate2(group.get(), column.name.c_str(), type_of(column, false).get(), space.get(),
                      H5P_DEFAULT, creation.get(), H5P_DEFAULT),
           H5Dclose};
@@ -48,12 +63,15 @@ Handle create(const Handle& group, const Column& column) {
 
 /// Writes the values after the first `rows` rows; false if HDF5 failed.
 bool append(const Handle& dataset, const Column& column, hsize_t rows) {
-  const hsize_t count = size_of(column);
-  const hsize_t total = rows + count;
-  if (H5Dset_extent(dataset.get(), &total) < 0) return false;
+  const std::array<hsize_t, 2> count = {size_of(column), column.width};
+  const std::array<hsize_t, 2> total = {rows + count[0], column.width};
+  const std::array<hsize_t, 2> first = {rows, 0};
+  if (H5Dset_extent(dataset.get(), total.data()) < 0) return false;
   const Handle file_space(H5Dget_space(dataset.get()), H5Sclose);
-  const Handle memory_space(H5Screate_simple(1, &count, nullptr), H5Sclose);
-  if (H5Sselect_hyperslab(file_space.get(), H5S_SELECT_SET, &rows, nullptr, &count, nullptr) < 0) {
+  const Handle memory_space(H5Screate_simple(dimensions_of(column), count.data(), nullptr),
+                            H5Sclose);
+  if (H5Sselect_hyperslab(file_space.get(), H5S_SELECT_SET, first.data(), nullptr, count.data(),
+                          nullptr) < 0) {
     return false;
   }
   const Handle type = type_of(column, true);
@@ -96,6 +114,17 @@ void Table::reserve(std::size_t rows) {
   for (Column& column : columns_) {
     std::visit([rows](auto& values) { values.reserve(rows); }, column.values);
   }
+}
+
+void Table::push_row(std::size_t column, std::span<const double> row) {
+  Column& wide = columns_[column];
+  require(row.size() == wide.width, "a row of another width than its column");
+  auto& values = std::get<std::vector<float>>(wide.values);
+  for (const double value : row) values.push_back(static_cast<float>(value));
+}
+
+void Table::set_attribute(std::size_t column, const char* name, std::int64_t value) {
+  hdf5::set_attribute(datasets_[column], name, value);
 }
 
 std::size_t Table::pending() const { return size_of(columns_.front()); }

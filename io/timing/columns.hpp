@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <variant>
 #include <vector>
@@ -16,11 +17,14 @@ struct Column {
   std::string name;
   std::string units;  ///< "s", "bytes", "1" for numbers of things; empty: texts have none
   std::string description;
-  std::variant<std::vector<double>, std::vector<std::int64_t>, std::vector<std::string>> values;
+  std::variant<std::vector<double>, std::vector<std::int64_t>, std::vector<std::string>,
+               std::vector<float>>
+      values;
+  std::size_t width = 0;  ///< values of a row, in a dataset of two dimensions; 0: one, of one
 };
 
-/// A group of one-dimensional datasets of equal length that grow. Values are pushed into all
-/// columns and appended to the file together.
+/// A group of datasets of equally many rows that grow. Values are pushed into all columns and
+/// appended to the file together.
 class Table {
  public:
   /// Makes the group and empty datasets. Throws Error(storage) naming `path`, the file.
@@ -33,6 +37,10 @@ class Table {
   void push(std::size_t column, T value) {
     std::get<std::vector<T>>(columns_[column].values).push_back(std::move(value));
   }
+  /// A row of a wide column, rounded to f32; it must have the width of the column.
+  void push_row(std::size_t column, std::span<const double> row);
+  /// Numbers beside units and description of a column.
+  void set_attribute(std::size_t column, const char* name, std::int64_t value);
   [[nodiscard]] std::size_t pending() const;
   /// Appends pending rows; throws Error(storage).
   void write();

@@ -43,6 +43,14 @@ std::vector<Column> traffic_columns() {
            Seconds{}}};
 }
 
+std::vector<Column> load_columns(std::size_t width) {
+  return {{"step", "1", "number of the training step, from 1", Integers{}},
+          {"loads", "1",
+           "tokens of the step that took each expert, over all ranks: the experts of the first "
+           "layer that has any, then those of the next",
+           std::vector<float>{}, width}};
+}
+
 std::vector<Column> event_columns() {
   return {{"step", "1", "number of the traced step", Integers{}},
           {"name", "", "what was done", Texts{}},

@@ -34,6 +34,8 @@ inline constexpr PhaseColumn kAfterReduce[] = {
 
 [[nodiscard]] std::vector<Column> step_columns();
 [[nodiscard]] std::vector<Column> traffic_columns();  ///< columns of a group's table
+/// Columns of the loads of experts, of so many values a row.
+[[nodiscard]] std::vector<Column> load_columns(std::size_t width);
 // The next tables hold traced steps only.
 [[nodiscard]] std::vector<Column> traced_columns();
 [[nodiscard]] std::vector<Column> event_columns();

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <optional>
 
 #include "hdf5/attributes.hpp"
 #include "hdf5/staged_file.hpp"
@@ -93,6 +94,12 @@ struct TimingWriter::Impl {
     set_attributes(file, info);
     steps.reserve(rows);
     add_groups(info.groups);
+    if (info.expert_layers > 0) add_loads(info.expert_layers, info.experts);
+  }
+  void add_loads(std::int64_t layers, std::int64_t experts) {
+    loads.emplace(file, path, "experts", load_columns(static_cast<std::size_t>(layers * experts)));
+    loads->set_attribute(1, "layers", layers);
+    loads->set_attribute(1, "experts", experts);
   }
   void add_groups(const std::vector<GroupInfo>& expected) {
     require(expected.size() <= kMostGroups, "a rank is in more groups than its timing file takes");
@@ -117,6 +124,7 @@ struct TimingWriter::Impl {
       for (Table* table : {&traced, &events, &operations, &messages, &memory, &lives, &kernels}) {
         table->write();
       }
+      if (loads) loads->write();
       hdf5::check(H5Fflush(file.get(), H5F_SCOPE_GLOBAL) >= 0, ExitCode::storage,
                   path + ": flushing failed");
     } catch (const Error& error) {  // HDF5 itself failed: nothing more is written
@@ -157,6 +165,7 @@ struct TimingWriter::Impl {
   Table lives{file, path, "lives", life_columns()};
   Table kernels{file, path, "kernels", kernel_columns()};
   std::vector<Table> groups;
+  std::optional<Table> loads;  // absent unless the model has experts
 };
 
 TimingWriter::TimingWriter(const std::string& folder, const RankInfo& info,
@@ -207,6 +216,12 @@ void TimingWriter::append(const TimingRow& row) {
     impl_->groups[i].push(4, traffic.arrival_seconds);
   }
   if (steps.pending() >= impl_->flush_rows) impl_->flush();
+}
+
+void TimingWriter::append_loads(std::int64_t step, std::span<const double> loads) {
+  if (!impl_->given_up.empty() || !impl_->loads) return;
+  impl_->loads->push_row(1, loads);
+  impl_->loads->push(0, step);
 }
 
 void TimingWriter::append_traced(const TracedStep& traced) {

@@ -103,15 +103,19 @@ void Experts::to_tokens(Context& ctx, const Slot& slot, const Rows& here, View t
   ops::sum_rows(ctx, slot.memory.values, slot.rows, tokens);
 }
 
+ops::RouterLosses Experts::losses(const Slot& slot) const {
+  const Dim group = slot.logits.rows() / slot.statistics.rows();
+  const Dim tokens = group / config_.experts.balance_samples;
+  return config_.experts.losses(config_.context_group.all_tokens(tokens));
+}
+
 /// The router's terms of the loss, of whole samples. One rank of those that share a sample adds
 /// them up.
 void Experts::count_losses(Context& ctx, const ForwardPass& pass, const Slot& slot) const {
   ops::router_statistics(ctx, rule_, slot.logits, slot.chosen, slot.statistics);
   config_.context_group.sum(ctx, slot.statistics);
   if (pass.repeated || !config_.group.is_first() || config_.context_group.rank() > 0) return;
-  const Dim tokens = slot.logits.rows() / slot.statistics.rows();
-  ops::add_router_statistics(ctx, rule_, config_.context_group.all_tokens(tokens), slot.statistics,
-                             pass.batch.sums,
+  ops::add_router_statistics(ctx, rule_, losses(slot), slot.statistics, pass.batch.sums,
                              pass.batch.loads.slice(index_, 1).reshaped({rule_.count}));
 }
 
@@ -163,8 +167,7 @@ void Experts::backward_router(Context& ctx, const BackwardPass& pass, const Slot
   ops::gather_rows(ctx, rows, slot.rows.reshaped({R}), 1, slot.memory.d_weights.reshaped({R, 1}));
   ops::RouterGradient gradient = {slot.memory.d_weights, {}};
   if (slot.statistics && config_.group.is_first()) {
-    const Dim tokens = slot.logits.rows() / slot.statistics.rows();
-    gradient.losses = config_.experts.losses(config_.context_group.all_tokens(tokens));
+    gradient.losses = losses(slot);
     gradient.statistics = slot.statistics;
     gradient.state = pass.batch.state;
   }

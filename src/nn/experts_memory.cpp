@@ -116,7 +116,9 @@ SublayerSlot Experts::plan(Arena& activations, const SublayerMemory& shared,
   Slot slot;
   if (given != nullptr) {
     slot.memory = *given;
-    slot.statistics = take(statistics, {B, ops::router_statistics_width(E)}, ".statistics");
+    slot.statistics =
+        take(statistics, {B / config_.experts.balance_samples, ops::router_statistics_width(E)},
+             ".statistics");
     slot.dlogits = take(compute, {N, E}, ".dlogits");
   } else {
     take_rows(activations, config_, spec, slot.memory);

@@ -218,6 +218,11 @@ HS_OPS(HS_CUDA_OP)
 LinearForward linear_forward;
 #undef HS_CUDA_OP
 
+// Twins of functions that CPUs do by other ops.
+decltype(ops::experts_forward) experts_forward;
+decltype(ops::experts_backward_input) experts_backward_input;
+decltype(ops::experts_backward_weight) experts_backward_weight;
+
 // Functions of GPUs alone.
 decltype(ops::mark_clock) mark_clock;
 decltype(ops::publish_clock) publish_clock;

@@ -5,7 +5,9 @@
 
 #include "backend.hpp"
 #include "checks.hpp"
+#include "cuda/experts/product_table.hpp"
 #include "hyperslab/core/error.hpp"
+#include "kernel_choice.hpp"
 #include "quantized_checks.hpp"
 
 namespace hyperslab::ops {
@@ -69,6 +71,30 @@ Products require_products(Context& ctx, CView in, CView out, const Shape& weight
   return sizes;
 }
 
+/// True if a GPU did the op: its kernels read there which rows an expert has.
+template <auto cuda_op, class... Operands>
+bool done_on_gpu(Context& ctx, const Operands&... operands) {
+  if constexpr (kHasCuda) {
+    if (ctx.device() != Device::cuda) return false;
+    cuda_op(ctx, operands...);
+    if (OpObserver* observer = ctx.recorder().op_observer()) observer->end();
+    return true;
+  } else {
+    return false;
+  }
+}
+
+/// On `meta`: notes the kernel that a GPU takes for a product.
+template <class Table>
+void note_product(Context& ctx, std::string_view op, const Table& table,
+                  const cuda::ExpertsProblem& problem) {
+  note_kernel(ctx, op, table, problem, [&] {
+    return std::to_string(problem.experts) + " experts, " + std::to_string(problem.rows) + " x " +
+           std::to_string(problem.depth) + " to " + std::to_string(problem.columns) + " columns, " +
+           std::string(name_of(problem.dtype));
+  });
+}
+
 /// Calls work(expert, first row, rows) for every expert.
 template <class Work>
 void for_experts(const Context& ctx, const Products& sizes, CView first_rows, Work&& work) {
@@ -105,7 +131,7 @@ void route(Context& ctx, const RouterRule& rule, CView logits, CView bias, View 
   if (bias) require_operand(ctx, bias, {rule.count}, logits.dtype(), "route bias");
   require_rows(ctx, weights, tokens, rule.active, logits.dtype(), "route weights");
   if (on_meta(ctx, "route", kRouterFlops * touched(logits), {logits, experts, weights})) return;
-  dispatch<nullptr, cpu::route>(ctx, rule, logits, bias, experts, weights);
+  dispatch<cuda::route, cpu::route>(ctx, rule, logits, bias, experts, weights);
 }
 
 void router_statistics(Context& ctx, const RouterRule& rule, CView logits, CView experts,
@@ -114,19 +140,24 @@ void router_statistics(Context& ctx, const RouterRule& rule, CView logits, CView
   const Dim samples =
       require_statistics(ctx, rule, statistics, logits.dtype(), "router_statistics");
   require(samples > 0 && tokens % samples == 0, "router_statistics: no equal samples");
-  if (on_meta(ctx, "router_statistics", kRouterFlops * touched(logits), {logits, statistics}))
+  if (on_meta(
+          ctx, "router_statistics", kRouterFlops * touched(logits), {logits, statistics},
+          workspace_for(
+              ctx, 0, cuda::router_statistics_workspace(samples, tokens / samples, rule.count)))) {
     return;
-  dispatch<nullptr, cpu::router_statistics>(ctx, rule, logits, experts, statistics);
+  }
+  dispatch<cuda::router_statistics, cpu::router_statistics>(ctx, rule, logits, experts, statistics);
 }
 
-void add_router_statistics(Context& ctx, const RouterRule& rule, Dim sample_tokens,
+void add_router_statistics(Context& ctx, const RouterRule& rule, const RouterLosses& losses,
                            CView statistics, View sums, View loads) {
   (void)require_statistics(ctx, rule, statistics, statistics.dtype(), "add_router_statistics");
   require_sums(ctx, sums, "add_router_statistics sums");
   require_operand(ctx, loads, {rule.count}, sums.dtype(), "add_router_statistics loads");
-  require(sample_tokens > 0, "add_router_statistics: samples without tokens");
+  require(losses.tokens > 0, "add_router_statistics: samples without tokens");
   if (on_meta(ctx, "add_router_statistics", 2 * touched(statistics), {statistics})) return;
-  dispatch<nullptr, cpu::add_router_statistics>(ctx, rule, sample_tokens, statistics, sums, loads);
+  dispatch<cuda::add_router_statistics, cpu::add_router_statistics>(ctx, rule, losses, statistics,
+                                                                    sums, loads);
 }
 
 void update_router_bias(Context& ctx, float rate, CView loads, const StepState* state, View bias) {
@@ -134,7 +165,7 @@ void update_router_bias(Context& ctx, float rate, CView loads, const StepState* 
   require_operand(ctx, bias, loads.shape(), statistic_dtype(loads.dtype()), "update_router_bias");
   if (on_meta(ctx, "update_router_bias", 3 * touched(loads), {loads, bias, bias})) return;
   require(state != nullptr, "update_router_bias: no state of the step");
-  dispatch<nullptr, cpu::update_router_bias>(ctx, rate, loads, state, bias);
+  dispatch<cuda::update_router_bias, cpu::update_router_bias>(ctx, rate, loads, state, bias);
 }
 
 void route_backward(Context& ctx, const RouterRule& rule, CView logits, CView experts,
@@ -145,13 +176,14 @@ void route_backward(Context& ctx, const RouterRule& rule, CView logits, CView ex
   if (gradient.losses.any()) {
     const Dim samples = require_statistics(ctx, rule, gradient.statistics, logits.dtype(),
                                            "route_backward statistics");
-    require(samples > 0 && tokens % samples == 0 && gradient.losses.sample_tokens > 0,
+    require(samples > 0 && tokens % samples == 0 && gradient.losses.tokens > 0,
             "route_backward: no equal samples");
   }
   if (on_meta(ctx, "route_backward", 2 * kRouterFlops * touched(logits), {logits, dlogits})) return;
   require(!gradient.losses.any() || gradient.state != nullptr,
           "route_backward: losses without the step's state");
-  dispatch<nullptr, cpu::route_backward>(ctx, rule, logits, experts, gradient, dlogits);
+  dispatch<cuda::route_backward, cpu::route_backward>(ctx, rule, logits, experts, gradient,
+                                                      dlogits);
 }
 
 void sort_by_expert(Context& ctx, CView experts, View first_rows, View pairs, View rows) {
@@ -160,15 +192,20 @@ void sort_by_expert(Context& ctx, CView experts, View first_rows, View pairs, Vi
   require_count(ctx, pairs, experts.numel(), DType::i32, "sort_by_expert pairs");
   require_count(ctx, rows, experts.numel(), DType::i32, "sort_by_expert rows");
   require(first_rows.numel() > 1, "sort_by_expert: no expert");
-  if (on_meta(ctx, "sort_by_expert", 2 * touched(experts), {experts, pairs, rows})) return;
-  dispatch<nullptr, cpu::sort_by_expert>(ctx, experts, first_rows, pairs, rows);
+  if (on_meta(
+          ctx, "sort_by_expert", 2 * touched(experts), {experts, pairs, rows},
+          workspace_for(ctx, 0,
+                        cuda::sort_by_expert_workspace(experts.numel(), first_rows.numel() - 1)))) {
+    return;
+  }
+  dispatch<cuda::sort_by_expert, cpu::sort_by_expert>(ctx, experts, first_rows, pairs, rows);
 }
 
 void count_rows(Context& ctx, CView first_rows, View counts) {
   require_dtype(ctx, first_rows, DType::i32, "count_rows first_rows");
   require_count(ctx, counts, first_rows.numel() - 1, DType::i32, "count_rows counts");
   if (on_meta(ctx, "count_rows", touched(counts), {first_rows, counts})) return;
-  dispatch<nullptr, cpu::count_rows>(ctx, first_rows, counts);
+  dispatch<cuda::count_rows, cpu::count_rows>(ctx, first_rows, counts);
 }
 
 void order_arrivals(Context& ctx, CView arrived, View first_rows, View order, View inverse) {
@@ -178,7 +215,7 @@ void order_arrivals(Context& ctx, CView arrived, View first_rows, View order, Vi
   require_dtype(ctx, order, DType::i32, "order_arrivals order");
   require_count(ctx, inverse, order.numel(), DType::i32, "order_arrivals inverse");
   if (on_meta(ctx, "order_arrivals", 0, {arrived, order, inverse})) return;
-  dispatch<nullptr, cpu::order_arrivals>(ctx, arrived, first_rows, order, inverse);
+  dispatch<cuda::order_arrivals, cpu::order_arrivals>(ctx, arrived, first_rows, order, inverse);
 }
 
 void gather_rows(Context& ctx, CView x, CView pairs, Dim divisor, View y) {
@@ -187,7 +224,7 @@ void gather_rows(Context& ctx, CView x, CView pairs, Dim divisor, View y) {
   require_rows(ctx, y, pairs.numel(), last(x, "gather_rows x"), x.dtype(), "gather_rows y");
   require(divisor > 0, "gather_rows: no divisor");
   if (on_meta(ctx, "gather_rows", 0, {y, y, pairs})) return;  // read and written
-  dispatch<nullptr, cpu::gather_rows>(ctx, x, pairs, divisor, y);
+  dispatch<cuda::gather_rows, cpu::gather_rows>(ctx, x, pairs, divisor, y);
 }
 
 void sum_rows(Context& ctx, CView x, CView rows, View y) {
@@ -196,13 +233,16 @@ void sum_rows(Context& ctx, CView x, CView rows, View y) {
   require_rows(ctx, y, leading(rows.shape()), last(x, "sum_rows x"), x.dtype(), "sum_rows y");
   const double terms = static_cast<double>(rows.numel() * y.shape().back());
   if (on_meta(ctx, "sum_rows", terms, {x, rows, y})) return;
-  dispatch<nullptr, cpu::sum_rows>(ctx, x, rows, y);
+  dispatch<cuda::sum_rows, cpu::sum_rows>(ctx, x, rows, y);
 }
 
 void experts_forward(Context& ctx, CView x, CView weights, CView first_rows, View y) {
   const Products sizes =
       require_products(ctx, x, y, weights.shape(), first_rows, "experts_forward");
+  note_product(ctx, "experts_forward", cuda::kExpertsForward,
+               cuda::experts_problem(first_rows, x, sizes.out, weights, y));
   if (on_meta(ctx, "experts_forward", sizes.flops(), {x, weights, y})) return;
+  if (done_on_gpu<cuda::experts_forward>(ctx, x, weights, first_rows, y)) return;
   for_experts(ctx, sizes, first_rows, [&](Dim expert, Dim first, Dim rows) {
     if (rows == 0) return;
     linear_forward(ctx, x.slice(first, rows), matrix_of(sizes, weights, expert), {},
@@ -235,7 +275,10 @@ void quantized_experts_forward(Context& ctx, CView x, const CQuantizedMatrix& we
 void experts_backward_input(Context& ctx, CView dy, CView weights, CView first_rows, View dx) {
   const Products sizes =
       require_products(ctx, dx, dy, weights.shape(), first_rows, "experts_backward_input");
+  note_product(ctx, "experts_backward_input", cuda::kExpertsBackwardInput,
+               cuda::experts_problem(first_rows, dy, sizes.in, weights, dx));
   if (on_meta(ctx, "experts_backward_input", sizes.flops(), {dy, weights, dx})) return;
+  if (done_on_gpu<cuda::experts_backward_input>(ctx, dy, weights, first_rows, dx)) return;
   for_experts(ctx, sizes, first_rows, [&](Dim expert, Dim first, Dim rows) {
     if (rows == 0) return;
     linear_backward_input(ctx, dy.slice(first, rows), matrix_of(sizes, weights, expert),
@@ -247,7 +290,13 @@ void experts_backward_weight(Context& ctx, CView dy, CView x, CView first_rows,
                              Accumulate accumulate, View dweights) {
   const Products sizes =
       require_products(ctx, x, dy, dweights.shape(), first_rows, "experts_backward_weight");
+  require_gradient(ctx, dweights, dweights.shape(), x.dtype(), "experts_backward_weight");
+  note_product(ctx, "experts_backward_weight", cuda::kExpertsBackwardWeight,
+               cuda::experts_problem(first_rows, dy, sizes.in, x, dweights));
   if (on_meta(ctx, "experts_backward_weight", sizes.flops(), {dy, x, dweights})) return;
+  if (done_on_gpu<cuda::experts_backward_weight>(ctx, dy, x, first_rows, accumulate, dweights)) {
+    return;
+  }
   for_experts(ctx, sizes, first_rows, [&](Dim expert, Dim first, Dim rows) {
     const View dw = matrix_of(sizes, dweights, expert);
     if (rows > 0) {
@@ -263,7 +312,8 @@ void weighted_activation_forward(Context& ctx, Activation activation, CView pre,
   (void)require_activation(ctx, activation, pre, weights, y, "weighted_activation_forward");
   const double flops = kWeightedForwardFlops * touched(y);
   if (on_meta(ctx, "weighted_activation_forward", flops, {pre, weights, y})) return;
-  dispatch<nullptr, cpu::weighted_activation_forward>(ctx, activation, pre, weights, y);
+  dispatch<cuda::weighted_activation_forward, cpu::weighted_activation_forward>(ctx, activation,
+                                                                                pre, weights, y);
 }
 
 void weighted_activation_backward(Context& ctx, Activation activation, CView pre, CView weights,
@@ -273,8 +323,8 @@ void weighted_activation_backward(Context& ctx, Activation activation, CView pre
   require_rows(ctx, dpre, rows, pre.shape().back(), pre.dtype(), op);
   require_count(ctx, dweights, rows, weights.dtype(), op);
   if (on_meta(ctx, op, kWeightedBackwardFlops * touched(dy), {pre, dy, dpre, dweights})) return;
-  dispatch<nullptr, cpu::weighted_activation_backward>(ctx, activation, pre, weights, dy, dpre,
-                                                       dweights);
+  dispatch<cuda::weighted_activation_backward, cpu::weighted_activation_backward>(
+      ctx, activation, pre, weights, dy, dpre, dweights);
 }
 
 }  // namespace hyperslab::ops

@@ -6,6 +6,7 @@
 
 #include "cuda/attention/cached_table.hpp"
 #include "cuda/attention/table.hpp"
+#include "cuda/experts/product_table.hpp"
 #include "cuda/products/activation_table.hpp"
 #include "cuda/products/decode_block.hpp"
 #include "cuda/products/linear_table.hpp"
@@ -34,6 +35,12 @@ constexpr std::array kPatterns = {
     Pattern{"Update<", KernelClass::optimizer},
     Pattern{"begin_step_kernel", KernelClass::optimizer},
     Pattern{"finalize_step_kernel", KernelClass::optimizer},
+    Pattern{"route", KernelClass::softmax},
+    Pattern{"sort_", KernelClass::elementwise},
+    Pattern{"order_arrivals_kernel", KernelClass::elementwise},
+    Pattern{"gather_rows_kernel", KernelClass::elementwise},
+    Pattern{"sum_rows_kernel", KernelClass::reduction},
+    Pattern{"weighted_activation", KernelClass::elementwise},
     Pattern{"each_kernel", KernelClass::elementwise},
     Pattern{"each_amax_kernel", KernelClass::elementwise},
     Pattern{"softmax", KernelClass::softmax},
@@ -95,6 +102,9 @@ constexpr std::array kOpPatterns = {Pattern{"attention", KernelClass::attention}
                                     Pattern{"linear", KernelClass::matmul},
                                     Pattern{"decode_block", KernelClass::matmul},
                                     Pattern{"low_rank", KernelClass::matmul},
+                                    Pattern{"experts_forward", KernelClass::matmul},
+                                    Pattern{"experts_backward", KernelClass::matmul},
+                                    Pattern{"route", KernelClass::softmax},
                                     Pattern{"adamw", KernelClass::optimizer},
                                     Pattern{"sgd", KernelClass::optimizer},
                                     Pattern{"begin_step", KernelClass::optimizer},
@@ -125,7 +135,9 @@ KernelClass class_of_kernel(std::string_view name) {
     return KernelClass::attention;
   }
   if (is_named_in(cuda::kActivationForward, name) || is_named_in(cuda::kActivationBackward, name) ||
-      is_named_in(cuda::kLinearForward, name) || is_named_in(cuda::kDecodeBlock, name)) {
+      is_named_in(cuda::kLinearForward, name) || is_named_in(cuda::kDecodeBlock, name) ||
+      is_named_in(cuda::kExpertsForward, name) || is_named_in(cuda::kExpertsBackwardInput, name) ||
+      is_named_in(cuda::kExpertsBackwardWeight, name)) {
     return KernelClass::matmul;
   }
   for (const Pattern& pattern : kPatterns) {

@@ -85,13 +85,15 @@ void RunRecords::open_timing(const std::string& folder) {
   using mesh::Axis;
   const mesh::Position& at = setting_.position;
   const mesh::ParallelConfig& parallel = start_.config.parallel;
+  const nn::ExpertsConfig& experts = start_.config.model.experts;
+  const Dim layers = start_.is_first() ? experts.layers_of(start_.config.model.layers) : 0;
   timing_ = std::make_unique<io::TimingWriter>(
       folder,
       io::RankInfo{world.rank(), world.size(), world.host(), setting_.device, at.at(mesh::kSamples),
                    at.at(Axis::pipeline), at.at(Axis::context), at.at(Axis::tensor), commit(),
                    utc_now(), trainer_.context().threads(), world.threads().open_cores_here,
                    std::string(mesh::name_of(parallel.schedule)), parallel.zero, parallel.sequence,
-                   trainer_.inspection().groups()});
+                   trainer_.inspection().groups(), layers, experts.count});
 }
 
 /// Collective: measures the rate that utilization is stated against.
@@ -130,7 +132,11 @@ void RunRecords::take(const ops::StepResult& result, const StepTimes& times,
                       const KeyShares& documents, const std::optional<Spikes::Spike>& spike) {
   record(result.step, times);
   memory_peak_ = std::max(memory_peak_, trainer_.inspection().memory().peak_bytes());
-  if (start_.is_first()) report(result, times.step_seconds, documents, spike);
+  if (!start_.is_first()) return;
+  if (result.step % start_.config.timing.every == 0) {
+    timing_->append_loads(result.step, trainer_.loads(result.step));
+  }
+  report(result, times.step_seconds, documents, spike);
 }
 
 void RunRecords::record(std::int64_t step, const StepTimes& times) {

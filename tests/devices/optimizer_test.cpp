@@ -286,6 +286,9 @@ void expect_same(const Finalized& a, const Finalized& b) {
   EXPECT_EQ(a.result.step, b.result.step);
   EXPECT_EQ(a.result.tokens, b.result.tokens);
   EXPECT_EQ(a.result.correct, b.result.correct);
+  EXPECT_EQ(a.result.balance_sum, b.result.balance_sum);
+  EXPECT_EQ(a.result.router_z_sum, b.result.router_z_sum);
+  EXPECT_EQ(a.result.router_entropy_sum, b.result.router_entropy_sum);
   EXPECT_EQ(a.result.learning_rate, b.result.learning_rate);
   EXPECT_EQ(a.result.loss_scale, b.result.loss_scale);
   EXPECT_EQ(a.result.skipped, b.result.skipped);
@@ -318,9 +321,9 @@ TEST_F(Optimizer, StepsAreJudgedAsByTheOracle) {
     before.adam_step = 12345;
     before.good_steps = c.good_steps;
     const StepInput input = {7, 0.125F, 0.5F, 0.25F, c.stop};
-    Tensor reduced = tensor_of(
-        DType::f32, {kSumCount},
-        {c.norm_squared, c.non_finite, c.loss, 5, 2, 1, 0.25, static_cast<double>(c.stop)});
+    std::vector<double> sums = {c.norm_squared, c.non_finite, c.loss, 5, 2, 1, 0.25, 3, 6, 9};
+    sums.push_back(static_cast<double>(c.stop));
+    Tensor reduced = tensor_of(DType::f32, {kSumCount}, sums);
     Problem problem(DType::f32);
     problem.fixed_output(bytes_of(before))
         .fixed_output(bytes_of(std::array<StepResult, kResultRing>{}))

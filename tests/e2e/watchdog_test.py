@@ -76,6 +76,17 @@ class Watchdog(support.Case):
                                r"context all_to_all \d+")
         self.assertRegex(line, r"rank 0 waits in (context|data|world) ")
 
+    def test_a_rank_that_is_killed_or_stopped_among_experts_is_named(self):
+        for kind, expected, why in ((signal.SIGSTOP, 8, "does not answer .*expert all_to_all \\d+"), (signal.SIGKILL, 137, "is gone")):
+            with self.subTest(kind):
+                process = self.start_watched(f"experts{kind}", "parallel.data=2", "parallel.expert=2", "experts.count=4", ranks=2)
+
+                code, line, seconds = self.hit(process, 1, kind)
+
+                self.assertEqual(code, expected, line)
+                self.assertLess(seconds, TIMEOUT + 5)
+                self.assertRegex(line, r"rank 1 \(data 1 \(expert 1\), tensor 0, pipeline 0\) host \S+ " + why)
+
     def test_rank_0_is_named_as_well(self):
         process = self.start_watched("first", "parallel.pipeline=2", ranks=2)
 

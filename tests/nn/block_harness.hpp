@@ -56,6 +56,7 @@ inline BlockConfig drawn_config(int i) {
   if (i % 6 == 4) config.experts.groups = 2;
   config.experts.balance_weight = i % 4 == 1 ? 0.7 : 0;
   config.experts.z_weight = i % 4 == 2 ? 0.3 : 0;
+  config.experts.balance_samples = i % 8 == 5 ? kSamples : 1;
   if (i % 4 >= 2) config.adapter = {.rank = 2, .alpha = 3};
   config.recompute = i % 4 == 3 ? Recompute::selective : Recompute::none;
   return config;

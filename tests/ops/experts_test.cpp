@@ -45,7 +45,7 @@ struct Routed {
     router_statistics(ctx, rule, logits.view(), experts.view(), statistics.view());
     std::memset(sums.view().raw(), 0, sums.view().bytes());
     std::memset(loads.view().raw(), 0, loads.view().bytes());
-    add_router_statistics(ctx, rule, T, statistics.view(), sums.view(), loads.view());
+    add_router_statistics(ctx, rule, {.tokens = T}, statistics.view(), sums.view(), loads.view());
   }
   [[nodiscard]] std::vector<int> taken(Dim token) const {
     const auto* first = experts.view().data<std::int32_t>() + token * rule.active;
@@ -205,7 +205,7 @@ TEST_F(ExpertsOps, GradientsOfTheRouterAreThoseOfDifferences) {
     const RouterScore score = i % 2 == 0 ? RouterScore::softmax : RouterScore::sigmoid;
     Routed r({.count = 6, .active = 3, .score = score, .normalize = i % 4 < 2, .scale = 1.5F},
              DType::f64, 2, 5, 40 + static_cast<std::uint64_t>(i));
-    const RouterLosses losses = {i < 4 ? 0.0F : 0.75F, i % 3 == 1 ? 0.5F : 0, r.T};
+    const RouterLosses losses = {i < 4 ? 0.0F : 0.75F, i % 3 == 1 ? 0.5F : 0, 1, r.T};
     const Tensor dweights = random_tensor(DType::f64, {10, 3}, 9);
     const auto value = [&] {
       r.route(ctx);

@@ -11,6 +11,7 @@
 
 #include "cuda/attention/cached_table.hpp"
 #include "cuda/attention/table.hpp"
+#include "cuda/experts/product_table.hpp"
 #include "cuda/products/activation_table.hpp"
 #include "cuda/products/decode_block.hpp"
 #include "cuda/products/linear_table.hpp"
@@ -207,6 +208,9 @@ std::vector<Row> all_rows() {
   add(kActivationBackward);
   add(kLinearForward);
   add(kDecodeBlock);
+  add(kExpertsForward);
+  add(kExpertsBackwardInput);
+  add(kExpertsBackwardWeight);
   return rows;
 }
 
@@ -295,6 +299,51 @@ TEST(ActivationTable, ChoosesAsTheFormerRules) {
   }
   EXPECT_EQ(choose(kActivationForward, product_of(4096, 768, 3072), kOther).name,
             "cuBLASLt with epilogue");
+}
+
+ExpertsProblem of_experts(Dim rows, Dim depth, Dim columns, Dim experts = 8) {
+  return {.experts = experts,
+          .rows = rows,
+          .depth = depth,
+          .columns = columns,
+          .dtype = DType::bf16,
+          .is_aligned = true};
+}
+
+TEST(ExpertsTable, TakesWideTilesWhereTheyAreEnough) {
+  const auto forward = [](const ExpertsProblem& problem, Features features) {
+    const std::string_view name = choose(kExpertsForward, problem, features).name;
+    EXPECT_EQ(choose(kExpertsBackwardInput, problem, features).name, name);
+    return name;
+  };
+  EXPECT_EQ(forward(of_experts(16384, 2048, 2048), kHopper), "warpgroups, 256 columns");
+  EXPECT_EQ(forward(of_experts(16384, 2048, 2048), kOther), "plain tiles");
+  EXPECT_EQ(forward(of_experts(256, 2048, 2048), kHopper), "warpgroups, 128 columns");
+  EXPECT_EQ(forward(of_experts(65536, 2048, 128), kHopper), "warpgroups, 128 columns");
+  const auto weight = [](const ExpertsProblem& problem) {
+    return choose(kExpertsBackwardWeight, problem, kHopper).name;
+  };
+  EXPECT_EQ(weight(of_experts(64, 2048, 2048)), "warpgroups, 256 columns");
+  EXPECT_EQ(weight(of_experts(65536, 256, 512)), "warpgroups, 128 columns");
+}
+
+TEST(ExpertsTable, LeavesAwkwardSizesToPlainTiles) {
+  const auto reason = [](const ExpertsProblem& problem) {
+    EXPECT_EQ(choose(kExpertsForward, problem, kHopper).name, "plain tiles");
+    EXPECT_EQ(choose(kExpertsBackwardWeight, problem, kHopper).name, "plain tiles");
+    EXPECT_EQ(suits_wide_expert_tiles(problem), suits_expert_tiles(problem));
+    return suits_expert_tiles(problem);
+  };
+  ExpertsProblem problem = of_experts(16384, 2048, 2048);
+  problem.dtype = DType::f32;
+  EXPECT_EQ(reason(problem), "elements are not 16 bits wide");
+  problem.dtype = DType::f16;
+  problem.is_aligned = false;
+  EXPECT_EQ(reason(problem), "operands do not begin at multiples of 16 bytes");
+  EXPECT_EQ(reason(of_experts(16384, 2044, 2048)), "rows are not a multiple of 16 bytes");
+  EXPECT_EQ(reason(of_experts(16384, 2048, 2044)), "rows are not a multiple of 16 bytes");
+  EXPECT_EQ(reason(of_experts(16384, 2048, 2048, 1025)), "more than 1,024 experts");
+  EXPECT_EQ(reason(of_experts(0, 2048, 2048)), "no or too many rows");
 }
 
 }  // namespace

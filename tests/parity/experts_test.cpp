@@ -61,6 +61,23 @@ TEST_P(ExpertsParity, AgreesWithOneRankInEveryLayout) {
   EXPECT_EQ(compared, kLayouts);
 }
 
+/// Samples that are balanced together are the same ones whatever the microbatch and the layout.
+TEST(ExpertsBalance, OfABatchDoesNotDependOnMicrobatches) {
+  const std::vector<std::string> model = {"model.family=llama",        "experts.count=4",
+                                          "experts.width=24",          "experts.balance=batch",
+                                          "experts.balance_samples=2", "experts.balance_weight=0.5",
+                                          "train.global_batch=48"};
+  const auto trace = [&](const std::vector<std::string>& layout, int ranks) {
+    return parity::trace_layout(world(), test::read_layout(model, layout, ranks), kSteps);
+  };
+  const parity::LayoutTrace expected = trace({"train.microbatch=4"}, 1);
+  const parity::LayoutTrace found = trace(
+      {"train.microbatch=2", fmt::format("parallel.data={}", world().size())}, world().size());
+  if (world().rank() != 0) return;
+  const parity::ParityReport report = parity::compare(expected, found, kTolerance);
+  EXPECT_TRUE(report.agrees) << report.rows.front().tensor << " " << report.rows.front().difference;
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Models, ExpertsParity,
     testing::Values(Choices{"experts.count=4", "experts.width=24", "experts.balance_weight=0.5",

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -32,12 +33,12 @@ inline constexpr std::size_t kMostGroups = 8;
 /// step, and exposed_seconds the host's in waits (see comm::Traffic). On a GPU seconds are the
 /// device's, late by some steps: of gradient reductions for the data group, of all operations
 /// for the others if timing.groups asks for them; exposed_seconds come from phases: reduce_exposed
-/// for data (with the sums of tied tables in it), tensor_comm for tensor, context_comm for context, expert_comm for expert,
-/// pipeline_comm and pipeline_idle for pipeline, wait for the world. arrival_seconds, on the CPU,
-/// is when this rank called, a mean over the group's operations in the step, in seconds since it
-/// left the newest operation of all ranks together before the step: ranks leave that at one moment,
-/// so that the member with the largest is the one the others wait for, whatever their clocks say.
-/// NaN if not measured.
+/// for data (with the sums of tied tables in it), tensor_comm for tensor, context_comm for context,
+/// expert_comm for expert, pipeline_comm and pipeline_idle for pipeline, wait for the world.
+/// arrival_seconds, on the CPU, is when this rank called, a mean over the group's operations in the
+/// step, in seconds since it left the newest operation of all ranks together before the step: ranks
+/// leave that at one moment, so that the member with the largest is the one the others wait for,
+/// whatever their clocks say. NaN if not measured.
 struct GroupTraffic {
   std::int64_t calls = 0;
   std::int64_t bytes = 0;
@@ -64,7 +65,10 @@ struct RankInfo {
   std::string schedule;    ///< name of the pipeline schedule
   int zero = 0;
   bool sequence = false;
-  std::vector<GroupInfo> groups;  ///< at most kMostGroups
+  std::vector<GroupInfo> groups = {};  ///< at most kMostGroups
+  /// Layers with experts whose loads the file has, and experts of each; 0: no table of loads.
+  std::int64_t expert_layers = 0;
+  std::int64_t experts = 0;
 };
 
 /// A traced step on this rank's clock, and the numbers that make one clock of all ranks' clocks.
@@ -98,12 +102,13 @@ struct TimingRow {
 };
 
 /// Writes rank_<5 digits>.h5 in a folder of this start: group /steps with one dataset per column,
-/// and for traced steps /traced, /events, /operations, /messages, /memory, /lives and /kernels.
+/// and for traced steps /traced, /events, /operations, /messages, /memory, /lives and /kernels;
+/// /experts with the loads of experts, if RankInfo names them.
 /// Rows are buffered and appended every `flush_rows`, so that a crash loses little. Columns: step,
 /// step_seconds, data_seconds, forward_seconds, backward_seconds, optimizer_seconds,
 /// reduce_seconds, reduce_exposed_seconds, reduce_busy_seconds, tensor_comm_seconds,
-/// context_comm_seconds, expert_comm_seconds, pipeline_comm_seconds, pipeline_idle_seconds, wait_seconds,
-/// checkpoint_seconds, tokens, memory_peak_bytes, memory_now_bytes.
+/// context_comm_seconds, expert_comm_seconds, pipeline_comm_seconds, pipeline_idle_seconds,
+/// wait_seconds, checkpoint_seconds, tokens, memory_peak_bytes, memory_now_bytes.
 ///
 /// Gradient reductions: reduce_busy_seconds is time with at least one of their reductions in
 /// progress, reduce_exposed_seconds the part of it in which the rank had nothing to do but wait for
@@ -131,6 +136,8 @@ class TimingWriter {
   ~TimingWriter();  ///< flushes; says how many rows are lost
 
   void append(const TimingRow& row);
+  /// Loads of all layers with experts, (expert_layers, experts); flushed with the rows of steps.
+  void append_loads(std::int64_t step, std::span<const double> loads);
   void append_traced(const TracedStep& traced);
   void append_events(std::int64_t step, const std::vector<TraceEvent>& events);
   void append_operations(std::int64_t step, const std::vector<TraceOperation>& operations);

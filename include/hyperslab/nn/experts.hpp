@@ -58,7 +58,8 @@ class Experts final : public Sublayer {
     View logits;      ///< (N, count) f32 or better
     View chosen;      ///< (N, active) i32: a token's experts, ascending
     View weights;     ///< (N, active)
-    View statistics;  ///< (B, ops::router_statistics_width()); absent without training
+    View statistics;  ///< (groups of samples, ops::router_statistics_width()); absent without
+                      ///< training
     ExpertGroup::Way way;
     View pairs;    ///< (R) i32: of a row of this rank's tokens
     View rows;     ///< (N, active) i32: the other way round
@@ -85,6 +86,7 @@ class Experts final : public Sublayer {
 
  private:
   void choose(Context& ctx, CView x, const ForwardPass& pass, const Slot& slot) const;
+  [[nodiscard]] ops::RouterLosses losses(const Slot& slot) const;
   void count_losses(Context& ctx, const ForwardPass& pass, const Slot& slot) const;
   [[nodiscard]] Rows plan_rows(Arena& activations, const Memory& memory, const ActivationSpec& spec,
                                const std::string& label) const;

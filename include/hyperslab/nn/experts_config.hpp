@@ -9,11 +9,9 @@
 
 namespace hyperslab::nn {
 
-/// The tokens over which a router's load is balanced: those of each sample, or none.
-enum class Balance : std::uint8_t { sequence, none };
-[[nodiscard]] constexpr std::string_view name_of(Balance balance) {
-  return balance == Balance::sequence ? "sequence" : "none";
-}
+/// The tokens over which a router's load is balanced: those of each sample, of a number of
+/// neighbouring samples, or none.
+enum class Balance : std::uint8_t { sequence, batch, none };
 
 /// Deck section `experts`: layers whose feed-forward network is a mixture of experts.
 struct ExpertsConfig {
@@ -29,6 +27,7 @@ struct ExpertsConfig {
   Dim groups = 1;         ///< ops::RouterRule::groups
   Dim active_groups = 1;
   Balance balance = Balance::sequence;
+  Dim balance_samples = 1;  ///< samples that are balanced together, with Balance::batch
   double balance_weight = 0.01;
   double bias_rate = 0;  ///< step of the selection bias, ops::update_router_bias(); 0: no bias
   double z_weight = 0;   ///< weight of the mean of log(Z)^2, see ops::RouterLosses
@@ -52,7 +51,8 @@ struct ExpertsConfig {
   /// The terms that a router adds to the loss, of samples of so many tokens.
   [[nodiscard]] ops::RouterLosses losses(Dim sample_tokens) const {
     const double weight = balance == Balance::none ? 0 : balance_weight;
-    return {static_cast<float>(weight), static_cast<float>(z_weight), sample_tokens};
+    return {static_cast<float>(weight), static_cast<float>(z_weight), balance_samples,
+            balance_samples * sample_tokens};
   }
   friend bool operator==(const ExpertsConfig&, const ExpertsConfig&) = default;
 };

@@ -31,23 +31,24 @@ struct RouterRule {
   [[nodiscard]] Dim per_group() const { return count / groups; }
 };
 
-/// Weights of the terms that a router adds to the loss: S samples, each of T tokens on all context
-/// ranks, add to the step's loss
+/// Weights of the terms that a router adds to the loss. Groups of G samples are balanced together.
+/// S samples, in groups of T tokens on all context ranks, add to the step's loss
 ///
-///   balance / S sum_s E / (K T^2) sum_e counts_se scores_se  +  z / (S T) sum_t log(Z_t)^2
+///   balance G / S sum_g E / (K T^2) sum_e counts_ge scores_ge  +  z G / (S T) sum_t log(Z_t)^2
 ///
-/// where counts_se are the sample's tokens that take expert e, scores_se is the sum over its tokens
+/// where counts_ge are the group's tokens that take expert e, scores_ge is the sum over its tokens
 /// of the share that e has of a token's scores, and Z_t is the sum of the exponentials of a token's
 /// logits. Counts are constant in the gradient (Fedus et al. 2022, section 2.2; Zoph et al. 2022).
 struct RouterLosses {
   float balance = 0;
   float z = 0;
-  Dim sample_tokens = 0;  ///< T
+  Dim samples = 1;  ///< G
+  Dim tokens = 0;   ///< T
   [[nodiscard]] bool any() const { return balance != 0 || z != 0; }
 };
 
-/// Entries of router_statistics() for a sample: E counts, E sums of scores' shares, the sums of
-/// log(Z)^2 and of the entropies of shares in nats.
+/// Entries of router_statistics() for a group of samples: E counts, E sums of scores' shares, the
+/// sums of log(Z)^2 and of the entropies of shares in nats.
 [[nodiscard]] constexpr Dim router_statistics_width(Dim experts) { return 2 * experts + 2; }
 
 /// Chooses each token's K experts by score + bias, of equals the first, and gives their weights,
@@ -56,14 +57,14 @@ struct RouterLosses {
 void route(Context& ctx, const RouterRule& rule, CView logits, CView bias, View experts,
            View weights);
 
-/// The statistics of B samples with N / B neighbouring tokens each. statistics: (B,
+/// The statistics of groups with N / groups neighbouring tokens each. statistics: (groups,
 /// router_statistics_width(E)) of the logits' dtype, overwritten.
 void router_statistics(Context& ctx, const RouterRule& rule, CView logits, CView experts,
                        View statistics);
-/// Adds the statistics of whole samples to the sums of a step: S times each of the two terms,
-/// without its weight, to kSumBalance and kSumRouterZ, the mean entropy of a sample's tokens to
-/// kSumRouterEntropy, and the counts to loads: (E) of the sums' dtype.
-void add_router_statistics(Context& ctx, const RouterRule& rule, Dim sample_tokens,
+/// Adds the statistics of whole groups to the sums of a step: S times each of the two terms of
+/// `losses`, without its weight, to kSumBalance and kSumRouterZ, S times the mean entropy of tokens
+/// to kSumRouterEntropy, and the counts to loads: (E) of the sums' dtype.
+void add_router_statistics(Context& ctx, const RouterRule& rule, const RouterLosses& losses,
                            CView statistics, View sums, View loads);
 
 /// bias_e += rate sign(mean of loads - load_e), unless the step is skipped (Wang et al. 2024,
@@ -71,7 +72,7 @@ void add_router_statistics(Context& ctx, const RouterRule& rule, Dim sample_toke
 void update_router_bias(Context& ctx, float rate, CView loads, const StepState* state, View bias);
 
 /// dlogits of dweights: (N, K), and of the losses, times state.input.inverse_samples and the loss
-/// scale. statistics: those of whole samples; absent if there are no losses. dlogits: (N, E).
+/// scale. statistics: those of whole groups; absent if there are no losses. dlogits: (N, E).
 struct RouterGradient {
   CView dweights;
   RouterLosses losses;

@@ -134,12 +134,13 @@ struct LossFactors {
 template <class T>
 LossFactors<T> loss_factors(const RouterRule& rule, const RouterGradient& gradient) {
   if (!gradient.losses.any()) return {};
-  const auto& [balance, z, sample_tokens] = gradient.losses;
-  const T tokens = static_cast<T>(sample_tokens);
-  const T scale =
-      static_cast<T>(gradient.state->input.inverse_samples) * T(gradient.state->loss_scale);
-  return {scale * T(balance) * T(rule.count) / (T(rule.active) * tokens * tokens),
-          scale * T(z) * 2 / tokens};
+  const RouterLosses& losses = gradient.losses;
+  const T tokens = static_cast<T>(losses.tokens);
+  const T scale = static_cast<T>(losses.samples) *
+                  static_cast<T>(gradient.state->input.inverse_samples) *
+                  T(gradient.state->loss_scale);
+  return {scale * T(losses.balance) * T(rule.count) / (T(rule.active) * tokens * tokens),
+          scale * T(losses.z) * 2 / tokens};
 }
 
 template <class T>
@@ -200,12 +201,13 @@ void router_statistics(Context& ctx, const RouterRule& rule, CView logits, CView
   });
 }
 
-void add_router_statistics(Context& /*ctx*/, const RouterRule& rule, Dim sample_tokens,
+void add_router_statistics(Context& /*ctx*/, const RouterRule& rule, const RouterLosses& losses,
                            CView statistics, View sums, View loads) {
   with_real(statistics.dtype(), "add_router_statistics", [&]<class T>(T) {
-    const auto tokens = static_cast<double>(sample_tokens);
-    const double factor =
-        static_cast<double>(rule.count) / (static_cast<double>(rule.active) * tokens * tokens);
+    const auto tokens = static_cast<double>(losses.tokens);
+    const auto samples = static_cast<double>(losses.samples);
+    const double factor = samples * static_cast<double>(rule.count) /
+                          (static_cast<double>(rule.active) * tokens * tokens);
     for (Dim b = 0; b < statistics.rows(); ++b) {
       const T* counts = statistics.data<T>() + b * router_statistics_width(rule.count);
       const T* shares = counts + rule.count;
@@ -215,8 +217,9 @@ void add_router_statistics(Context& /*ctx*/, const RouterRule& rule, Dim sample_
         loads.data<T>()[e] += counts[e];
       }
       add_to_sums(sums, kSumBalance, factor * dot);
-      add_to_sums(sums, kSumRouterZ, static_cast<double>(shares[rule.count]) / tokens);
-      add_to_sums(sums, kSumRouterEntropy, static_cast<double>(shares[rule.count + 1]) / tokens);
+      add_to_sums(sums, kSumRouterZ, samples * static_cast<double>(shares[rule.count]) / tokens);
+      add_to_sums(sums, kSumRouterEntropy,
+                  samples * static_cast<double>(shares[rule.count + 1]) / tokens);
     }
   });
 }

@@ -16,12 +16,12 @@ TEST_P(ExpertsRules, AreRefusedWithTheirReason) {
 INSTANTIATE_TEST_SUITE_P(Table, ExpertsRules, testing::ValuesIn(broken_experts_rules()));
 
 TEST(Experts, KeysAreReadAndSayWhichLayersHaveExperts) {
-  const auto config =
-      read(kValid, {"model.layers=7", "experts.count=8", "experts.active=4", "experts.shared=1",
-                    "experts.every=2", "experts.first_dense=2", "experts.score=sigmoid",
-                    "experts.normalize=false", "experts.scale=2.5", "experts.groups=4",
-                    "experts.group_active=2", "experts.balance=none", "experts.balance_weight=0.5",
-                    "experts.bias_rate=0.001", "experts.z_weight=0.25"});
+  const auto config = read(
+      kValid, {"model.layers=7", "experts.count=8", "experts.active=4", "experts.shared=1",
+               "experts.every=2", "experts.first_dense=2", "experts.score=sigmoid",
+               "experts.normalize=false", "experts.scale=2.5", "experts.groups=4",
+               "experts.group_active=2", "experts.balance=batch", "experts.balance_samples=4",
+               "experts.balance_weight=0.5", "experts.bias_rate=0.001", "experts.z_weight=0.25"});
   const nn::ExpertsConfig& experts = config.model.experts;
 
   EXPECT_EQ(experts, (nn::ExpertsConfig{.count = 8,
@@ -35,7 +35,8 @@ TEST(Experts, KeysAreReadAndSayWhichLayersHaveExperts) {
                                         .scale = 2.5,
                                         .groups = 4,
                                         .active_groups = 2,
-                                        .balance = nn::Balance::none,
+                                        .balance = nn::Balance::batch,
+                                        .balance_samples = 4,
                                         .balance_weight = 0.5,
                                         .bias_rate = 0.001,
                                         .z_weight = 0.25}));
@@ -46,7 +47,8 @@ TEST(Experts, KeysAreReadAndSayWhichLayersHaveExperts) {
   }
   EXPECT_EQ(layers, (std::vector<Dim>{3, 5}));
   EXPECT_EQ(experts.layers_of(7), 2);
-  EXPECT_EQ(experts.losses(16).balance, 0);
+  EXPECT_EQ(experts.losses(16).tokens, 64);
+  EXPECT_EQ(nn::ExpertsConfig{.balance = nn::Balance::none}.losses(16).balance, 0);
 }
 
 TEST(Experts, ADeckWithoutThemHasNoWidthOfTheirOwn) {

@@ -60,6 +60,10 @@ const std::vector<Input>& inputs() {
       {"vit-s16-imagenet1k", 21'974'632, Needs::gpu, 1},
       {"vit-ti16-imagenet1k", 5'717'416, Needs::gpu, 8},
       {"vit-b16-imagenet1k", 86'567'656, Needs::gpu, 8},
+      {"experts-small", 5'449'920, Needs::cpu, 2},
+      {"olmoe-1b-7b", 6'919'161'856, Needs::cpu, 8},
+      {"qwen3-30b-a3b", 30'532'122'624, Needs::cpu, 8},
+      {"mixtral-8x7b", 46'702'792'704, Needs::cpu, 8},
   };
   return all;
 }

@@ -164,6 +164,64 @@ TEST(TimingWriter, EveryGroupHasARowForEveryStep) {
   EXPECT_FALSE(open_dataset(file, "/groups/world/ranks")) << "all of them";
 }
 
+/// All values of a dataset of two dimensions, and its width.
+std::pair<std::vector<float>, hsize_t> matrix(const Handle& file, const std::string& path) {
+  const Handle dataset = open_dataset(file, path);
+  const Handle space(H5Dget_space(dataset.get()), H5Sclose);
+  hsize_t shape[2] = {0, 0};
+  EXPECT_EQ(H5Sget_simple_extent_dims(space.get(), shape, nullptr), 2);
+  std::vector<float> values(shape[0] * shape[1]);
+  EXPECT_GE(H5Dread(dataset.get(), H5T_NATIVE_FLOAT, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()),
+            0);
+  return {values, shape[1]};
+}
+
+TEST(TimingWriter, LoadsOfExpertsAreRowsOfAllLayers) {
+  const TempFolder folder;
+  io::RankInfo info = some_info();
+  info.expert_layers = 2;
+  info.experts = 3;
+  constexpr int steps = 1100;  // more than two chunks
+  {
+    io::TimingWriter writer(folder.path(), info, 50);
+    for (int step = 1; step <= steps; ++step) {
+      if (step % 2 == 0) {
+        writer.append_loads(step, std::vector<double>{1, 2, 3, 4, 5, step * 1.0});
+      }
+      writer.append(row_of(step));
+    }
+    const std::vector<double> narrow(5);
+    EXPECT_ANY_THROW(writer.append_loads(steps + 1, narrow));
+  }
+  const Handle file = io::hdf5::open_file(folder.path() + "/rank_00003.h5");
+  ASSERT_TRUE(file);
+  const std::vector<double> kept = numbers(file, "/experts/step");
+  ASSERT_EQ(kept.size(), 550U);
+  EXPECT_EQ(kept[549], 1100);
+  const auto [loads, width] = matrix(file, "/experts/loads");
+  EXPECT_EQ(width, 6U);
+  ASSERT_EQ(loads.size(), 550U * 6);
+  for (std::size_t row = 0; row < kept.size(); ++row) {
+    ASSERT_EQ(loads[row * 6], 1);
+    ASSERT_EQ(loads[row * 6 + 5], kept[row]);
+  }
+  const Handle dataset = open_dataset(file, "/experts/loads");
+  EXPECT_EQ(integer_attribute(dataset, "layers"), 2);
+  EXPECT_EQ(integer_attribute(dataset, "experts"), 3);
+  EXPECT_EQ(text_attribute(dataset, "units"), "1");
+}
+
+TEST(TimingWriter, WithoutExpertsThereIsNoTableOfLoads) {
+  const TempFolder folder;
+  {
+    io::TimingWriter writer(folder.path(), some_info());
+    writer.append_loads(1, {});
+  }
+  const Handle file = io::hdf5::open_file(folder.path() + "/rank_00003.h5");
+  ASSERT_TRUE(file);
+  EXPECT_EQ(H5Lexists(file.get(), "/experts", H5P_DEFAULT), 0);
+}
+
 TEST(TimingWriter, AttributesSayWhichRankItIs) {
   const TempFolder folder;
   { const io::TimingWriter writer(folder.path() + "/start_0001", some_info()); }

@@ -124,6 +124,10 @@ __device__ void give_registers() {
   HYPERSLAB_BLOCK(d, 16), HYPERSLAB_BLOCK(d, 17), HYPERSLAB_BLOCK(d, 18), HYPERSLAB_BLOCK(d, 19), \
       HYPERSLAB_BLOCK(d, 20), HYPERSLAB_BLOCK(d, 21), HYPERSLAB_BLOCK(d, 22),                     \
       HYPERSLAB_BLOCK(d, 23)
+#define HYPERSLAB_FINAL_BLOCKS(d)                                                                 \
+  HYPERSLAB_BLOCK(d, 24), HYPERSLAB_BLOCK(d, 25), HYPERSLAB_BLOCK(d, 26), HYPERSLAB_BLOCK(d, 27), \
+      HYPERSLAB_BLOCK(d, 28), HYPERSLAB_BLOCK(d, 29), HYPERSLAB_BLOCK(d, 30),                     \
+      HYPERSLAB_BLOCK(d, 31)
 #define HYPERSLAB_ROWS(a) "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3])
 // Operands: sums, the two factors, and 1 if sums are added to. Products of rows with rows take
 // both from shared memory; those with columns take the left one from registers.
@@ -161,6 +165,31 @@ __device__ void give_registers() {
   "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "  \
   "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95}, " \
   "%96, %97, adds, 1, 1, 0, %99;\n}"
+// Tiles of both factors out of shared memory; the last two operands are 1 of a left, or right, one
+// that is summed over its rows.
+#define HYPERSLAB_TILES_ANY_128(type)                                                 \
+  "{\n.reg .pred adds;\nsetp.ne.b32 adds, %66, 0;\n"                                  \
+  "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type                        \
+  " "                                                                                 \
+  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "           \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "  \
+  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "  \
+  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, " \
+  "%64, %65, adds, 1, 1, %67, %68;\n}"
+#define HYPERSLAB_TILES_ANY_256(type)                                                            \
+  "{\n.reg .pred adds;\nsetp.ne.b32 adds, %130, 0;\n"                                            \
+  "wgmma.mma_async.sync.aligned.m64n256k16.f32." type "." type                                   \
+  " "                                                                                            \
+  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                      \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "             \
+  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "             \
+  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "             \
+  "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "             \
+  "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "             \
+  "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
+  "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, "   \
+  "%127}, "                                                                                      \
+  "%128, %129, adds, 1, 1, %131, %132;\n}"
 
 /// 64 columns of rows in registers.
 using Rows = std::uint32_t[kRows / kStep][4];
@@ -254,15 +283,56 @@ __device__ void multiply_tiles(const Tile<64>& a, const Tile<64>& b, bool adds,
   }
 }
 
+/// A way to sum a tile: its columns, or its rows.
+enum class Over : int { columns, rows };
+
+/// sums (64 x 128 or 64 x 256) = a b, or += with `adds`, of one step of both tiles: of columns as
+/// Tile::columns names it, of rows as Tile::rows does.
+template <class T, Over kLeft, Over kRight, int kBlocks>
+__device__ void multiply_step_of(std::uint64_t a, std::uint64_t b, bool adds,
+                                 float (&sums)[kBlocks][4]) {
+  static_assert(kBlocks == 16 || kBlocks == 32);
+  constexpr bool kBrain = std::is_same_v<T, bf16>;
+  constexpr int kA = static_cast<int>(kLeft);
+  constexpr int kB = static_cast<int>(kRight);
+  const int add = adds ? 1 : 0;
+  if constexpr (kBlocks == 16 && kBrain) {
+    HYPERSLAB_WARPGROUP(asm volatile(HYPERSLAB_TILES_ANY_128("bf16")
+                                     : HYPERSLAB_BLOCKS(sums), HYPERSLAB_MORE_BLOCKS(sums)
+                                     : "l"(a), "l"(b), "r"(add), "n"(kA), "n"(kB)
+                                     : "memory"));
+  } else if constexpr (kBlocks == 16) {
+    HYPERSLAB_WARPGROUP(asm volatile(HYPERSLAB_TILES_ANY_128("f16")
+                                     : HYPERSLAB_BLOCKS(sums), HYPERSLAB_MORE_BLOCKS(sums)
+                                     : "l"(a), "l"(b), "r"(add), "n"(kA), "n"(kB)
+                                     : "memory"));
+  } else if constexpr (kBrain) {
+    HYPERSLAB_WARPGROUP(asm volatile(HYPERSLAB_TILES_ANY_256("bf16")
+                                     : HYPERSLAB_BLOCKS(sums), HYPERSLAB_MORE_BLOCKS(sums),
+                                       HYPERSLAB_LAST_BLOCKS(sums), HYPERSLAB_FINAL_BLOCKS(sums)
+                                     : "l"(a), "l"(b), "r"(add), "n"(kA), "n"(kB)
+                                     : "memory"));
+  } else {
+    HYPERSLAB_WARPGROUP(asm volatile(HYPERSLAB_TILES_ANY_256("f16")
+                                     : HYPERSLAB_BLOCKS(sums), HYPERSLAB_MORE_BLOCKS(sums),
+                                       HYPERSLAB_LAST_BLOCKS(sums), HYPERSLAB_FINAL_BLOCKS(sums)
+                                     : "l"(a), "l"(b), "r"(add), "n"(kA), "n"(kB)
+                                     : "memory"));
+  }
+}
+
 #undef HYPERSLAB_WARPGROUP
 #undef HYPERSLAB_BLOCK
 #undef HYPERSLAB_BLOCKS
 #undef HYPERSLAB_MORE_BLOCKS
 #undef HYPERSLAB_LAST_BLOCKS
+#undef HYPERSLAB_FINAL_BLOCKS
 #undef HYPERSLAB_ROWS
 #undef HYPERSLAB_BY_ROWS
 #undef HYPERSLAB_BY_COLUMNS_64
 #undef HYPERSLAB_BY_COLUMNS_128
 #undef HYPERSLAB_TILES_192
+#undef HYPERSLAB_TILES_ANY_128
+#undef HYPERSLAB_TILES_ANY_256
 
 }  // namespace hyperslab::ops::cuda::warpgroup

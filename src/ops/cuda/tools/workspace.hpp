@@ -6,6 +6,7 @@
 #include "hyperslab/core/machine.hpp"
 #include "hyperslab/core/view.hpp"
 #include "hyperslab/ops/attention.hpp"
+#include "hyperslab/ops/experts.hpp"
 
 // Launch shapes that decide how much scratch memory an op needs. They depend on sizes alone, never
 // on the device, so that a plan on `meta` is exact and results have the same bits everywhere; and
@@ -90,6 +91,26 @@ struct SquareSum {
 inline constexpr int kMatrixNormParts = 128;
 [[nodiscard]] constexpr std::size_t normalize_matrices_workspace(Dim batch) {
   return static_cast<std::size_t>(batch * kMatrixNormParts) * sizeof(double);
+}
+
+/// Pairs of a part of sort_by_expert, which a warp counts and places.
+inline constexpr int kSortPart = 512;
+[[nodiscard]] constexpr Dim sort_parts(Dim pairs) { return ceil_divide(pairs, kSortPart); }
+/// Each part's pairs of every expert, then all pairs of every expert.
+[[nodiscard]] constexpr std::size_t sort_by_expert_workspace(Dim pairs, Dim experts) {
+  return static_cast<std::size_t>((sort_parts(pairs) + 1) * experts) * sizeof(std::int32_t);
+}
+
+/// Tokens of a part of router_statistics, which leaves its sums.
+inline constexpr int kRouterPart = 64;
+[[nodiscard]] constexpr Dim router_parts(Dim sample_tokens) {
+  return ceil_divide(sample_tokens, kRouterPart);
+}
+[[nodiscard]] constexpr std::size_t router_statistics_workspace(Dim samples, Dim sample_tokens,
+                                                                Dim experts) {
+  return static_cast<std::size_t>(samples * router_parts(sample_tokens) *
+                                  router_statistics_width(experts)) *
+         sizeof(float);
 }
 
 /// The terms that one row of logits adds to the sums.

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products of each expert's rows by its matrix, and of their gradients.
+#include "warpgroup_tiles.cuh"
+
+namespace hyperslab::ops::cuda {
+namespace {
+
+using namespace experts;
+
+template <class T>
+struct RowsCall {
+  CUtensorMap left_boxes;  ///< kTileRows rows of kDepth columns
+  /// Boxes in (1, experts, outputs, inputs): kDepth inputs of a tile's columns, or kDepth outputs.
+  CUtensorMap right_boxes;
+  const std::int32_t* first_rows;
+  T* y;
+  int experts;
+  int rows;
+  int columns;
+  int steps;  ///< slots that a tile adds up
+  int column_tiles;
+};
+
+template <int kColumns>
+struct Work {
+  const RowCounts& counts;
+  int experts;
+  int column_tiles;
+
+  template <class T>
+  __device__ Work(const RowsCall<T>& call, const Shared<kColumns>& shared)
+      : counts(shared.counts()), experts(call.experts), column_tiles(call.column_tiles) {}
+  [[nodiscard]] __device__ int tiles() const {
+    return warpgroup::uniform(counts.starts[experts] * column_tiles);
+  }
+  [[nodiscard]] __device__ ExpertTile at(int tile) const {
+    return expert_tile(counts.first_rows, counts.starts, experts, column_tiles, kTileRows, tile);
+  }
+};
+
+/// One thread. kRight: the sums are over a matrix's columns, its inputs, or over its rows. Beyond
+/// an expert's matrix come zeros, beyond its rows others' rows, whose products are not stored.
+template <Over kRight, int kColumns, class T>
+__device__ void load_rows(const RowsCall<T>& call, const Shared<kColumns>& shared) {
+  const Work<kColumns> work(call, shared);
+  SlotCursor at;
+  const int tiles = work.tiles();
+  for (int tile = static_cast<int>(blockIdx.x); tile < tiles; tile += static_cast<int>(gridDim.x)) {
+    const ExpertTile here = work.at(tile);
+    const int column = here.column_tile * kColumns;
+    for (int i = 0; i < call.steps; ++i, at.advance()) {
+      std::uint64_t* const full = begin_slot(shared, at);
+      tma::copy(shared.left(at.slot), call.left_boxes, i * kDepth, here.first_row, full);
+      const std::uint32_t right = tma::shared_address(shared.right(at.slot));
+      if constexpr (kRight == Over::columns) {
+        tma::copy(right, call.right_boxes, {i * kDepth, column, here.expert, 0}, full);
+      } else {
+#pragma unroll
+        for (int part = 0; part < kColumns / kDepth; ++part) {
+          tma::copy(right + part * Shared<kColumns>::Right::kPartBytes, call.right_boxes,
+                    {column + part * kDepth, i * kDepth, here.expert, 0}, full);
+        }
+      }
+    }
+  }
+}
+
+/// Rounds a warp's 16 rows of a tile and stores those that are there, 64 columns at a time.
+template <int kColumns, class T>
+__device__ void store_rows(const RowsCall<T>& call, const Shared<kColumns>& shared,
+                           const ExpertTile& tile, int warp, const float (&sums)[kColumns / 8][4]) {
+  unsigned char* const staged = shared.staged(warp);
+  const auto chunk = [staged](int row, int vector) {
+    return staged + row * kDepth * 2 + (vector ^ row % 8) * 16;
+  };
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int rows = tile.rows - warp * 16;
+  const int column = tile.column_tile * kColumns + lane % 8 * 8;
+  T* const y = call.y + static_cast<Dim>(tile.first_row + warp * 16) * call.columns + column;
+#pragma unroll
+  for (int panel = 0; panel < kColumns / kDepth; ++panel) {
+#pragma unroll
+    for (int i = 0; i < 8; i += 2) {
+      const int block = panel * 8 + i;
+      tma::store_matrices(
+          tma::shared_address(chunk(lane % 16, i + lane / 16)),
+          {pack<T>(sums[block][0], sums[block][1]), pack<T>(sums[block][2], sums[block][3]),
+           pack<T>(sums[block + 1][0], sums[block + 1][1]),
+           pack<T>(sums[block + 1][2], sums[block + 1][3])});
+    }
+    __syncwarp();
+    const bool there = column + panel * kDepth < call.columns;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int row = lane / 8 + 4 * i;
+      if (!there || row >= rows) continue;
+      *reinterpret_cast<uint4*>(y + static_cast<Dim>(row) * call.columns + panel * kDepth) =
+          *reinterpret_cast<const uint4*>(chunk(row, lane % 8));
+    }
+    __syncwarp();
+  }
+}
+
+/// Warps of the warpgroups that multiply.
+template <Over kRight, int kColumns, class T>
+__device__ void multiply_rows(const RowsCall<T>& call, const Shared<kColumns>& shared) {
+  const Work<kColumns> work(call, shared);
+  const int warp = warpgroup::uniform(static_cast<int>(threadIdx.x) / 32);
+  SlotCursor at;
+  float sums[kColumns / 8][4];
+  const int tiles = work.tiles();
+  for (int tile = static_cast<int>(blockIdx.x); tile < tiles; tile += static_cast<int>(gridDim.x)) {
+    sum_slots<T, Over::columns, kRight>(
+        shared, warp / 4, call.steps, at, [](int, int) {}, sums);
+    store_rows<kColumns>(call, shared, work.at(tile), warp, sums);
+  }
+}
+
+template <Over kRight, int kColumns, class T>
+__global__ void __launch_bounds__(kThreads, 1)
+    expert_rows_kernel(const __grid_constant__ RowsCall<T> call) {
+  extern __shared__ __align__(1024) unsigned char memory[];
+  const Shared<kColumns> shared = {memory};
+  if (threadIdx.x == 0) init_barriers(shared.barriers());
+  overlap();
+  wait_for_earlier();
+  read_counts(call.first_rows, call.experts, call.rows, shared.counts());
+  const int role = warpgroup::uniform(static_cast<int>(threadIdx.x) / warpgroup::kThreads);
+  if (role < kMultipliers) {
+    warpgroup::take_registers<kMultiplierRegisters>();
+    multiply_rows<kRight>(call, shared);
+  } else {
+    warpgroup::give_registers<kLoaderRegisters>();
+    if (threadIdx.x % warpgroup::kThreads == 0) load_rows<kRight>(call, shared);
+  }
+}
+
+/// weights: (experts * outputs, inputs); a box has kDepth columns of so many rows of one expert.
+template <class T>
+CUtensorMap boxes_of_matrices(const char* op, CView weights, Dim experts, Dim rows) {
+  const Dim inputs = weights.shape()[1];
+  const Dim outputs = weights.shape()[0] / experts;
+  const Dim row_bytes = inputs * static_cast<Dim>(sizeof(T));
+  return tensor_map(
+      op, weights.raw(),
+      {.type = kBoxType<T>,
+       .sizes = {inputs, outputs, experts, 1},
+       .strides_bytes = {row_bytes, outputs * row_bytes, experts * outputs * row_bytes},
+       .box = {kDepth, rows, 1, 1},
+       .swizzle = CU_TENSOR_MAP_SWIZZLE_128B});
+}
+
+/// y[r] = the product of x[r], whose expert's matrix is summed over kRight.
+template <Over kRight, int kColumns>
+void multiply(Context& ctx, const char* op, CView x, CView weights, CView first_rows, View y) {
+  with_product_element(x.dtype(), op, [&]<class T>(T) {
+    const Dim experts = first_rows.numel() - 1;
+    const Dim rows = leading(x.shape());
+    const Dim columns = y.shape().back();
+    RowsCall<T> call = {};
+    call.left_boxes = boxes_of_rows<T>(op, x, kTileRows);
+    call.right_boxes =
+        boxes_of_matrices<T>(op, weights, experts, kRight == Over::columns ? kColumns : kDepth);
+    call.first_rows = first_rows.data<std::int32_t>();
+    call.y = y.data<T>();
+    call.experts = static_cast<int>(experts);
+    call.rows = static_cast<int>(rows);
+    call.columns = static_cast<int>(columns);
+    call.steps = static_cast<int>(ceil_divide(x.shape().back(), kDepth));
+    call.column_tiles = static_cast<int>(ceil_divide(columns, kColumns));
+    const Dim most_tiles = (ceil_divide(rows, kTileRows) + experts) * call.column_tiles;
+    launch_tiles<expert_rows_kernel<kRight, kColumns, T>, Shared<kColumns>::kBytes>(
+        ctx, op, rows, most_tiles, call);
+  });
+}
+
+constexpr const char* kForward = "experts_forward";
+constexpr const char* kBackward = "experts_backward_input";
+
+}  // namespace
+
+void wide_experts_forward(Context& ctx, CView x, CView weights, CView first_rows, View y) {
+  multiply<Over::columns, kExpertColumns>(ctx, kForward, x, weights, first_rows, y);
+}
+void narrow_experts_forward(Context& ctx, CView x, CView weights, CView first_rows, View y) {
+  multiply<Over::columns, kFewerExpertColumns>(ctx, kForward, x, weights, first_rows, y);
+}
+void wide_experts_backward_input(Context& ctx, CView dy, CView weights, CView first_rows, View dx) {
+  multiply<Over::rows, kExpertColumns>(ctx, kBackward, dy, weights, first_rows, dx);
+}
+void narrow_experts_backward_input(Context& ctx, CView dy, CView weights, CView first_rows,
+                                   View dx) {
+  multiply<Over::rows, kFewerExpertColumns>(ctx, kBackward, dy, weights, first_rows, dx);
+}
+
+}  // namespace hyperslab::ops::cuda

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+// Gradients of the experts' matrices: sums over each expert's rows.
+#include "warpgroup_tiles.cuh"
+
+namespace hyperslab::ops::cuda {
+namespace {
+
+using namespace experts;
+
+template <class T>
+struct WeightsCall {
+  CUtensorMap left_boxes;   ///< kDepth rows of kDepth columns of dy
+  CUtensorMap right_boxes;  ///< likewise, x
+  const std::int32_t* first_rows;
+  void* dweights;
+  bool accumulate;
+  int experts;
+  int rows;
+  int outputs;
+  int inputs;
+  int row_tiles;
+  int column_tiles;
+  [[nodiscard]] __device__ int tiles() const { return experts * row_tiles * column_tiles; }
+  [[nodiscard]] __device__ WeightTile at(int tile) const {
+    return weight_tile(row_tiles, column_tiles, tile);
+  }
+};
+
+/// One thread. After an expert's last row come others' rows, which mend_rows() makes zeros.
+template <int kColumns, class T>
+__device__ void load_rows(const WeightsCall<T>& call, const Shared<kColumns>& shared) {
+  constexpr int kPartBytes = Left::kPartBytes;
+  const RowCounts& counts = shared.counts();
+  SlotCursor at;
+  for (int tile = static_cast<int>(blockIdx.x); tile < call.tiles();
+       tile += static_cast<int>(gridDim.x)) {
+    const WeightTile here = call.at(tile);
+    const int end = counts.first_rows[here.expert + 1];
+    for (int row = counts.first_rows[here.expert]; row < end; row += kDepth, at.advance()) {
+      std::uint64_t* const full = begin_slot(shared, at);
+#pragma unroll
+      for (int part = 0; part < kMultipliers; ++part) {
+        tma::copy(shared.left(at.slot) + part * kPartBytes, call.left_boxes,
+                  here.row_tile * kTileRows + part * kDepth, row, full);
+      }
+#pragma unroll
+      for (int part = 0; part < kColumns / kDepth; ++part) {
+        tma::copy(shared.right(at.slot) + part * kPartBytes, call.right_boxes,
+                  here.column_tile * kColumns + part * kDepth, row, full);
+      }
+    }
+  }
+}
+
+/// All threads that multiply: zeros in both operands' rows from `rows` on. Swizzling keeps an
+/// element in its row of 128 bytes, so they are one range of bytes of each part.
+template <int kColumns>
+__device__ void mend_rows(const Shared<kColumns>& shared, int slot, int rows) {
+  constexpr int kParts = kMultipliers + kColumns / kDepth;
+  constexpr int kThreadsThatMend = kMultipliers * warpgroup::kThreads;
+  constexpr int kPerRow = kDepth * 2 / 16;  // vectors
+  const int vectors = (kDepth - rows) * kPerRow;
+  for (int part = 0; part < kParts; ++part) {
+    auto* const first = reinterpret_cast<uint4*>(shared.left(slot) + part * Left::kPartBytes);
+    for (int i = static_cast<int>(threadIdx.x); i < vectors; i += kThreadsThatMend) {
+      first[rows * kPerRow + i] = {0, 0, 0, 0};
+    }
+  }
+  warpgroup::publish_writes();
+  asm volatile("bar.sync 1, %0;" ::"n"(kThreadsThatMend) : "memory");
+}
+
+/// The elements of a tile that a lane has: pairs in two rows of every block of eight columns.
+template <int kColumns, class Out>
+struct LanePairs {
+  Out* first;
+  Dim row_stride;  ///< between the two rows
+  bool has_row[2];
+  int columns;  ///< that are there from the first pair on
+
+  template <class T>
+  __device__ LanePairs(const WeightsCall<T>& call, const WeightTile& tile, int warp) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int row = tile.row_tile * kTileRows + warp * 16 + lane / 4;
+    const int column = tile.column_tile * kColumns + lane % 4 * 2;
+    first = static_cast<Out*>(call.dweights) +
+            (static_cast<Dim>(tile.expert) * call.outputs + row) * call.inputs + column;
+    row_stride = static_cast<Dim>(8) * call.inputs;
+    has_row[0] = row < call.outputs;
+    has_row[1] = row + 8 < call.outputs;
+    columns = call.inputs - column;
+  }
+  [[nodiscard]] __device__ bool has(int half, int block) const {
+    return has_row[half] && 8 * block < columns;
+  }
+  [[nodiscard]] __device__ Out* at(int half, int block) const {
+    return first + half * row_stride + 8 * block;
+  }
+};
+
+/// Stores a warp's 16 rows of a tile, or adds them to what is there.
+template <int kColumns, class Out, class T>
+__device__ void store_sums(const WeightsCall<T>& call, const WeightTile& tile, int warp,
+                           const float (&sums)[kColumns / 8][4]) {
+  constexpr int kAtOnce = 8;  // blocks whose former values are on their way together
+  const LanePairs<kColumns, Out> pairs(call, tile, warp);
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+#pragma unroll
+    for (int first = 0; first < kColumns / 8; first += kAtOnce) {
+      float values[kAtOnce][2] = {};
+      if (call.accumulate) {
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+          if (pairs.has(half, first + i)) load<2>(pairs.at(half, first + i), values[i]);
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        values[i][0] += sums[first + i][2 * half];
+        values[i][1] += sums[first + i][2 * half + 1];
+        if (pairs.has(half, first + i)) store<2>(pairs.at(half, first + i), values[i]);
+      }
+    }
+  }
+}
+
+/// The gradient of an expert without rows.
+template <int kColumns, class Out, class T>
+__device__ void store_zeros(const WeightsCall<T>& call, const WeightTile& tile, int warp) {
+  constexpr float kZeros[2] = {0, 0};
+  const LanePairs<kColumns, Out> pairs(call, tile, warp);
+  for (int half = 0; half < 2; ++half) {
+    for (int block = 0; block < kColumns / 8; ++block) {
+      if (pairs.has(half, block)) store<2>(pairs.at(half, block), kZeros);
+    }
+  }
+}
+
+/// Warps of the warpgroups that multiply.
+template <int kColumns, class Out, class T>
+__device__ void multiply_rows(const WeightsCall<T>& call, const Shared<kColumns>& shared) {
+  const RowCounts& counts = shared.counts();
+  const int warp = warpgroup::uniform(static_cast<int>(threadIdx.x) / 32);
+  SlotCursor at;
+  float sums[kColumns / 8][4];
+  for (int tile = static_cast<int>(blockIdx.x); tile < call.tiles();
+       tile += static_cast<int>(gridDim.x)) {
+    const WeightTile here = call.at(tile);
+    const int rows =
+        warpgroup::uniform(counts.first_rows[here.expert + 1] - counts.first_rows[here.expert]);
+    if (rows == 0) {
+      if (!call.accumulate) store_zeros<kColumns, Out>(call, here, warp);
+      continue;
+    }
+    const auto mend = [&](int i, int slot) {
+      const int rest = rows - i * kDepth;
+      if (rest < kDepth) mend_rows(shared, slot, rest);
+    };
+    sum_slots<T, Over::rows, Over::rows>(shared, warp / 4, tiles_of(rows, kDepth), at, mend, sums);
+    store_sums<kColumns, Out>(call, here, warp, sums);
+  }
+}
+
+template <int kColumns, class Out, class T>
+__global__ void __launch_bounds__(kThreads, 1)
+    expert_weights_kernel(const __grid_constant__ WeightsCall<T> call) {
+  extern __shared__ __align__(1024) unsigned char memory[];
+  const Shared<kColumns> shared = {memory};
+  if (threadIdx.x == 0) init_barriers(shared.barriers());
+  overlap();
+  wait_for_earlier();
+  read_counts(call.first_rows, call.experts, call.rows, shared.counts());
+  const int role = warpgroup::uniform(static_cast<int>(threadIdx.x) / warpgroup::kThreads);
+  if (role < kMultipliers) {
+    warpgroup::take_registers<kMultiplierRegisters>();
+    multiply_rows<kColumns, Out>(call, shared);
+  } else {
+    warpgroup::give_registers<kLoaderRegisters>();
+    if (threadIdx.x % warpgroup::kThreads == 0) load_rows(call, shared);
+  }
+}
+
+constexpr const char* kName = "experts_backward_weight";
+
+template <int kColumns>
+void sum_products(Context& ctx, CView dy, CView x, CView first_rows, Accumulate accumulate,
+                  View dweights) {
+  with_product_element(x.dtype(), kName, [&]<class T>(T) {
+    const Dim experts = first_rows.numel() - 1;
+    WeightsCall<T> call = {};
+    call.left_boxes = boxes_of_rows<T>(kName, dy, kDepth);
+    call.right_boxes = boxes_of_rows<T>(kName, x, kDepth);
+    call.first_rows = first_rows.data<std::int32_t>();
+    call.dweights = dweights.raw();
+    call.accumulate = accumulate == Accumulate::yes;
+    call.experts = static_cast<int>(experts);
+    call.rows = static_cast<int>(leading(x.shape()));
+    call.outputs = static_cast<int>(dy.shape().back());
+    call.inputs = static_cast<int>(x.shape().back());
+    call.row_tiles = tiles_of(call.outputs, kTileRows);
+    call.column_tiles = tiles_of(call.inputs, kColumns);
+    const Dim tiles = experts * call.row_tiles * call.column_tiles;
+    with_gradient(dweights, [&]<class Out>(const Out*) {
+      launch_tiles<expert_weights_kernel<kColumns, Out, T>, Shared<kColumns>::kBytes>(
+          ctx, kName, call.rows, tiles, call);
+    });
+  });
+}
+
+}  // namespace
+
+void wide_experts_backward_weight(Context& ctx, CView dy, CView x, CView first_rows,
+                                  Accumulate accumulate, View dweights) {
+  sum_products<kExpertColumns>(ctx, dy, x, first_rows, accumulate, dweights);
+}
+void narrow_experts_backward_weight(Context& ctx, CView dy, CView x, CView first_rows,
+                                    Accumulate accumulate, View dweights) {
+  sum_products<kFewerExpertColumns>(ctx, dy, x, first_rows, accumulate, dweights);
+}
+
+}  // namespace hyperslab::ops::cuda

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every kernel of products of experts' rows on a GPU, against the CPU's. What of a matrix no expert
+// has holds NaNs.
+#include "cuda/experts/product_table.hpp"
+#include "devices/experts_problem.hpp"
+#include "gpu/gpu_test.hpp"
+
+namespace hyperslab::ops {
+namespace {
+
+using namespace hyperslab::test;
+using namespace hyperslab::ops::test;
+
+class GpuExperts : public GpuTest {};
+
+/// Counts which rows of a table were launched.
+template <class Table>
+class Launches {
+ public:
+  explicit Launches(const Table& table) : table_(table), launched_(table.size()) {}
+  /// Enqueues the kernel of a row if it suits.
+  template <class... Operands>
+  bool launch(std::size_t row, const cuda::ExpertsProblem& problem, Context& ctx,
+              const Operands&... operands) {
+    const auto& kernel = table_.at(row);
+    if (ctx.device() != Device::cuda ||
+        !cuda::reason_against(kernel, problem, cuda::features_of_kernels()).empty()) {
+      return false;
+    }
+    ++launched_[row];
+    kernel.launch(ctx, operands...);
+    return true;
+  }
+  /// A kernel that this GPU has and that no problem took is not tested.
+  void expect_all() const {
+    for (std::size_t row = 0; row < launched_.size(); ++row) {
+      if (!cuda::features_of_kernels().has(table_.at(row).needs)) continue;
+      EXPECT_GT(launched_[row], 0) << table_.at(row).name;
+    }
+  }
+
+ private:
+  const Table& table_;
+  std::vector<int> launched_;
+};
+
+/// Widths that end a tile or do not, and one with enough tiles for the widest.
+std::vector<ExpertsCase> cases() {
+  std::vector<ExpertsCase> out;
+  for (const std::vector<std::int32_t>& rows : rows_of_experts()) {
+    for (const auto& [in, out_width] : std::vector<std::array<Dim, 2>>{
+             {64, 64}, {8, 8}, {320, 200}, {136, 264}, {24, 392}, {13, 24}}) {
+      out.push_back({rows, in, out_width, 9});
+    }
+  }
+  out.push_back({{700, 0, 1300, 1, 777, 1318}, 768, 1032, 64});
+  out.push_back({{513, 100, 0, 27}, 1544, 4096});
+  return out;
+}
+
+TEST_F(GpuExperts, EveryKernelThatSuitsMatchesTheOracle) {
+  Launches forward(cuda::kExpertsForward);
+  Launches input(cuda::kExpertsBackwardInput);
+  Launches weight(cuda::kExpertsBackwardWeight);
+  for (const DType dtype : kGpuTypes) {
+    for (const ExpertsCase& sizes : cases()) {
+      for (std::size_t row = 0; row < cuda::kExpertsForward.size(); ++row) {
+        expect_forward(
+            sizes, dtype,
+            [&](Context& ctx, CView x, CView w, CView first, View y) {
+              const auto problem = cuda::experts_problem(first, x, sizes.out, w, y);
+              if (forward.launch(row, problem, ctx, x, w, first, y)) return;
+              experts_forward(ctx, x, w, first, y);
+            },
+            std::string(cuda::kExpertsForward.at(row).name));
+        expect_backward_input(
+            sizes, dtype,
+            [&](Context& ctx, CView dy, CView w, CView first, View dx) {
+              const auto problem = cuda::experts_problem(first, dy, sizes.in, w, dx);
+              if (input.launch(row, problem, ctx, dy, w, first, dx)) return;
+              experts_backward_input(ctx, dy, w, first, dx);
+            },
+            std::string(cuda::kExpertsBackwardInput.at(row).name));
+        expect_backward_weight(
+            sizes, dtype,
+            [&](Context& ctx, CView dy, CView x, CView first, Accumulate accumulate, View dw) {
+              const auto problem = cuda::experts_problem(first, dy, sizes.in, x, dw);
+              if (weight.launch(row, problem, ctx, dy, x, first, accumulate, dw)) return;
+              experts_backward_weight(ctx, dy, x, first, accumulate, dw);
+            },
+            std::string(cuda::kExpertsBackwardWeight.at(row).name));
+      }
+    }
+  }
+  forward.expect_all();
+  input.expect_all();
+  weight.expect_all();
+}
+
+}  // namespace
+}  // namespace hyperslab::ops
