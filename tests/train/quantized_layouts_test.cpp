@@ -215,7 +215,12 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(Overrides{"quantization.weights=int8"},
                     Overrides{"quantization.weights=int8", "quantization.activations=dynamic-int8"},
                     Overrides{"quantization.weights=int4", "quantization.group=16"},
-                    Overrides{"quantization.weights=int8", "memory.recompute=full"}));
+                    Overrides{"quantization.weights=int8", "memory.recompute=full"},
+                    Overrides{"quantization.weights=int8", "experts.count=3", "experts.width=64",
+                              "model.bias=false"},
+                    Overrides{"quantization.weights=int4", "quantization.group=16",
+                              "experts.count=3", "experts.width=64", "experts.shared=1",
+                              "model.bias=false"}));
 
 TEST(AdapterDropout, LossesAreThoseOfOneRank) {
   for (const char* family : {"gpt2", "llama"}) {
