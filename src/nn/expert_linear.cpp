@@ -48,6 +48,7 @@ void ExpertLinear::for_adapters(const Context& ctx, const ExpertRows& rows, Dim 
   };
   if (adapters_.empty()) return;
   if (ctx.device() == Device::meta) return call(adapters_.front(), 0, count);
+  require(ctx.device() == Device::cpu, "rows of experts' adapters are counted on the host");
   const auto* first = rows.first_rows.data<std::int32_t>();
   for (std::size_t e = 0; e < adapters_.size(); ++e) {
     call(adapters_[e], Dim{first[e]}, Dim{first[e + 1] - first[e]});

@@ -80,6 +80,18 @@ class AdapterExperts(support.Case):
                 self.train_run(name, *ADAPTER, *layout, ranks=2)
                 self.assertAlmostEqual(self.loss(f"runs/{name}"), expected, delta=1e-5)
 
+    def test_layouts_adapt_the_same_quantized_base(self):
+        zero, expert = (("parallel.data=2", f"parallel.zero={level}", f"parallel.expert={ranks}")
+                        for level, ranks in ((3, 1), (2, 2)))
+        for bits, layouts in (("int4", (zero, expert)), ("nf4", (zero,))):  # blocks of nf4 begin anew on expert ranks
+            self.train_run(f"one_{bits}", *ADAPTER, f"model.frozen_format={bits}")
+            expected = self.loss(f"runs/one_{bits}")
+            for number, layout in enumerate(layouts):
+                with self.subTest(bits=bits, layout=layout):
+                    name = f"two_{bits}_{number}"
+                    self.train_run(name, *ADAPTER, f"model.frozen_format={bits}", *layout, ranks=2)
+                    self.assertAlmostEqual(self.loss(f"runs/{name}"), expected, delta=1e-5)
+
     def test_a_quantized_base_is_adapted(self):
         for bits in ("int8", "nf4"):
             with self.subTest(bits):
