@@ -64,6 +64,7 @@ TEST_F(GpuExperts, EveryKernelThatSuitsMatchesTheOracle) {
   Launches weight(cuda::kExpertsBackwardWeight);
   for (const DType dtype : kGpuTypes) {
     for (const ExpertsCase& sizes : cases()) {
+      if (sizes.used() > 1000 && dtype != DType::bf16) continue;  // they take long on the CPU
       for (std::size_t row = 0; row < cuda::kExpertsForward.size(); ++row) {
         expect_forward(
             sizes, dtype,

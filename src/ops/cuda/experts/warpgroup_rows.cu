@@ -30,9 +30,7 @@ struct Work {
   template <class T>
   __device__ Work(const RowsCall<T>& call, const Shared<kColumns>& shared)
       : counts(shared.counts()), experts(call.experts), column_tiles(call.column_tiles) {}
-  [[nodiscard]] __device__ int tiles() const {
-    return warpgroup::uniform(counts.starts[experts] * column_tiles);
-  }
+  [[nodiscard]] __device__ int tiles() const { return counts.starts[experts] * column_tiles; }
   [[nodiscard]] __device__ ExpertTile at(int tile) const {
     return expert_tile(counts.first_rows, counts.starts, experts, column_tiles, kTileRows, tile);
   }
@@ -108,7 +106,7 @@ __device__ void multiply_rows(const RowsCall<T>& call, const Shared<kColumns>& s
   const int warp = warpgroup::uniform(static_cast<int>(threadIdx.x) / 32);
   SlotCursor at;
   float sums[kColumns / 8][4];
-  const int tiles = work.tiles();
+  const int tiles = warpgroup::uniform(work.tiles());
   for (int tile = static_cast<int>(blockIdx.x); tile < tiles; tile += static_cast<int>(gridDim.x)) {
     sum_slots<T, Over::columns, kRight>(
         shared, warp / 4, call.steps, at, [](int, int) {}, sums);
