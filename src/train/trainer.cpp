@@ -157,9 +157,9 @@ Trainer::Trainer(const Config& config, const mesh::Mesh& mesh, const TrainerOpti
   if (host_moves_data) ctx_->set_background(&mesh.group(mesh::kWorld));
   if (real) ctx_->recorder().set_activity(options.activity);
   if (options.training) set_up_training();
-  records_ = std::make_unique<StepRecords>(
-      *ctx_, arenas_.scratch, options.compute == DType::f64 ? DType::f64 : DType::f32, mesh,
-      config.model);
+  records_ = std::make_unique<StepRecords>(*ctx_, arenas_.scratch,
+                                           options.compute == DType::f64 ? DType::f64 : DType::f32,
+                                           mesh, config.model);
   if (real) share_memory();  // all views are taken
   if (config.precision.compute == Precision::fp16 && ctx_->device() != Device::meta) {
     ops::StepState state;

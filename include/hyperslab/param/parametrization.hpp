@@ -25,9 +25,7 @@ struct Parametrization {
     return grows(role) ? 1 / std::sqrt(width_ratio) : 1;
   }
   /// The factor of the learning rate of Adam, whose update has elements of one size in every model.
-  [[nodiscard]] double rate_factor(Role role) const {
-    return grows(role) ? 1 / width_ratio : 1;
-  }
+  [[nodiscard]] double rate_factor(Role role) const { return grows(role) ? 1 / width_ratio : 1; }
   /// The factor of the learning rate of Muon. Its update has elements of one size too, but equal
   /// singular values: its spectral norm, which may not grow (Yang et al. 2023, "A spectral
   /// condition for feature learning", condition 1), grows with the root of the width.
