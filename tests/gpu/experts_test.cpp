@@ -4,6 +4,7 @@
 #include "cuda/experts/product_table.hpp"
 #include "devices/experts_problem.hpp"
 #include "gpu/gpu_test.hpp"
+#include "hyperslab/core/graph.hpp"
 
 namespace hyperslab::ops {
 namespace {
@@ -96,6 +97,72 @@ TEST_F(GpuExperts, EveryKernelThatSuitsMatchesTheOracle) {
   forward.expect_all();
   input.expect_all();
   weight.expect_all();
+}
+
+/// Tokens on their way to experts, by logits that change between calls.
+class WayToExperts {
+ public:
+  explicit WayToExperts(const RouterRule& rule)
+      : rule_(rule), logits_(Device::cuda, DType::f32, {kTokens, rule.count}) {
+    copy(ctx_, random_tensor(DType::bf16, {kTokens, kWidth}, 1).view(), x_.view());
+    copy(ctx_, random_tensor(DType::bf16, {rule.count * kWidth, kWidth}, 2, 0.1).view(),
+         matrices_.view());
+    synchronize(ctx_);
+  }
+  /// The rows of products after a call with other logits.
+  Tensor run(std::uint64_t seed, GraphSegment& segment, bool as_graph) {
+    const Tensor logits = random_tensor(DType::f32, logits_.view().shape(), seed);
+    copy(ctx_, logits.view(), logits_.view());
+    segment.run(ctx_, as_graph, [this] { enqueue(); });
+    Tensor out(Device::cpu, DType::bf16, products_.view().shape());
+    copy(ctx_, products_.view(), out.view());
+    synchronize(ctx_);
+    return out;
+  }
+
+ private:
+  static constexpr Dim kTokens = 300;
+  static constexpr Dim kActive = 2;
+  static constexpr Dim kWidth = 128;
+  static constexpr Dim kMost = 16;  // experts
+  static Tensor ints(const Shape& shape) { return {Device::cuda, DType::i32, shape}; }
+  static Tensor rows() { return {Device::cuda, DType::bf16, {kTokens * kActive, kWidth}}; }
+
+  void enqueue() {
+    route(ctx_, rule_, logits_.view(), {}, chosen_.view(), weights_.view());
+    sort_by_expert(ctx_, chosen_.view(), first_rows_.view(), pairs_.view(), places_.view());
+    gather_rows(ctx_, x_.view(), pairs_.view(), kActive, values_.view());
+    experts_forward(ctx_, values_.view(), matrices_.view(), first_rows_.view(), products_.view());
+  }
+
+  Context ctx_{Device::cuda, std::size_t{1} << 20};
+  RouterRule rule_;
+  Tensor logits_;
+  Tensor x_{Device::cuda, DType::bf16, {kTokens, kWidth}};
+  Tensor matrices_{Device::cuda, DType::bf16, {kMost * kWidth, kWidth}};
+  Tensor weights_{Device::cuda, DType::f32, {kTokens, kActive}};
+  Tensor chosen_ = ints({kTokens, kActive});
+  Tensor first_rows_ = ints({kMost + 1});
+  Tensor pairs_ = ints({kTokens * kActive});
+  Tensor places_ = ints({kTokens, kActive});
+  Tensor values_ = rows();
+  Tensor products_ = rows();
+};
+
+/// A graph holds no counts of rows: another choice of experts gives other products.
+TEST_F(GpuExperts, GraphsFollowTheRouter) {
+  WayToExperts way({.count = 16, .active = 2});
+  GraphSegment graph;
+  GraphSegment eager;
+  Tensor before;
+  for (const std::uint64_t seed : {3, 4, 5, 6}) {
+    const Tensor replayed = way.run(seed, graph, true);
+    EXPECT_TRUE(same_bits(replayed.view(), way.run(seed, eager, false).view())) << seed;
+    if (seed > 3) {
+      EXPECT_FALSE(same_bits(replayed.view(), before.view())) << seed;
+    }
+    before = replayed.clone();
+  }
 }
 
 }  // namespace

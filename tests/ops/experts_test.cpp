@@ -389,6 +389,28 @@ TEST_F(ExpertsOps, GradientsOfWeightedActivationsAreThoseOfDifferences) {
   }
 }
 
+TEST_F(ExpertsOps, PlansForAGpuNameKernelsAndTakeScratchMemory) {
+  Context meta(Device::meta, 0, Device::cuda);
+  const auto view = [](DType dtype, const Shape& shape) {
+    return View(nullptr, dtype, Device::meta, shape);
+  };
+  const View first = view(DType::i32, {9});
+  sort_by_expert(meta, view(DType::i32, {4096, 2}), first, view(DType::i32, {8192}),
+                 view(DType::i32, {4096, 2}));
+  EXPECT_EQ(meta.workspace_high_water(), (16 + 1) * 8 * sizeof(std::int32_t));
+  router_statistics(meta, {.count = 8, .active = 2}, view(DType::f32, {4096, 8}),
+                    view(DType::i32, {4096, 2}), view(DType::f32, {4, 18}));
+  EXPECT_EQ(meta.workspace_high_water(), 4 * 16 * 18 * sizeof(float));
+  const View x = view(DType::bf16, {8192, 1024});
+  const View y = view(DType::bf16, {8192, 768});
+  experts_forward(meta, x, view(DType::bf16, {8 * 768, 1024}), first, y);
+  experts_backward_weight(meta, y, x, first, Accumulate::no, view(DType::f32, {8 * 768, 1024}));
+  ASSERT_EQ(meta.ledger().kernels().size(), 2U);
+  for (const auto& [key, choice] : meta.ledger().kernels()) {
+    EXPECT_EQ(choice.kernel, "warpgroups, 256 columns");
+  }
+}
+
 TEST_F(ExpertsOps, RefuseOtherSizes) {
   Routed r({.count = 6, .active = 2}, DType::f64, 1, 4);
   Tensor narrow(Device::cpu, DType::i32, {4, 1});

@@ -293,9 +293,9 @@ __device__ void multiply_step_of(std::uint64_t a, std::uint64_t b, bool adds,
                                  float (&sums)[kBlocks][4]) {
   static_assert(kBlocks == 16 || kBlocks == 32);
   constexpr bool kBrain = std::is_same_v<T, bf16>;
-  constexpr int kA = static_cast<int>(kLeft);
-  constexpr int kB = static_cast<int>(kRight);
-  const int add = adds ? 1 : 0;
+  [[maybe_unused]] constexpr int kA = static_cast<int>(kLeft);
+  [[maybe_unused]] constexpr int kB = static_cast<int>(kRight);
+  [[maybe_unused]] const int add = adds ? 1 : 0;
   if constexpr (kBlocks == 16 && kBrain) {
     HYPERSLAB_WARPGROUP(asm volatile(HYPERSLAB_TILES_ANY_128("bf16")
                                      : HYPERSLAB_BLOCKS(sums), HYPERSLAB_MORE_BLOCKS(sums)
