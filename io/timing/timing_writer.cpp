@@ -219,9 +219,10 @@ void TimingWriter::append(const TimingRow& row) {
 }
 
 void TimingWriter::append_loads(std::int64_t step, std::span<const double> loads) {
-  if (!impl_->given_up.empty() || !impl_->loads) return;
-  impl_->loads->push_row(1, loads);
-  impl_->loads->push(0, step);
+  std::optional<Table>& table = impl_->loads;
+  if (!impl_->given_up.empty() || !table) return;
+  table->push_row(1, loads);
+  table->push(0, step);
 }
 
 void TimingWriter::append_traced(const TracedStep& traced) {

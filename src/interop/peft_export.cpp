@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "exchange_config.hpp"
 #include "hyperslab/core/arena.hpp"
@@ -23,9 +24,9 @@ void read(const io::CheckpointReader& reader, const std::string& name, View out)
 /// The adapters of a checkpoint as PEFT has them.
 class Export {
  public:
-  Export(const model::ModelSpec& model, const nn::AdapterConfig& adapter,
+  Export(const model::ModelSpec& model, nn::AdapterConfig adapter,
          const io::CheckpointReader& reader)
-      : gpt2_(model.family == model::Family::gpt2), adapter_(adapter), reader_(reader) {
+      : gpt2_(model.family == model::Family::gpt2), adapter_(std::move(adapter)), reader_(reader) {
     modules_ = adapted_modules(model);
     std::erase_if(modules_, [&](const AdaptedModule& module) {
       return std::ranges::none_of(module.layers, [&](const auto& each) { return has(each); });

@@ -223,7 +223,7 @@ void Adapter::backward_input(Context& ctx, const LinearPass& pass, CView dy, Acc
   const Scratch scratch = take_scratch(ctx, pass, dx);
   const bool drops = pass.dropout.active();
   const bool adds_after = drops && accumulate == Accumulate::yes;
-  if (pass.reads_once()) {
+  if (pass.weights_follow && pass.reads_once()) {
     gradients_of(ctx, dy, scratch, *pass.weights_follow);
   } else {
     reduce_gradient(ctx, dy, scratch);

@@ -2,6 +2,7 @@
 #include "hyperslab/nn/experts.hpp"
 
 #include "experts_memory.hpp"
+#include "hyperslab/core/error.hpp"
 #include "hyperslab/nn/component.hpp"
 #include "hyperslab/ops/elementwise.hpp"
 
@@ -42,12 +43,12 @@ ExpertLinear declare_experts(param::ParamStore& params, const std::string& name,
     outputs.push_back(up ? LinearOutput{expert + ".up", F, part}
                          : LinearOutput{expert + ".down", config.width});
   }
-  LinearOptions options = {.input_width = up ? config.width : F,
-                           .bias = false,
-                           .init = up ? config.init : config.residual_init,
-                           .parallel = up ? Parallel::column : Parallel::row,
-                           .adapter = config.adapter,
-                           .expert = config.expert_group.placement()};
+  const LinearOptions options = {.input_width = up ? config.width : F,
+                                 .bias = false,
+                                 .init = up ? config.init : config.residual_init,
+                                 .parallel = up ? Parallel::column : Parallel::row,
+                                 .adapter = config.adapter,
+                                 .expert = config.expert_group.placement()};
   return {params, config.group, experts, options};
 }
 
@@ -104,7 +105,9 @@ void Experts::to_tokens(Context& ctx, const Slot& slot, const Rows& here, View t
 }
 
 ops::RouterLosses Experts::losses(const Slot& slot) const {
-  const Dim group = slot.logits.rows() / slot.statistics.rows();
+  const Dim groups = slot.statistics.rows();
+  require(groups > 0, "a router without samples");
+  const Dim group = slot.logits.rows() / groups;
   const Dim tokens = group / config_.experts.balance_samples;
   return config_.experts.losses(config_.context_group.all_tokens(tokens));
 }

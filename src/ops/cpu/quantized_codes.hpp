@@ -82,9 +82,7 @@ template <WeightFormat format>
   if constexpr (format == WeightFormat::nf4) {
     int code = 0;
 #pragma GCC unroll 15
-    for (std::size_t i = 0; i < kNormalFloatSteps.size(); ++i) {
-      code += quotient > kNormalFloatSteps[i] ? 1 : 0;
-    }
+    for (const float step : kNormalFloatSteps) code += quotient > step ? 1 : 0;
     return code;
   } else {
     constexpr float kMost = kMostCode<format>;

@@ -177,7 +177,7 @@ void router_statistics(Context& ctx, const RouterRule& rule, CView logits, CView
                        View statistics) {
   with_real(logits.dtype(), "router_statistics", [&]<class T>(T) {
     const Dim samples = statistics.rows();
-    const Dim tokens = logits.rows() / samples;
+    const Dim tokens = logits.rows() / std::max<Dim>(1, samples);
     const auto one = [&](Dim b) {
       T* counts = statistics.data<T>() + b * router_statistics_width(rule.count);
       T* shares = counts + rule.count;
@@ -244,7 +244,7 @@ void route_backward(Context& ctx, const RouterRule& rule, CView logits, CView ex
                     const RouterGradient& gradient, View dlogits) {
   with_real(logits.dtype(), "route_backward", [&]<class T>(T) {
     const LossFactors<T> factors = loss_factors<T>(rule, gradient);
-    const Dim samples = gradient.losses.any() ? gradient.statistics.rows() : 1;
+    const Dim samples = gradient.losses.any() ? std::max<Dim>(1, gradient.statistics.rows()) : 1;
     const Dim tokens = std::max<Dim>(1, logits.rows() / samples);
     const auto work = [&](int, Dim begin, Dim end) {
       TokenScores<T> token;

@@ -12,8 +12,8 @@
 namespace hyperslab::ops::cpu {
 namespace {
 
-constexpr Dim kFewRows = 8;                // products of so few rows widen weights in registers
-constexpr Dim kWideElements = 512 * 1024;  // widened at once for many rows
+constexpr Dim kFewRows = 8;  // products of so few rows widen weights in registers
+constexpr Dim kWideElements = Dim{512} * 1024;  // widened at once for many rows
 
 template <class T>
 struct WidenedProblem {
