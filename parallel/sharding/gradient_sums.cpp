@@ -34,7 +34,7 @@ std::vector<View> GradientSums::allocate(const param::ParamGroup& group, const R
   const Dim size = in_rooms ? group.shard_size() : group.flat_size();
   sums_ = {arena.take(dtype, {size}, in_rooms ? "gradient shards" : "gradients"), in_rooms};
   if (in_rooms) return take_rooms(group, residence_.written_rooms, arena, dtype, "gradient bucket");
-  std::vector<View> by_bucket(group.buckets().size());
+  std::vector<View> by_bucket(group.buckets().size());  // NOLINT(misc-const-correctness)
   std::ranges::transform(group.buckets(), by_bucket.begin(), [&](const Bucket& bucket) {
     return sums_.data.slice(bucket.begin, bucket.size());
   });

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hyperslab/nn/experts.hpp"
 
+#include <algorithm>
+
 #include "experts_memory.hpp"
-#include "hyperslab/core/error.hpp"
 #include "hyperslab/nn/component.hpp"
 #include "hyperslab/ops/elementwise.hpp"
 
@@ -105,9 +106,7 @@ void Experts::to_tokens(Context& ctx, const Slot& slot, const Rows& here, View t
 }
 
 ops::RouterLosses Experts::losses(const Slot& slot) const {
-  const Dim groups = slot.statistics.rows();
-  require(groups > 0, "a router without samples");
-  const Dim group = slot.logits.rows() / groups;
+  const Dim group = slot.logits.rows() / std::max<Dim>(1, slot.statistics.rows());
   const Dim tokens = group / config_.experts.balance_samples;
   return config_.experts.losses(config_.context_group.all_tokens(tokens));
 }
