@@ -83,8 +83,8 @@ constexpr std::array kExpertsRules = {
          },
          [](const Config& c, const Surroundings&) {
            return fmt::format(
-               "none of the {} layers has experts if the first {} have none and of the others "
-               "every {}th: make it or experts.every smaller",
+               "none of the {} layers has experts: the first {} have none, and of all layers those "
+               "whose number {} divides may; make it or experts.every smaller",
                c.model.layers, c.model.experts.first_dense, c.model.experts.every);
          }},
     Rule{"experts.groups", "experts.count", "divides experts.count",
@@ -100,8 +100,9 @@ constexpr std::array kExpertsRules = {
          "at most experts.groups, and enough for experts.active",
          [](const Config& c, const Surroundings&) {
            const nn::ExpertsConfig& experts = c.model.experts;
+           const bool other_rule = experts.active > experts.count;  // which says it better
            return !has_experts(c) || (experts.active_groups <= experts.groups &&
-                                      experts.active <= choices_of_token(c));
+                                      (other_rule || experts.active <= choices_of_token(c)));
          },
          [](const Config& c, const Surroundings&) {
            const nn::ExpertsConfig& experts = c.model.experts;

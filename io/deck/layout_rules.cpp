@@ -227,14 +227,15 @@ constexpr std::array kLayoutRules = {
                   "compare it with; set it to 0, or parallel.zero to 2";
          }},
     Rule{"train.log_norms",
-         "parallel.tensor parallel.pipeline parallel.context parallel.zero memory.recompute",
+         "parallel.tensor parallel.pipeline parallel.context parallel.expert parallel.zero "
+         "memory.recompute",
          "0 unless every rank holds the whole model and its activations: tensor 1, pipeline 1, "
-         "context 1, zero 0, recompute not full",
+         "context 1, expert 1, zero 0, recompute not full",
          [](const Config& c, const Surroundings&) {
            const auto& p = c.parallel;
            return c.train.log_norms == 0 ||
-                  (p.tensor == 1 && p.pipeline == 1 && p.context == 1 && p.zero == 0 &&
-                   c.memory.recompute != nn::Recompute::full);
+                  (p.tensor == 1 && p.pipeline == 1 && p.context == 1 && p.expert == 1 &&
+                   p.zero == 0 && c.memory.recompute != nn::Recompute::full);
          },
          [](const Config& c, const Surroundings&) {
            const auto& p = c.parallel;
@@ -242,6 +243,7 @@ constexpr std::array kLayoutRules = {
            if (p.tensor > 1) found.push_back(fmt::format("parallel.tensor {}", p.tensor));
            if (p.pipeline > 1) found.push_back(fmt::format("parallel.pipeline {}", p.pipeline));
            if (p.context > 1) found.push_back(fmt::format("parallel.context {}", p.context));
+           if (p.expert > 1) found.push_back(fmt::format("parallel.expert {}", p.expert));
            if (p.zero > 0) found.push_back(fmt::format("parallel.zero {}", p.zero));
            if (c.memory.recompute == nn::Recompute::full) {
              found.emplace_back("memory.recompute full");

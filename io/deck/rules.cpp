@@ -130,7 +130,7 @@ constexpr std::array kRunRules = {
                "256, not {} with {}; set it to auto or reference",
                name_of(c.precision.compute), c.model.head_width());
          }},
-    Rule{"train.trainable", "model.norm model.bias model.tie_embeddings",
+    Rule{"train.trainable", "model.norm model.bias model.tie_embeddings experts.count",
          "a role of which the model has parameters",
          [](const Config& c, const Surroundings&) {
            const auto has = [&](param::Role role) {
@@ -138,6 +138,7 @@ constexpr std::array kRunRules = {
                case param::Role::norm: return c.model.norm != ops::NormKind::none;
                case param::Role::bias: return c.model.bias;
                case param::Role::head: return !c.model.tie_embeddings;
+               case param::Role::router: return static_cast<bool>(c.model.experts);
                default: return true;
              }
            };

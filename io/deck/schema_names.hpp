@@ -217,13 +217,14 @@ inline constexpr std::array<Name<train::SpikePolicy>, 4> kSpikePolicies = {{
     {"roll_back", train::SpikePolicy::roll_back},
 }};
 inline constexpr auto kAdapterTargets = names_by_module(nn::kAdapterTargets);
-/// Those that decks may name: no model of today has a router, and adapters have a section.
-inline constexpr std::array<Name<param::Role>, 5> kRoles = {{
+/// Those that decks may name; adapters have a section.
+inline constexpr std::array<Name<param::Role>, 6> kRoles = {{
     {"matrix", param::Role::matrix},
     {"embedding", param::Role::embedding},
     {"head", param::Role::head},
     {"norm", param::Role::norm},
     {"bias", param::Role::bias},
+    {"router", param::Role::router},
 }};
 
 inline constexpr auto kSchedules = names_by_module(optim::kScheduleKinds);

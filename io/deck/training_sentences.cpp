@@ -170,7 +170,9 @@ constexpr auto kTrainingSentences = std::to_array<KeySentence>({
     {"experts.shared",
      "Experts that every token passes besides; together they are one network of shared x width "
      "inner features."},
-    {"experts.every", "Layers whose number, from 1 on, it divides have experts."},
+    {"experts.every",
+     "Every Nth layer has experts: with 2 the second, the fourth and so on, but none of "
+     "first_dense."},
     {"experts.first_dense", "First layers that have none."},
     {"experts.score",
      "The router's scores of its logits: of all experts together, or of each alone."},
@@ -179,24 +181,23 @@ constexpr auto kTrainingSentences = std::to_array<KeySentence>({
     {"experts.groups",
      "Groups of neighbouring experts, of which a token uses group_active; 1: no groups."},
     {"experts.group_active",
-     "Groups whose experts a token may take: those of the best score, with sigmoid of the two best "
-     "together."},
+     "Groups whose experts a token may take. A group's score is its best expert's, with sigmoid "
+     "the sum of its two best."},
     {"experts.balance",
-     "The tokens over which loads of experts are balanced: those of each sample, or with batch of "
-     "balance_samples neighbouring ones; none: there is no balance loss."},
+     "Balance the loads of each sample (sequence), of balance_samples neighbouring samples "
+     "(batch), or have no balance loss (none)."},
     {"experts.balance_samples",
      "Neighbouring samples that are balanced together, with balance batch; divides "
      "train.microbatch."},
     {"experts.balance_weight",
-     "Factor of the balance loss, added to the loss: experts x the sum over experts of the share "
-     "of a sample's tokens and the mean score; it is 1 if all loads are equal."},
+     "Factor of the balance loss. It is experts x the sum over experts of the product of the share "
+     "of a sample's tokens that an expert gets and its mean score; 1 if all loads are equal."},
     {"experts.bias_rate",
-     "Step of a bias that takes part in the choice of experts alone: after each step it rises for "
-     "experts with less than the mean load and falls for others; 1.0e-3 in DeepSeek-V3, 0: there "
-     "is no bias."},
+     "Step of a bias that only the choice of experts uses. After each step it rises where the load "
+     "is below the mean, and falls above; 0: there is no bias."},
     {"experts.z_weight",
-     "Times the square of the logarithm of the router's softmax normalizer, averaged over tokens "
-     "and added to the loss; 1.0e-3 in ST-MoE, 0: none."},
+     "Factor of the router's z-loss: the mean over tokens of log(Z)^2, Z the sum of the "
+     "exponentials of a token's logits; 0: none."},
     {"adapter", "Low-rank adapters (LoRA) of a model that stays as it is: they alone are trained."},
     {"adapter.rank",
      "Rows of A and columns of B in y = x W^T + scale (x A^T) B^T; 0: no adapters."},

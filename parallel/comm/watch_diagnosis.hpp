@@ -16,7 +16,7 @@ namespace hyperslab::comm {
 
 /// The report of a rank about itself. It is sent to other ranks byte by byte.
 struct Status {
-  static constexpr std::size_t kMostGroups = 10;
+  static constexpr std::size_t kMostGroups = 12;
   static constexpr std::size_t kMostOfTask = 128;
   std::uint64_t beats = 0;
   std::int64_t step = 0;

@@ -255,6 +255,7 @@ void Trainer::train(const StepArgs& args, const SlotData& tokens) {
   // Links to the host are streams that no graph knows, and updates beside the next step need none.
   update_.run(*ctx_, captures && !optimizer_->moves_state(), [&] {
     reduce_sums();
+    records_->keep_loads(args.step);
     leaves_out = is_left_out(args);
     if (leaves_out) return records_->leave_out();
     finalize();
@@ -374,7 +375,6 @@ void Trainer::finalize() {
   const Scope phase(ctx_->recorder(), Phase::optimizer);
   ops::FinalizeConstants constants = optimizer_->finalize_constants();
   constants.scale_loss = config_.precision.compute == Precision::fp16;
-  records_->keep_loads(input_.step);
   ops::finalize_step(*ctx_, constants, records_->sums(), records_->state(), records_->results());
 }
 

@@ -273,7 +273,7 @@ TEST_P(Collectives, ProgressFinishesWithoutWait) {
   while (*last != static_cast<float>(size()) && now_seconds() < deadline) comm_->progress();
   const float seen = *last;
   // A few more calls, so that the others get what they wait for and the end is noticed.
-  const double settled = now_seconds() + 0.1;
+  const double settled = now_seconds() + 0.5;
   while (now_seconds() < settled) {
     comm_->progress();
     std::this_thread::yield();

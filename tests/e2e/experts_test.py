@@ -12,6 +12,7 @@ LAST = "checkpoints/step_00000020"
 LAYOUTS = {"experts on two ranks": (2, "parallel.expert=2"),
            "and zero 3": (2, "parallel.expert=2", "parallel.zero=3"),
            "experts on two of four ranks": (4, "parallel.expert=2", "parallel.zero=2"),
+           "experts on two of four ranks, with copies": (4, "parallel.expert=2", "parallel.zero=1", "parallel.shard=2"),
            "experts on four ranks": (4, "parallel.expert=4", "parallel.zero=1"),
            "experts beside tensor ranks": (4, "parallel.data=2", "parallel.expert=2", "parallel.tensor=2"),
            "experts beside context ranks": (4, "parallel.data=2", "parallel.expert=2", "parallel.context=2"),

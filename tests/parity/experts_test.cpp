@@ -86,6 +86,7 @@ INSTANTIATE_TEST_SUITE_P(
                             "experts.shared=2", "experts.first_dense=1", "experts.score=sigmoid",
                             "experts.scale=1.5", "experts.groups=3", "experts.group_active=2",
                             "experts.bias_rate=0.01", "experts.balance_weight=0.3"},
+                    Choices{"experts.count=4", "experts.width=24", "train.trainable=[router]"},
                     Choices{"experts.count=4", "experts.active=1", "experts.normalize=false",
                             "experts.width=24", "experts.every=2", "optimizer.name=muon"},
                     Choices{"experts.count=4", "experts.width=24", "experts.shared=1",

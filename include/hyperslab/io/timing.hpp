@@ -19,14 +19,14 @@
 
 namespace hyperslab::io {
 
-/// A group of the mesh that the rank is in: data, tensor, pipeline, world and, if the rank has
-/// them, tied and key_value.
+/// A group of the mesh that the rank is in: data, tensor, pipeline, shard, replica, world and, if
+/// the rank has them, context, tied, key_value and three of experts.
 struct GroupInfo {
   comm::GroupRole role = comm::GroupRole::other;
   int size = 1;                 ///< ranks
   std::vector<int> ranks = {};  ///< ranks of the world, in the order of the members
 };
-inline constexpr std::size_t kMostGroups = 8;
+inline constexpr std::size_t kMostGroups = 12;
 
 /// Traffic of one group in a step, all kinds of calls together. Bytes count the buffers handed in.
 /// On the CPU seconds are from calls to their ends, of operations that were waited for in the

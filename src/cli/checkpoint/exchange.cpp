@@ -97,6 +97,7 @@ void require_same_model(const train::Config& config, const model::ModelSpec& spe
   expected.model.bos_token = config.model.bos_token;
   expected.model.eos_tokens = config.model.eos_tokens;
   expected.model.experts.balance = config.model.experts.balance;
+  expected.model.experts.balance_samples = config.model.experts.balance_samples;
   expected.model.experts.balance_weight = config.model.experts.balance_weight;
   expected.model.experts.z_weight = config.model.experts.z_weight;
   if (spec.experts.layers_of(spec.layers) == spec.layers) {  // no layer has another network

@@ -57,6 +57,8 @@ train::Config config_of(const Arguments& args, const StoredDeck& stored, const t
   config.run.directory = (folder / "run").string();
   config.checkpoint.directory.clear();
   config.checkpoint.initial = folder.string();
+  config.memory.mlp_rows = 0;                    // refused with experts
+  config.run.device = train::DeviceChoice::cpu;  // likewise GPUs
   std::vector<std::string> overrides(kNoFp8.begin(), kNoFp8.end());
   const std::int64_t count = args.get<std::int64_t>("experts");
   overrides.push_back(fmt::format("experts.count={}", count));
@@ -110,7 +112,9 @@ void add_copies(const Upcycling& work, const std::string& name, io::CheckpointPa
 void add_routers(const model::ModelSpec& spec, std::uint64_t seed,
                  io::CheckpointParts& checkpoint) {
   const Shape shape = {spec.experts.count, spec.width};
-  const float deviation = spec.matrix_init().std_of(spec.width, spec.experts.count);
+  const double factor = spec.parametrization().init_factor(param::Role::router);
+  const auto deviation = static_cast<float>(
+      factor * static_cast<double>(spec.matrix_init().std_of(spec.width, spec.experts.count)));
   std::vector<Tensor> memory;
   std::vector<io::Slab> slabs;
   for (Dim layer = 0; layer < spec.layers; ++layer) {
@@ -159,11 +163,13 @@ void upcycle_checkpoint(comm::World& world, const Arguments& args) {
   write_experts(work, seed);
   io::write_text_file(output + "/deck.yaml", deck::to_yaml(work.config));
   const nn::ExpertsConfig& experts = work.config.model.experts;
+  const int ranks = work.config.parallel.ranks();
   fmt::print(
       "{0}: step {1} of {2} with {3} experts a layer, of which a token passes {4}: {5} parameters, "
-      "{6} before; try: hyperslab train {0}/deck.yaml\n",
+      "{6} before; try: {7}hyperslab train {0}/deck.yaml\n",
       output, work.dense.meta().step, work.dense.folder(), experts.count, experts.active,
-      model::parameter_count(work.config.model), model::parameter_count(dense.model));
+      model::parameter_count(work.config.model), model::parameter_count(dense.model),
+      ranks > 1 ? fmt::format("mpirun -np {} ", ranks) : "");
 }
 
 }  // namespace hyperslab::cli

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "../backend.hpp"
@@ -47,31 +48,44 @@ void mark_largest(const std::vector<T>& values, Dim wanted, std::vector<char>& m
   }
 }
 
+/// The score of a group of neighbouring experts, whose values may be NaN.
+template <class T>
+T score_of_group(const RouterRule& rule, const T* choice) {
+  T best = -INFINITY;
+  T second = -INFINITY;
+  for (Dim e = 0; e < rule.per_group(); ++e) {
+    if (choice[e] > best) {
+      second = std::exchange(best, choice[e]);
+    } else if (choice[e] > second) {
+      second = choice[e];
+    }
+  }
+  return rule.score == RouterScore::sigmoid && rule.per_group() > 1 ? best + second : best;
+}
+
 /// Leaves the groups that a token may use as they are, and makes the others' choices impossible.
 template <class T>
 void keep_groups(const RouterRule& rule, std::vector<T>& choice) {
   if (rule.active_groups == rule.groups) return;
-  std::vector<T> of_groups;
-  const auto size = static_cast<std::ptrdiff_t>(rule.per_group());
-  for (auto first = choice.begin(); first != choice.end(); first += size) {
-    std::vector<T> sorted(first, first + size);
-    std::ranges::sort(sorted, std::greater<>());
-    const bool two = rule.score == RouterScore::sigmoid && sorted.size() > 1;
-    of_groups.push_back(two ? sorted[0] + sorted[1] : sorted[0]);
+  thread_local std::vector<T> of_groups;
+  thread_local std::vector<char> kept;
+  const auto size = static_cast<std::size_t>(rule.per_group());
+  of_groups.clear();
+  for (std::size_t first = 0; first < choice.size(); first += size) {
+    of_groups.push_back(score_of_group(rule, choice.data() + first));
   }
-  std::vector<char> kept;
   mark_largest(of_groups, rule.active_groups, kept);
   for (std::size_t e = 0; e < choice.size(); ++e) {
-    if (kept[e / static_cast<std::size_t>(size)] == 0) choice[e] = -INFINITY;
+    if (kept[e / size] == 0) choice[e] = -INFINITY;
   }
 }
 
 template <class T>
 void route_tokens(const RouterRule& rule, Dim begin, Dim end, const T* logits, const T* bias,
                   std::int32_t* experts, T* weights) {
-  TokenScores<T> token;
-  std::vector<T> choice;
-  std::vector<char> chosen;
+  thread_local TokenScores<T> token;
+  thread_local std::vector<T> choice;
+  thread_local std::vector<char> chosen;
   for (Dim n = begin; n < end; ++n) {
     score(rule, logits + n * rule.count, token);
     choice = token.scores;
@@ -182,7 +196,7 @@ void router_statistics(Context& ctx, const RouterRule& rule, CView logits, CView
       T* counts = statistics.data<T>() + b * router_statistics_width(rule.count);
       T* shares = counts + rule.count;
       std::fill_n(counts, router_statistics_width(rule.count), T(0));
-      TokenScores<T> token;
+      thread_local TokenScores<T> token;
       for (Dim n = b * tokens; n < (b + 1) * tokens; ++n) {
         score(rule, logits.data<T>() + n * rule.count, token);
         for (Dim e = 0; e < rule.count; ++e) {
@@ -247,8 +261,8 @@ void route_backward(Context& ctx, const RouterRule& rule, CView logits, CView ex
     const Dim samples = gradient.losses.any() ? std::max<Dim>(1, gradient.statistics.rows()) : 1;
     const Dim tokens = std::max<Dim>(1, logits.rows() / samples);
     const auto work = [&](int, Dim begin, Dim end) {
-      TokenScores<T> token;
-      std::vector<T> dscores;
+      thread_local TokenScores<T> token;
+      thread_local std::vector<T> dscores;
       for (Dim n = begin; n < end; ++n) {
         const T* of_token = logits.data<T>() + n * rule.count;
         score(rule, of_token, token);

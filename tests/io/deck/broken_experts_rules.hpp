@@ -28,7 +28,7 @@ inline const std::vector<BrokenOverrides>& broken_experts_rules() {
        "a token cannot take 5 of 4 experts; set it to 4 or less"},
       {"experts.first_dense",
        {"experts.count=4", "experts.first_dense=2"},
-       "none of the 2 layers has experts if the first 2 have none"},
+       "none of the 2 layers has experts: the first 2 have none"},
       {"experts.groups",
        {"experts.count=6", "experts.groups=4"},
        "6 experts do not make 4 equal groups; nearest: 3 or 6"},
