@@ -200,6 +200,45 @@ TEST_F(ExpertsOps, ABiasMovesTowardsEqualLoadsByItsRate) {
   EXPECT_EQ(to_doubles(bias.view()), (std::vector<double>{0.25, 0.25, -1, 2}));
 }
 
+/// Wang et al. 2024: loads become equal although the logits of some experts are larger.
+TEST_F(ExpertsOps, ABiasLevelsASkewedRouterWithin200Steps) {
+  constexpr Dim kTokens = 512;
+  Routed r({.count = 8, .active = 2, .score = RouterScore::sigmoid}, DType::f64, 1, kTokens);
+  auto* logits = r.logits.view().data<double>();
+  for (Dim i = 0; i < kTokens * 8; ++i) logits[i] += 0.4 * static_cast<double>(i % 8);
+  Tensor bias = filled_tensor(DType::f64, {8}, 0);
+  const auto largest = [&] {
+    r.route(ctx, bias.view());
+    r.count(ctx);
+    return *std::ranges::max_element(to_doubles(r.loads.view())) * 8 / (2 * kTokens);
+  };
+  EXPECT_GT(largest(), 2);
+  for (int step = 0; step < 200; ++step) {
+    (void)largest();
+    update_router_bias(ctx, 0.01F, r.loads.view(), &r.state, bias.view());
+  }
+  EXPECT_LT(largest(), 1.1);
+}
+
+TEST_F(ExpertsOps, OneExpertMayGetAllTokens) {
+  Routed r({.count = 4, .active = 1}, DType::f64, 1, 6);
+  for (Dim n = 0; n < 6; ++n) r.logits.view().data<double>()[n * 4 + 2] += 50;
+  r.route(ctx);
+  Tensor first(Device::cpu, DType::i32, {5});
+  Tensor pairs(Device::cpu, DType::i32, {6});
+  Tensor rows(Device::cpu, DType::i32, {6, 1});
+  sort_by_expert(ctx, r.experts.view(), first.view(), pairs.view(), rows.view());
+  EXPECT_EQ(to_doubles(first.view()), (std::vector<double>{0, 0, 0, 6, 6}));
+
+  const Tensor x = random_tensor(DType::f64, {6, 3}, 1);
+  const Tensor w = random_tensor(DType::f64, {8, 3}, 2);
+  Tensor y = poisoned(DType::f64, {6, 2});
+  experts_forward(ctx, x.view(), w.view(), first.view(), y.view());
+  Tensor alone = poisoned(DType::f64, {6, 2});
+  linear_forward(ctx, x.view(), w.view().slice(4, 2), {}, alone.view());
+  EXPECT_EQ(to_doubles(y.view()), to_doubles(alone.view()));
+}
+
 TEST_F(ExpertsOps, GradientsOfTheRouterAreThoseOfDifferences) {
   for (int i = 0; i < 8; ++i) {
     const RouterScore score = i % 2 == 0 ? RouterScore::softmax : RouterScore::sigmoid;
