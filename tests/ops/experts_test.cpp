@@ -210,12 +210,13 @@ TEST_F(ExpertsOps, ABiasLevelsASkewedRouterWithin200Steps) {
   const auto largest = [&] {
     r.route(ctx, bias.view());
     r.count(ctx);
-    return *std::ranges::max_element(to_doubles(r.loads.view())) * 8 / (2 * kTokens);
+    const std::vector<double> loads = to_doubles(r.loads.view());
+    return *std::ranges::max_element(loads) * 8 / (2 * kTokens);
   };
   EXPECT_GT(largest(), 2);
   for (int step = 0; step < 200; ++step) {
     (void)largest();
-    update_router_bias(ctx, 0.01F, r.loads.view(), &r.state, bias.view());
+    update_router_bias(ctx, 0.004F, r.loads.view(), &r.state, bias.view());
   }
   EXPECT_LT(largest(), 1.1);
 }
