@@ -216,7 +216,7 @@ TEST_F(ExpertsOps, ABiasLevelsASkewedRouterWithin200Steps) {
   EXPECT_GT(largest(), 2);
   for (int step = 0; step < 200; ++step) {
     (void)largest();
-    update_router_bias(ctx, 0.004F, r.loads.view(), &r.state, bias.view());
+    update_router_bias(ctx, 0.002F, r.loads.view(), &r.state, bias.view());
   }
   EXPECT_LT(largest(), 1.1);
 }
