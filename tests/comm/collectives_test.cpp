@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <mpi.h>
 
+#include <algorithm>
 #include <thread>
 
 #include "comm/comm_test.hpp"
@@ -199,9 +200,8 @@ TEST_P(Collectives, ManyOperationsCompleteInReverseOrder) {
   for (Tensor& buffer : buffers) {
     tickets.push_back(comm_->all_reduce(ctx_, buffer.view(), ReduceOp::sum));
   }
-  for (auto ticket = tickets.rbegin(); ticket != tickets.rend(); ++ticket) {
-    comm_->wait(ctx_, *ticket);
-  }
+  std::ranges::reverse(tickets);
+  for (const comm::Ticket ticket : tickets) comm_->wait(ctx_, ticket);
 
   for (const Tensor& buffer : buffers) {
     EXPECT_EQ(to_doubles(buffer.view()), reduced_range(0, buffer.view().numel(), ReduceOp::sum));
@@ -211,7 +211,7 @@ TEST_P(Collectives, ManyOperationsCompleteInReverseOrder) {
 TEST_P(Collectives, SameBitsOnAllMembersAndInEveryRun) {
   for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16}) {
     for (const Dim n : {limited(3), limited(40009)}) {
-      const auto seed = static_cast<std::uint64_t>(100 + rank());
+      const auto seed = 100 + static_cast<std::uint64_t>(rank());
       std::vector<std::vector<char>> runs;
       for (int run = 0; run < 3; ++run) {
         Tensor x = random_tensor(dtype, {n}, seed);

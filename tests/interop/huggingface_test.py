@@ -77,7 +77,7 @@ GPT2 = {"n_layer": 2, "n_embd": 32, "n_head": 4, "vocab_size": VOCABULARY, "n_po
 LLAMA = {"num_hidden_layers": 2, "hidden_size": 32, "intermediate_size": 88, "num_attention_heads": 4,
          "vocab_size": VOCABULARY, "max_position_embeddings": CONTEXT, "initializer_range": 0.3}
 
-# The same training here and there: without a loss of balance.
+# Both sides train without a loss of balance.
 EXPERTS = {**LLAMA, "num_key_value_heads": 2, "router_aux_loss_coef": 0.0, "pad_token_id": None, "eos_token_id": 256}
 
 # name -> (model, configuration, dtype, size of a file)

@@ -276,7 +276,7 @@ TEST_F(ExpertsOps, RowsAreOrderedByExpertAndThenByToken) {
 }
 
 TEST_F(ExpertsOps, ArrivalsAreOrderedByExpertAndThenByRank) {
-  // Of rank 0: two rows of expert 0, one of expert 2; of rank 1: one of each.
+  // Rank 0 sends two rows of expert 0 and one of expert 2, rank 1 one of each.
   const Tensor arrived = int_tensor({2, 3}, {2, 0, 1, 1, 1, 1});
   Tensor first(Device::cpu, DType::i32, {4});
   Tensor order = int_tensor({8}, {9, 9, 9, 9, 9, 9, 9, 9});

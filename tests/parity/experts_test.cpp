@@ -16,12 +16,12 @@ using test::Case;
 using test::world;
 
 constexpr int kSteps = 3;
-/// As in layouts_test.
+/// Layouts without experts have it, too.
 constexpr parity::ParityTolerance kTolerance = {.gradient = 4e-6};
 
 using Choices = std::vector<const char*>;
 
-/// As many ranks as can hold different experts: 1, 2 or 4 in turn.
+/// The most ranks that can hold different experts, up to 1, 4 or 2 in turn.
 int expert_ranks(const Case& layout) {
   static int turn = 0;
   const int most = std::array{1, 4, 2}.at(static_cast<std::size_t>(turn++ % 3));

@@ -102,7 +102,7 @@ class TrainerState {
     std::uint64_t whole = 0;
     /// Held by the ranks along Axis::replica: sharded masters and values.
     std::uint64_t shards = 0;
-    /// As `whole`, of experts: held by the ranks along mesh::kExpertGradients.
+    /// The sum of experts' values, which the ranks along mesh::kExpertGradients hold alike.
     std::uint64_t experts = 0;
     friend bool operator==(const ReplicaSums&, const ReplicaSums&) = default;
   };
