@@ -7,14 +7,6 @@ import struct
 
 import support
 
-DECK = """\
-run: {name: base, seed: 7}
-model: {family: llama, layers: 2, width: 64, heads: 4, ffn_width: 128, vocabulary: 257, context: 16}
-experts: {count: 4, active: 2, width: 64, shared: 1, first_dense: 1}
-data: {train: [synthetic], validation: [synthetic], vocabulary: bytes}
-train: {steps: 6, global_batch: 8, validate_batches: 2}
-optimizer: {lr: 0.003}
-"""
 ADAPTER = ("adapter.rank=2", "adapter.alpha=8", "checkpoint.initial=runs/base", "optimizer.lr=0.01")
 STEP = "step_00000006"
 
@@ -25,7 +17,7 @@ class AdapterExperts(support.Case):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        (cls.folder / "base.yaml").write_text(DECK, encoding="utf-8")
+        (cls.folder / "base.yaml").write_text(support.EXPERTS_DECK, encoding="utf-8")
         cls.train_run("base")
         cls.train_run("tuned", *ADAPTER)
 

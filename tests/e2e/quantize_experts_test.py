@@ -6,14 +6,6 @@ import json
 
 import support
 
-DECK = """\
-run: {name: base, seed: 7}
-model: {family: llama, layers: 2, width: 64, heads: 4, ffn_width: 128, vocabulary: 257, context: 16}
-experts: {count: 4, active: 2, width: 64, shared: 1, first_dense: 1}
-data: {train: [synthetic], validation: [synthetic], vocabulary: bytes}
-train: {steps: 6, global_batch: 8, validate_batches: 2}
-optimizer: {lr: 0.003}
-"""
 INT4 = ("--weights", "int4", "--group", "32")
 BITS = {"int8": ("--weights", "int8"), "int4": INT4,
         "integers": ("--weights", "int8", "--activations", "dynamic-int8")}
@@ -27,7 +19,7 @@ class QuantizeExperts(support.Case):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        (cls.folder / "base.yaml").write_text(DECK, encoding="utf-8")
+        (cls.folder / "base.yaml").write_text(support.EXPERTS_DECK, encoding="utf-8")
         for name, overrides in (("base", ()), ("simulated", AT_LOAD["int4"]), ("integer", AT_LOAD["integers"])):
             result = cls.run_program("train", "base.yaml", *support.overrides(f"run.name={name}", *overrides))
             assert result.code == 0, result.err

@@ -27,6 +27,16 @@ train: {steps: 20, global_batch: 12, validate_every: 10, validate_batches: 5}
 checkpoint: {every: 10}
 """
 
+# Experts in the second of two layers.
+EXPERTS_DECK = """\
+run: {name: base, seed: 7}
+model: {family: llama, layers: 2, width: 64, heads: 4, ffn_width: 128, vocabulary: 257, context: 16}
+experts: {count: 4, active: 2, width: 64, shared: 1, first_dense: 1}
+data: {train: [synthetic], validation: [synthetic], vocabulary: bytes}
+train: {steps: 6, global_batch: 8, validate_batches: 2}
+optimizer: {lr: 0.003}
+"""
+
 # (run.directory, other overrides) of a run that goes on until it is stopped
 ENDLESS = ("train.steps=1000000", "train.validate_every=0", "data.validation=[]",
            "checkpoint.every=0")
