@@ -58,10 +58,32 @@ constexpr std::array kExpertsRules = {
          [](const Config&, const Surroundings&) -> std::string {
            return "models of images have no experts: set it to 0";
          }},
-    Rule{"experts.count", "run.device", "0 on GPUs",
-         [](const Config& c, const Surroundings& s) { return !has_experts(c) || !on_gpu(c, s); },
+    Rule{"adapter.targets", "experts.count run.device",
+         "none of mlp.gate, mlp.up and mlp.down on GPUs with experts",
+         [](const Config& c, const Surroundings& s) {
+           return !has_experts(c) || !on_gpu(c, s) || !c.adapter.is_of_mlp();
+         },
          [](const Config&, const Surroundings&) -> std::string {
-           return "experts are computed on CPU ranks only: set run.device to cpu";
+           return "adapters of experts are for CPU ranks: set it to [attention.query, "
+                  "attention.key, attention.value, attention.output] or some of them, or "
+                  "run.device to cpu";
+         }},
+    Rule{"model.frozen_format", "experts.count run.device", "compute or bf16 on GPUs with experts",
+         [](const Config& c, const Surroundings& s) {
+           const auto format = c.model.frozen_format;
+           return !has_experts(c) || !on_gpu(c, s) || format == param::StorageFormat::compute ||
+                  format == param::StorageFormat::bf16;
+         },
+         [](const Config&, const Surroundings&) -> std::string {
+           return "quantized experts are for CPU ranks: set run.device to cpu, or for training "
+                  "this to compute or bf16";
+         }},
+    Rule{"quantization.weights", "experts.count run.device", "none on GPUs with experts",
+         [](const Config& c, const Surroundings& s) {
+           return !has_experts(c) || !on_gpu(c, s) || !c.quantization;
+         },
+         [](const Config&, const Surroundings&) -> std::string {
+           return "quantized experts are for CPU ranks: set it to none, or run.device to cpu";
          }},
     Rule{"experts.active", "experts.count", "at most experts.count",
          [](const Config& c, const Surroundings&) {

@@ -61,6 +61,7 @@
   X(router_statistics, WIDENED)              \
   X(add_router_statistics, WIDENED)          \
   X(update_router_bias, WIDENED)             \
+  X(publish_loads, WIDENED)                  \
   X(route_backward, WIDENED)                 \
   X(sort_by_expert, WIDENED)                 \
   X(count_rows, WIDENED)                     \

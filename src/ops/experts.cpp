@@ -7,6 +7,7 @@
 #include "checks.hpp"
 #include "cuda/experts/product_table.hpp"
 #include "hyperslab/core/error.hpp"
+#include "hyperslab/ops/optimizer.hpp"
 #include "kernel_choice.hpp"
 #include "quantized_checks.hpp"
 
@@ -166,6 +167,14 @@ void update_router_bias(Context& ctx, float rate, CView loads, const StepState* 
   if (on_meta(ctx, "update_router_bias", 3 * touched(loads), {loads, bias, bias})) return;
   require(state != nullptr, "update_router_bias: no state of the step");
   dispatch<cuda::update_router_bias, cpu::update_router_bias>(ctx, rate, loads, state, bias);
+}
+
+void publish_loads(Context& ctx, CView loads, const StepState* state, View ring) {
+  require_here(ctx, loads, "publish_loads");
+  require_count(ctx, ring, kResultRing * loads.numel(), loads.dtype(), "publish_loads ring");
+  if (on_meta(ctx, "publish_loads", 0, {loads, loads})) return;  // read and written
+  require(state != nullptr, "publish_loads: no state of the step");
+  dispatch<cuda::publish_loads, cpu::publish_loads>(ctx, loads, state, ring);
 }
 
 void route_backward(Context& ctx, const RouterRule& rule, CView logits, CView experts,

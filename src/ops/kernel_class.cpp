@@ -60,6 +60,7 @@ constexpr std::array kPatterns = {
     Pattern{"sample_kernel", KernelClass::reduction},
     Pattern{"mark_kernel", KernelClass::other},
     Pattern{"publish_kernel", KernelClass::other},
+    Pattern{"publish_loads_kernel", KernelClass::other},
     Pattern{"nvjet", KernelClass::matmul},
     Pattern{"cutlass", KernelClass::matmul},
     Pattern{"gemm", KernelClass::matmul},

@@ -12,6 +12,7 @@
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/transfer.hpp"
 #include "hyperslab/ops/elementwise.hpp"
+#include "hyperslab/ops/experts.hpp"
 
 namespace hyperslab::train {
 namespace {
@@ -107,8 +108,11 @@ void StepRecords::begin(const ops::StepInput& input) const {
   if (loads_) ops::fill(ctx_, 0, loads_);
 }
 
-void StepRecords::keep_loads(std::int64_t step) const {
-  if (loads_ && ctx_.device() != Device::meta) copy(ctx_, loads_, loads_slot(step));
+void StepRecords::publish_loads() const {
+  if (!loads_) return;
+  const Shape ring = {ops::kResultRing, loads_.numel()};
+  ops::publish_loads(ctx_, loads_, state_,
+                     {kept_loads_.device_data(), loads_.dtype(), ctx_.device(), ring});
 }
 
 std::vector<double> StepRecords::loads(std::int64_t step) const {

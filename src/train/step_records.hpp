@@ -36,7 +36,7 @@ class StepRecords : public DeviceTimer {
   /// sums() and loads(), which are summed over the world together.
   [[nodiscard]] View all_sums() const { return all_sums_; }
   /// Before finalize_step: keeps the loads for the host.
-  void keep_loads(std::int64_t step) const;
+  void publish_loads() const;
   /// The loads of a step not older than the ring, of all ranks; waits as result() does. Empty
   /// without experts.
   [[nodiscard]] std::vector<double> loads(std::int64_t step) const;

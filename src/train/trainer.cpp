@@ -255,7 +255,7 @@ void Trainer::train(const StepArgs& args, const SlotData& tokens) {
   // Links to the host are streams that no graph knows, and updates beside the next step need none.
   update_.run(*ctx_, captures && !optimizer_->moves_state(), [&] {
     reduce_sums();
-    records_->keep_loads(args.step);
+    records_->publish_loads();
     leaves_out = is_left_out(args);
     if (leaves_out) return records_->leave_out();
     finalize();

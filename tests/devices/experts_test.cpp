@@ -169,6 +169,22 @@ TEST_F(Experts, BiasesMoveUnlessTheStepIsSkipped) {
   }
 }
 
+TEST_F(Experts, LoadsOfAStepGoToItsPlaceInTheRing) {
+  for (const Dim layers : {1, 7}) {
+    StepState state;
+    state.input.step = 4 * layers + 3;
+    Problem problem(DType::f32);
+    problem.input(random_tensor(DType::f32, {layers, 64}, 4, 100))
+        .fixed(bytes_of(state))
+        .in_out(random_tensor(DType::f32, {kResultRing, layers, 64}, 5));
+    problem.expect_match(
+        [&](Context& ctx, const Views& v) {
+          publish_loads(ctx, v[0], struct_at<StepState>(v[1]), v[2]);
+        },
+        "publish_loads of " + std::to_string(layers));
+  }
+}
+
 TEST_F(Experts, GradientsOfTheRouterMatchTheOracle) {
   StepState state;
   state.input.inverse_samples = 1.0F / kSamples;

@@ -200,6 +200,17 @@ TEST_F(ExpertsOps, ABiasMovesTowardsEqualLoadsByItsRate) {
   EXPECT_EQ(to_doubles(bias.view()), (std::vector<double>{0.25, 0.25, -1, 2}));
 }
 
+TEST_F(ExpertsOps, LoadsOfAStepGoToItsPlaceInTheRing) {
+  const Tensor loads = tensor_of(DType::f64, {2, 2}, {7, 1, 4, 5});
+  Tensor ring = filled_tensor(DType::f64, {kResultRing, 2, 2}, -1);
+  StepState state;
+  state.input.step = kResultRing + 2;
+  publish_loads(ctx, loads.view(), &state, ring.view());
+  std::vector<double> expected(static_cast<std::size_t>(ring.view().numel()), -1);
+  std::ranges::copy(to_doubles(loads.view()), expected.begin() + 8);
+  EXPECT_EQ(to_doubles(ring.view()), expected);
+}
+
 /// Wang et al. 2024: loads become equal although the logits of some experts are larger.
 TEST_F(ExpertsOps, ABiasLevelsASkewedRouterWithin200Steps) {
   constexpr Dim kTokens = 512;

@@ -71,6 +71,10 @@ void add_router_statistics(Context& ctx, const RouterRule& rule, const RouterLos
 /// "Auxiliary-loss-free load balancing"). loads, bias: (E) f32 or f64.
 void update_router_bias(Context& ctx, float rate, CView loads, const StepState* state, View bias);
 
+/// ring[step % kResultRing] = loads, for the host, which reads them after the step's StepResult: to
+/// be enqueued before finalize_step(). ring: (kResultRing, ...) with the shape of loads.
+void publish_loads(Context& ctx, CView loads, const StepState* state, View ring);
+
 /// dlogits of dweights: (N, K), and of the losses, times state.input.inverse_samples and the loss
 /// scale. statistics: those of whole groups; absent if there are no losses. dlogits: (N, E).
 struct RouterGradient {

@@ -254,6 +254,13 @@ void update_router_bias(Context& /*ctx*/, float rate, CView loads, const StepSta
   });
 }
 
+void publish_loads(Context& /*ctx*/, CView loads, const StepState* state, View ring) {
+  with_real(loads.dtype(), "publish_loads", [&]<class T>(T) {
+    const Dim slot = state->input.step % kResultRing;
+    std::copy_n(loads.data<T>(), loads.numel(), ring.data<T>() + slot * loads.numel());
+  });
+}
+
 void route_backward(Context& ctx, const RouterRule& rule, CView logits, CView experts,
                     const RouterGradient& gradient, View dlogits) {
   with_real(logits.dtype(), "route_backward", [&]<class T>(T) {

@@ -171,6 +171,14 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+__global__ void __launch_bounds__(kThreads)
+    publish_loads_kernel(const float* loads, int count, const StepState* state, float* ring) {
+  overlap();
+  wait_for_earlier();
+  float* const to = ring + state->input.step % kResultRing * count;
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) to[i] = loads[i];
+}
+
 }  // namespace
 
 void router_statistics(Context& ctx, const RouterRule& rule, CView logits, CView experts,
@@ -224,6 +232,11 @@ void update_router_bias(Context& ctx, float rate, CView loads, const StepState* 
   launch_waiting(ctx, "update_router_bias", kOneBlock, update_router_bias_kernel, {1, kThreads},
                  rate, loads.data<float>(), static_cast<int>(loads.numel()), state,
                  bias.data<float>());
+}
+
+void publish_loads(Context& ctx, CView loads, const StepState* state, View ring) {
+  launch_waiting(ctx, "publish_loads", kOneBlock, publish_loads_kernel, {1, kThreads},
+                 loads.data<float>(), static_cast<int>(loads.numel()), state, ring.data<float>());
 }
 
 }  // namespace hyperslab::ops::cuda
