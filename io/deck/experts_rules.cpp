@@ -48,6 +48,15 @@ constexpr std::array kLayoutRulesOfExperts = {
            return fmt::format("{} ranks cannot share {} experts equally; nearest: {}",
                               c.parallel.expert, c.model.experts.count, nearest_expert(c));
          }},
+    Rule{"parallel.expert_exchange", "parallel.expert run.device",
+         "auto or all_gather on GPUs with parallel.expert above 1",
+         [](const Config& c, const Surroundings& s) {
+           return c.parallel.expert == 1 || !on_gpu(c, s) ||
+                  c.parallel.expert_exchange != mesh::ExchangeKind::all_to_all;
+         },
+         [](const Config&, const Surroundings&) -> std::string {
+           return "the host would wait for the GPU to count rows: set it to auto or all_gather";
+         }},
 };
 
 constexpr std::array kExpertsRules = {

@@ -208,6 +208,7 @@ void visit_layout(Visitor& v, Config& config) {
   v.integer("pipeline", parallel.pipeline, kRanks);
   v.integer("context", parallel.context, kRanks);
   v.integer("expert", parallel.expert, kRanks);
+  v.named("expert_exchange", parallel.expert_exchange, kExchangeKinds);
   v.flag("sequence", parallel.sequence);
   v.named("schedule", parallel.schedule, kPipelineSchedules);
   v.integer("virtual_stages", parallel.virtual_stages, kRanks);

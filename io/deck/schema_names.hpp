@@ -172,6 +172,11 @@ inline constexpr auto kGemmPrecisions =
 inline constexpr auto kActivations = names_by_module(ops::kActivations);
 inline constexpr auto kRecomputes = names_by_module(nn::kRecomputes);
 inline constexpr auto kPipelineSchedules = names_by_module(mesh::kTrainingSchedules);
+inline constexpr std::array<Name<mesh::ExchangeKind>, 3> kExchangeKinds = {{
+    {"auto", mesh::ExchangeKind::automatic},
+    {"all_to_all", mesh::ExchangeKind::all_to_all},
+    {"all_gather", mesh::ExchangeKind::all_gather},
+}};
 inline constexpr auto kSamplings =
     names_by_module(std::array{io::Sampling::blocks, io::Sampling::windows});
 inline constexpr auto kPackings = names_by_module(

@@ -17,6 +17,11 @@ constexpr auto kTrainingSentences = std::to_array<KeySentence>({
     {"parallel.expert",
      "Neighbouring data ranks, of parallel.data, that hold different experts of every layer and "
      "exchange tokens."},
+    {"parallel.expert_exchange",
+     "How tokens reach the ranks of their experts. all_gather: every rank gets all tokens and "
+     "sends "
+     "back sums; all_to_all: rows go to the ranks of their experts, on CPU ranks alone; auto: "
+     "all_gather on GPUs."},
     {"parallel.sequence",
      "Whether tensor ranks also share the tokens between those matrices, "
      "which saves activations."},

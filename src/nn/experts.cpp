@@ -71,38 +71,30 @@ Experts::Experts(param::ParamStore& params, const std::string& name, const Block
 
 /// The experts of all tokens, their weights, and the ways of rows.
 void Experts::choose(Context& ctx, CView x, const ForwardPass& pass, const Slot& slot) const {
-  const ExpertGroup& experts = config_.expert_group;
+  const ExpertExchange& exchange = config_.expert_group.exchange();
   ops::matmul(ctx, x, ops::Trans::no, router_.value(), ops::Trans::yes, Accumulate::no,
               slot.logits);
   ops::route(ctx, rule_, slot.logits, bias_ ? bias_.value() : CView(), slot.chosen, slot.weights);
-  ops::sort_by_expert(ctx, slot.chosen, slot.way.all_first_rows, slot.pairs, slot.rows);
-  experts.agree(ctx, slot.way);
-  const Dim R = slot.pairs.numel();
-  const View sorted = experts.is_alone() ? slot.here.weights : slot.memory.row_weights;
-  ops::gather_rows(ctx, slot.weights.reshaped({R, 1}), slot.pairs, 1, sorted.reshaped({R, 1}));
-  const View weights = rows_here(ctx, slot).weights;
-  experts.to_experts(ctx, slot.way, sorted.reshaped({R, 1}), slot.memory.arrived_weights,
-                     weights.reshaped({weights.numel(), 1}));
+  exchange.sort(ctx, slot.chosen, slot.way);
+  exchange.weights_to_experts(ctx, slot.way, slot.memory.room, slot.weights,
+                              rows_here(ctx, slot).weights);
   if (slot.statistics && pass.batch.trains()) count_losses(ctx, pass, slot);
 }
 
 /// The part of a slot that has a row of some token.
 Experts::Rows Experts::rows_here(const Context& ctx, const Slot& slot) const {
-  return slot.here.first(config_.expert_group.arrivals(ctx, slot.way, slot.pairs.numel()));
+  return slot.here.first(config_.expert_group.exchange().rows_here(
+      ctx, slot.way, slot.chosen.numel(), slot.here.values.shape()[0]));
 }
 
 /// here.values = the rows of all ranks' tokens. tokens: (N, C).
 void Experts::to_experts(Context& ctx, CView tokens, const Slot& slot, const Rows& here) const {
-  ops::gather_rows(ctx, tokens, slot.pairs, rule_.active, slot.memory.values);
-  config_.expert_group.to_experts(ctx, slot.way, slot.memory.values, slot.memory.arrival,
-                                  here.values);
+  config_.expert_group.exchange().to_experts(ctx, slot.way, slot.memory.room, tokens, here.values);
 }
 
 /// tokens = the sums of tokens' rows of here.values.
 void Experts::to_tokens(Context& ctx, const Slot& slot, const Rows& here, View tokens) const {
-  config_.expert_group.to_tokens(ctx, slot.way, here.values, slot.memory.arrival,
-                                 slot.memory.values);
-  ops::sum_rows(ctx, slot.memory.values, slot.rows, tokens);
+  config_.expert_group.exchange().to_tokens(ctx, slot.way, slot.memory.room, here.values, tokens);
 }
 
 ops::RouterLosses Experts::losses(const Slot& slot) const {
@@ -131,7 +123,8 @@ void Experts::forward(Context& ctx, CView x, const ForwardPass& pass, const Subl
   const Rows here = rows_here(ctx, slot);
   to_experts(ctx, all, slot, here);
   up_.forward(ctx, here.values, here.of_up(slot.way), here.pre);
-  ops::weighted_activation_forward(ctx, config_.activation, here.pre, here.weights, here.activated);
+  ops::weighted_activation_forward(ctx, config_.activation, here.pre, here.weights, here.activated,
+                                   slot.way.used);
   down_.forward(ctx, here.activated, here.of_down(slot.way), here.values);
   const View term = group.term(y, pass.scratch.partial);
   to_tokens(ctx, slot, here, term.as_matrix());
@@ -146,7 +139,7 @@ void Experts::backward_rows(Context& ctx, CView dy, const BackwardPass& pass, co
                             const Rows& here) const {
   if (config_.recompute == Recompute::selective) {
     ops::weighted_activation_forward(ctx, config_.activation, here.pre, here.weights,
-                                     here.activated);
+                                     here.activated, slot.way.used);
   }
   to_experts(ctx, dy, slot, here);
   const ExpertRows rows = here.of_down(slot.way);
@@ -155,18 +148,13 @@ void Experts::backward_rows(Context& ctx, CView dy, const BackwardPass& pass, co
     down_.backward_weight(ctx, here.values, here.activated, rows, pass.accumulate);
   }
   ops::weighted_activation_backward(ctx, config_.activation, here.pre, here.weights,
-                                    here.d_activated, here.pre, here.d_weights);
+                                    here.d_activated, here.pre, here.d_weights, slot.way.used);
 }
 
 void Experts::backward_router(Context& ctx, const BackwardPass& pass, const Slot& slot,
                               const Rows& here) const {
-  const ExpertGroup& experts = config_.expert_group;
-  const Dim R = slot.pairs.numel();
-  const View rows =
-      (experts.is_alone() ? here.d_weights : slot.memory.row_weights).reshaped({R, 1});
-  experts.to_tokens(ctx, slot.way, here.d_weights.reshaped({here.d_weights.numel(), 1}),
-                    slot.memory.arrived_weights, rows);
-  ops::gather_rows(ctx, rows, slot.rows.reshaped({R}), 1, slot.memory.d_weights.reshaped({R, 1}));
+  config_.expert_group.exchange().weights_to_tokens(ctx, slot.way, slot.memory.room, here.d_weights,
+                                                    slot.memory.d_weights);
   ops::RouterGradient gradient = {slot.memory.d_weights, {}};
   if (slot.statistics && config_.group.is_first()) {
     gradient.losses = losses(slot);

@@ -37,19 +37,15 @@ Dim most_ranks(const BlockConfig& config) {
 /// The memory that a forward pass needs, too.
 void take_rows(Arena& arena, const BlockConfig& config, const ActivationSpec& spec,
                Experts::Memory& memory) {
-  const Dim R = spec.B * spec.T * config.experts.active;
-  memory.values = arena.take(spec.compute, {R, config.width}, "rows of tokens");
-  memory.row_weights = arena.take(spec.statistics, {R}, "weights of rows");
+  const ExpertExchange::Sizes sizes = {spec.B * spec.T, config.width, spec.compute,
+                                       spec.statistics};
+  memory.room = config.expert_group.exchange().take_room(arena, sizes, config.experts.rule());
+  memory.values_here =
+      arena.take(spec.compute, {most_rows(config, spec), config.width}, "rows of experts");
   if (config.experts.shared > 0) {
     memory.shared_out = arena.take(
         spec.compute, config.group.stream_shape(spec.B, spec.T, config.width), "shared experts");
   }
-  memory.values_here = memory.values;
-  if (config.expert_group.is_alone()) return;
-  const Dim most = most_rows(config, spec);
-  memory.values_here = arena.take(spec.compute, {most, config.width}, "rows of experts");
-  memory.arrival = arena.take(spec.compute, {most, config.width}, "rows on arrival");
-  memory.arrived_weights = arena.take(spec.statistics, {most, 1}, "weights on arrival");
 }
 
 }  // namespace
@@ -126,9 +122,7 @@ SublayerSlot Experts::plan(Arena& activations, const SublayerMemory& shared,
   slot.logits = take(statistics, {N, E}, ".logits");
   slot.chosen = take(DType::i32, {N, K}, ".chosen");
   slot.weights = take(statistics, {N, K}, ".weights");
-  slot.way = config_.expert_group.take_way(activations, N, rule_, label);
-  slot.pairs = take(DType::i32, {N * K}, ".pairs");
-  slot.rows = take(DType::i32, {N, K}, ".rows");
+  slot.way = config_.expert_group.exchange().take_way(activations, N, rule_, label);
   const Memory& memory = slot.memory;
   slot.here = plan_rows(activations, memory, spec, label);
   if (config_.split_backward) {
@@ -155,19 +149,15 @@ Experts::Rows Experts::Rows::first(Dim rows) const {
 SublayerSlot Experts::for_tokens(const SublayerSlot& slot, const TokenCount& count) const {
   const auto& all = slot_as<Slot>(slot);
   const Dim N = count.B * count.T;
-  const Dim R = N * rule_.active;
+  const int ranks = config_.expert_group.size();
+  const Dim most = config_.expert_group.most_rows(N, rule_);
   Slot out;
   out.logits = all.logits.slice(0, N);
   out.chosen = all.chosen.slice(0, N);
   out.weights = all.weights.slice(0, N);
-  out.way = all.way;
-  out.pairs = all.pairs.slice(0, R);
-  out.rows = all.rows.slice(0, N);
-  out.here = all.here.first(config_.expert_group.most_rows(N, rule_));
-  out.memory.values = all.memory.values.slice(0, R);
-  out.memory.row_weights = all.memory.row_weights.slice(0, R);
-  out.memory.arrival = all.memory.arrival;
-  out.memory.arrived_weights = all.memory.arrived_weights;
+  out.way = all.way.of_tokens(N, rule_.active, ranks, most);
+  out.here = all.here.first(most);
+  out.memory.room = all.memory.room.of_tokens(N, rule_.active, ranks);
   if (!shared_) return out;
   out.memory.shared_out = nn::for_tokens(all.memory.shared_out, count);
   out.shared = shared_->for_tokens(all.shared, count);

@@ -115,12 +115,13 @@ AnyView matrix_of(const Products& sizes, AnyView weights, Dim expert) {
 }
 
 Dim require_activation(Context& ctx, Activation activation, CView pre, CView weights, CView inner,
-                       const char* op) {
+                       CView used, const char* op) {
   require_here(ctx, inner, op);
   const Dim rows = leading(inner.shape());
   const Dim width = last(inner, op);
   require_rows(ctx, pre, rows, is_gated(activation) ? 2 * width : width, inner.dtype(), op);
   require_count(ctx, weights, rows, statistic_dtype(inner.dtype()), op);
+  if (used) require_count(ctx, used, 1, DType::i32, op);
   return rows;
 }
 
@@ -195,19 +196,21 @@ void route_backward(Context& ctx, const RouterRule& rule, CView logits, CView ex
                                                       dlogits);
 }
 
-void sort_by_expert(Context& ctx, CView experts, View first_rows, View pairs, View rows) {
+void sort_by_expert(Context& ctx, CView experts, Dim first_expert, View first_rows, View pairs,
+                    View rows) {
   require_dtype(ctx, experts, DType::i32, "sort_by_expert experts");
   require_dtype(ctx, first_rows, DType::i32, "sort_by_expert first_rows");
-  require_count(ctx, pairs, experts.numel(), DType::i32, "sort_by_expert pairs");
+  require_dtype(ctx, pairs, DType::i32, "sort_by_expert pairs");
   require_count(ctx, rows, experts.numel(), DType::i32, "sort_by_expert rows");
-  require(first_rows.numel() > 1, "sort_by_expert: no expert");
+  require(first_rows.numel() > 1 && first_expert >= 0, "sort_by_expert: no expert");
   if (on_meta(
           ctx, "sort_by_expert", 2 * touched(experts), {experts, pairs, rows},
           workspace_for(ctx, 0,
                         cuda::sort_by_expert_workspace(experts.numel(), first_rows.numel() - 1)))) {
     return;
   }
-  dispatch<cuda::sort_by_expert, cpu::sort_by_expert>(ctx, experts, first_rows, pairs, rows);
+  dispatch<cuda::sort_by_expert, cpu::sort_by_expert>(ctx, experts, first_expert, first_rows, pairs,
+                                                      rows);
 }
 
 void count_rows(Context& ctx, CView first_rows, View counts) {
@@ -227,13 +230,14 @@ void order_arrivals(Context& ctx, CView arrived, View first_rows, View order, Vi
   dispatch<cuda::order_arrivals, cpu::order_arrivals>(ctx, arrived, first_rows, order, inverse);
 }
 
-void gather_rows(Context& ctx, CView x, CView pairs, Dim divisor, View y) {
+void gather_rows(Context& ctx, CView x, CView pairs, Dim divisor, View y, CView used) {
   require_here(ctx, x, "gather_rows x");
   require_dtype(ctx, pairs, DType::i32, "gather_rows pairs");
   require_rows(ctx, y, pairs.numel(), last(x, "gather_rows x"), x.dtype(), "gather_rows y");
   require(divisor > 0, "gather_rows: no divisor");
+  if (used) require_count(ctx, used, 1, DType::i32, "gather_rows used");
   if (on_meta(ctx, "gather_rows", 0, {y, y, pairs})) return;  // read and written
-  dispatch<cuda::gather_rows, cpu::gather_rows>(ctx, x, pairs, divisor, y);
+  dispatch<cuda::gather_rows, cpu::gather_rows>(ctx, x, pairs, divisor, y, used);
 }
 
 void sum_rows(Context& ctx, CView x, CView rows, View y) {
@@ -317,23 +321,23 @@ void experts_backward_weight(Context& ctx, CView dy, CView x, CView first_rows,
 }
 
 void weighted_activation_forward(Context& ctx, Activation activation, CView pre, CView weights,
-                                 View y) {
-  (void)require_activation(ctx, activation, pre, weights, y, "weighted_activation_forward");
+                                 View y, CView used) {
+  (void)require_activation(ctx, activation, pre, weights, y, used, "weighted_activation_forward");
   const double flops = kWeightedForwardFlops * touched(y);
   if (on_meta(ctx, "weighted_activation_forward", flops, {pre, weights, y})) return;
-  dispatch<cuda::weighted_activation_forward, cpu::weighted_activation_forward>(ctx, activation,
-                                                                                pre, weights, y);
+  dispatch<cuda::weighted_activation_forward, cpu::weighted_activation_forward>(
+      ctx, activation, pre, weights, y, used);
 }
 
 void weighted_activation_backward(Context& ctx, Activation activation, CView pre, CView weights,
-                                  CView dy, View dpre, View dweights) {
+                                  CView dy, View dpre, View dweights, CView used) {
   const char* op = "weighted_activation_backward";
-  const Dim rows = require_activation(ctx, activation, pre, weights, dy, op);
+  const Dim rows = require_activation(ctx, activation, pre, weights, dy, used, op);
   require_rows(ctx, dpre, rows, pre.shape().back(), pre.dtype(), op);
   require_count(ctx, dweights, rows, weights.dtype(), op);
   if (on_meta(ctx, op, kWeightedBackwardFlops * touched(dy), {pre, dy, dpre, dweights})) return;
   dispatch<cuda::weighted_activation_backward, cpu::weighted_activation_backward>(
-      ctx, activation, pre, weights, dy, dpre, dweights);
+      ctx, activation, pre, weights, dy, dpre, dweights, used);
 }
 
 }  // namespace hyperslab::ops

@@ -58,6 +58,14 @@ param::MatrixStorage storage_of_matrices(const Config& config, const mesh::Mesh&
   return storage;
 }
 
+nn::ExpertGroup expert_group_of(const Config& config, const mesh::Mesh& mesh, Device device) {
+  comm::Communicator* const group = mesh.expert_group();
+  if (group == nullptr) return {};
+  const auto kind = config.parallel.expert_exchange_on(device);
+  return {*group, kind == mesh::ExchangeKind::all_gather ? nn::exchange_by_all_gather(group)
+                                                         : nn::exchange_by_all_to_all(*group)};
+}
+
 model::StageOptions stage_options(const Config& config, const mesh::Mesh& mesh,
                                   const TrainerOptions& options, const pipeline::Program& program) {
   model::StageOptions stage;
@@ -84,7 +92,7 @@ model::StageOptions stage_options(const Config& config, const mesh::Mesh& mesh,
   stage.seed = config.run.seed;
   stage.tensor = nn::TensorGroup(&mesh.group(mesh::Axis::tensor), config.parallel.sequence);
   stage.context_group = nn::ContextGroup(mesh.context_group());
-  stage.expert_group = nn::ExpertGroup(mesh.expert_group());
+  stage.expert_group = expert_group_of(config, mesh, options.device);
   stage.position = mesh.position();
   if (options.training) stage.trained_roles = config.train.trainable;
   stage.adapter = config.adapter;

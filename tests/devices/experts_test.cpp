@@ -246,14 +246,18 @@ TEST_F(Experts, SortsStably) {
           .fixed_output(ints({experts + 1}, -1))
           .fixed_output(ints({tokens * active}, -1))
           .fixed_output(ints({tokens, active}, -1))
-          .fixed_output(ints({experts}, -1));
+          .fixed_output(ints({experts}, -1))
+          .fixed_output(ints({experts / 2 + 2}, -1))
+          .fixed_output(ints({tokens * active}, -1))
+          .fixed_output(ints({tokens, active}, -1));
       expect_exactly(
           problem,
-          [](Context& ctx, const Views& v) {
-            sort_by_expert(ctx, v[0], v[1], v[2], v[3]);
+          [&](Context& ctx, const Views& v) {
+            sort_by_expert(ctx, v[0], 0, v[1], v[2], v[3]);
             count_rows(ctx, v[1], v[4]);
+            sort_by_expert(ctx, v[0], experts / 3, v[5], v[6], v[7]);  // of some experts
           },
-          {1, 2, 3, 4},
+          {1, 2, 3, 4, 5, 6, 7},
           "sort_by_expert of " + std::to_string(tokens * active) + " among " +
               std::to_string(experts));
     }
@@ -280,6 +284,12 @@ TEST_F(Experts, OrdersArrivals) {
   }
 }
 
+/// Every third one is of another rank's expert.
+std::vector<std::int32_t> without_some(std::vector<std::int32_t> rows) {
+  for (std::size_t i = 1; i < rows.size(); i += 3) rows[i] = -1;
+  return rows;
+}
+
 TEST_F(Experts, RowsAreGatheredAndSummed) {
   for (const DType dtype : compute_types()) {
     for (const Dim width : {1, 8, 13, 24, 384, 4104}) {
@@ -295,11 +305,18 @@ TEST_F(Experts, RowsAreGatheredAndSummed) {
             .output(dtype, {rows, width})
             .input(random_tensor(dtype, {rows, width}, 2))
             .fixed(int_tensor({kRowTokens, active}, places))
+            .output(dtype, {kRowTokens, width})
+            .in_out(random_tensor(dtype, {rows, width}, 3))
+            .fixed(int_tensor({1}, {static_cast<std::int32_t>(rows / 2)}))
+            .fixed(int_tensor({rows}, without_some(pairs)))
+            .fixed(int_tensor({kRowTokens, active}, without_some(places)))
             .output(dtype, {kRowTokens, width});
         problem.expect_match(
             [&](Context& ctx, const Views& v) {
               gather_rows(ctx, v[0], v[1], active, v[2]);
               sum_rows(ctx, v[3], v[4], v[5]);
+              gather_rows(ctx, v[0], v[8], active, v[6], v[7]);
+              sum_rows(ctx, v[3], v[9], v[10]);
             },
             "rows of " + std::to_string(width) + ", " + std::to_string(active) + " a token");
       }
@@ -321,9 +338,15 @@ TEST_F(Experts, WeightedActivationsMatchTheOracle) {
             .output(dtype, {rows, pre})
             .output(DType::f32, {rows})
             .in_out(random_tensor(dtype, {rows, pre}, 4))
-            .output(DType::f32, {rows});
+            .output(DType::f32, {rows})
+            .fixed(int_tensor({1}, {static_cast<std::int32_t>(rows / 2)}))
+            .in_out(random_tensor(dtype, {rows, width}, 5))
+            .in_out(random_tensor(dtype, {rows, pre}, 6))
+            .in_out(random_tensor(DType::f32, {rows}, 7));
         problem.expect_match(
             [&](Context& ctx, const Views& v) {
+              weighted_activation_forward(ctx, activation, v[0], v[1], v[9], v[8]);
+              weighted_activation_backward(ctx, activation, v[0], v[1], v[3], v[10], v[11], v[8]);
               weighted_activation_forward(ctx, activation, v[0], v[1], v[2]);
               weighted_activation_backward(ctx, activation, v[0], v[1], v[3], v[4], v[5]);
               weighted_activation_backward(ctx, activation, v[6], v[1], v[3], v[6], v[7]);

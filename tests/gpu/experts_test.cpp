@@ -130,7 +130,7 @@ class WayToExperts {
 
   void enqueue() {
     route(ctx_, rule_, logits_.view(), {}, chosen_.view(), weights_.view());
-    sort_by_expert(ctx_, chosen_.view(), first_rows_.view(), pairs_.view(), places_.view());
+    sort_by_expert(ctx_, chosen_.view(), 0, first_rows_.view(), pairs_.view(), places_.view());
     gather_rows(ctx_, x_.view(), pairs_.view(), kActive, values_.view());
     experts_forward(ctx_, values_.view(), matrices_.view(), first_rows_.view(), products_.view());
   }

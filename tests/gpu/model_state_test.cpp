@@ -49,6 +49,10 @@ const std::vector<Model> kModels = {
     {"gpt2_tf32_reference", {"precision.compute=tf32", "model.attention=reference"}},
     {"llama_bf16", {"model.family=llama", "model.kv_heads=1", "precision.compute=bf16"}},
     {"llama_fp16", {"model.family=llama", "precision.compute=fp16"}},
+    {"experts_bf16",
+     {"model.family=llama", "model.dropout=0", "experts.count=8", "experts.width=256",
+      "experts.shared=1", "experts.bias_rate=0.01", "experts.z_weight=0.01",
+      "precision.compute=bf16"}},
 };
 std::string name_of_model(const testing::TestParamInfo<Model>& info) { return info.param.name; }
 

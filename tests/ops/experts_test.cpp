@@ -239,7 +239,7 @@ TEST_F(ExpertsOps, OneExpertMayGetAllTokens) {
   Tensor first(Device::cpu, DType::i32, {5});
   Tensor pairs(Device::cpu, DType::i32, {6});
   Tensor rows(Device::cpu, DType::i32, {6, 1});
-  sort_by_expert(ctx, r.experts.view(), first.view(), pairs.view(), rows.view());
+  sort_by_expert(ctx, r.experts.view(), 0, first.view(), pairs.view(), rows.view());
   EXPECT_EQ(to_doubles(first.view()), (std::vector<double>{0, 0, 0, 6, 6}));
 
   const Tensor x = random_tensor(DType::f64, {6, 3}, 1);
@@ -280,10 +280,44 @@ TEST_F(ExpertsOps, RowsAreOrderedByExpertAndThenByToken) {
   Tensor first(Device::cpu, DType::i32, {6});
   Tensor pairs(Device::cpu, DType::i32, {8});
   Tensor rows(Device::cpu, DType::i32, {4, 2});
-  sort_by_expert(ctx, experts.view(), first.view(), pairs.view(), rows.view());
+  sort_by_expert(ctx, experts.view(), 0, first.view(), pairs.view(), rows.view());
   EXPECT_EQ(to_doubles(first.view()), (std::vector<double>{0, 2, 2, 5, 8, 8}));
   EXPECT_EQ(to_doubles(pairs.view()), (std::vector<double>{0, 4, 1, 2, 6, 3, 5, 7}));
   EXPECT_EQ(to_doubles(rows.view()), (std::vector<double>{0, 2, 3, 5, 1, 6, 4, 7}));
+}
+
+TEST_F(ExpertsOps, RowsOfSomeExpertsAloneAreOrdered) {
+  const Tensor experts = int_tensor({4, 2}, {0, 2, 2, 3, 0, 3, 2, 3});
+  Tensor first(Device::cpu, DType::i32, {3});
+  Tensor pairs = int_tensor({4}, {9, 9, 9, 9});
+  Tensor rows(Device::cpu, DType::i32, {4, 2});
+  sort_by_expert(ctx, experts.view(), 1, first.view(), pairs.view(), rows.view());
+  EXPECT_EQ(to_doubles(first.view()), (std::vector<double>{0, 0, 3}));
+  EXPECT_EQ(to_doubles(pairs.view()), (std::vector<double>{1, 2, 6, 9}));
+  EXPECT_EQ(to_doubles(rows.view()), (std::vector<double>{-1, 0, 1, -1, -1, -1, 2, -1}));
+  Tensor small(Device::cpu, DType::i32, {2});
+  EXPECT_THROW(sort_by_expert(ctx, experts.view(), 1, first.view(), small.view(), rows.view()),
+               Error);
+
+  // Rows that are not used stay; those of other experts are zeros, and no terms.
+  const Tensor x = tensor_of(DType::f64, {4, 1}, {1, 2, 3, 4});
+  Tensor here = filled_tensor(DType::f64, {4, 1}, -7);
+  const View used = first.view().slice(2, 1);
+  gather_rows(ctx, x.view(), pairs.view(), 2, here.view(), used);
+  EXPECT_EQ(to_doubles(here.view()), (std::vector<double>{1, 2, 4, -7}));
+  Tensor sums(Device::cpu, DType::f64, {4, 1});
+  sum_rows(ctx, here.view(), rows.view(), sums.view());
+  EXPECT_EQ(to_doubles(sums.view()), (std::vector<double>{1, 2, 0, 4}));
+  Tensor back(Device::cpu, DType::f64, {8, 1});
+  gather_rows(ctx, here.view(), rows.view().reshaped({8}), 1, back.view());
+  EXPECT_EQ(to_doubles(back.view()), (std::vector<double>{0, 1, 2, 0, 0, 0, 4, 0}));
+  const Tensor weights = filled_tensor(DType::f64, {4}, 1);
+  weighted_activation_forward(ctx, Activation::relu, x.view(), weights.view(), here.view(), used);
+  EXPECT_EQ(to_doubles(here.view()), (std::vector<double>{1, 2, 3, -7}));
+  Tensor dweights = filled_tensor(DType::f64, {4}, -7);
+  weighted_activation_backward(ctx, Activation::relu, x.view(), weights.view(), x.view(),
+                               here.view(), dweights.view(), used);
+  EXPECT_EQ(to_doubles(dweights.view()), (std::vector<double>{1, 4, 9, -7}));
 }
 
 TEST_F(ExpertsOps, ArrivalsAreOrderedByExpertAndThenByRank) {
@@ -311,7 +345,7 @@ TEST_F(ExpertsOps, RowsGoToExpertsAndTheirSumComesBack) {
     Tensor first(Device::cpu, DType::i32, {6});
     Tensor pairs(Device::cpu, DType::i32, {18});
     Tensor rows(Device::cpu, DType::i32, {6, 3});
-    sort_by_expert(ctx, r.experts.view(), first.view(), pairs.view(), rows.view());
+    sort_by_expert(ctx, r.experts.view(), 0, first.view(), pairs.view(), rows.view());
     const Tensor x = converted(bf16_numbers({6, 4}, 3).view(), dtype);
     Tensor gathered = poisoned(dtype, {18, 4});
     gather_rows(ctx, x.view(), pairs.view(), 3, gathered.view());
@@ -446,7 +480,7 @@ TEST_F(ExpertsOps, PlansForAGpuNameKernelsAndTakeScratchMemory) {
     return View(nullptr, dtype, Device::meta, shape);
   };
   const View first = view(DType::i32, {9});
-  sort_by_expert(meta, view(DType::i32, {4096, 2}), first, view(DType::i32, {8192}),
+  sort_by_expert(meta, view(DType::i32, {4096, 2}), 0, first, view(DType::i32, {8192}),
                  view(DType::i32, {4096, 2}));
   EXPECT_EQ(meta.workspace_high_water(), (16 + 1) * 8 * sizeof(std::int32_t));
   router_statistics(meta, {.count = 8, .active = 2}, view(DType::f32, {4096, 8}),

@@ -34,6 +34,13 @@ int expert_ranks(const Case& layout) {
   return found;
 }
 
+/// The ways of tokens to their experts in turn.
+const char* exchange_in_turn() {
+  static bool gathers = false;
+  gathers = !gathers;
+  return gathers ? "parallel.expert_exchange=all_gather" : "parallel.expert_exchange=all_to_all";
+}
+
 /// Drawn layouts of the deck with experts.
 class ExpertsParity : public testing::TestWithParam<Choices> {};
 
@@ -46,6 +53,7 @@ TEST_P(ExpertsParity, AgreesWithOneRankInEveryLayout) {
     layout.layout.emplace_back("memory.mlp_rows=0");
     layout.layout.push_back(fmt::format("parallel.expert={}", expert_ranks(layout)));
     if (compared == kLayouts || !test::is_legal(layout, world().size())) continue;
+    layout.layout.emplace_back(exchange_in_turn());
     ++compared;
     SCOPED_TRACE(layout.str());
     const parity::LayoutTrace found = parity::trace_layout(

@@ -67,26 +67,58 @@ std::vector<Exchange> exchanges() {
            .tensor = 2}};
 }
 
+/// Calls, and the bytes of all ranks, of some calls of the expert group in a step.
+struct Expected {
+  comm::Call call;
+  std::int64_t calls;
+  std::int64_t bytes_of_all;
+};
+
+/// Runs the deck, and compares what was counted, and what is planned, with the closed form.
+void expect_traffic(const Exchange& exchange, const std::vector<Expected>& expected) {
+  const train::Config config = test::small_config(overrides_of(exchange), world().size());
+  const mesh::Mesh mesh(world(), Device::cpu, config.parallel, config.groups());
+  test::SmallRun run(config, mesh, world().rank());
+  for (int step = 1; step <= Exchange::kSteps; ++step) run.step(step);
+  ASSERT_NE(mesh.expert_group(), nullptr);
+  const comm::Traffic& counted = mesh.expert_group()->traffic();
+  const plan::Plan plan = plan::make_plan(config, {}, world().rank());
+  const comm::Traffic& planned = plan.traffic.at(comm::GroupRole::expert);
+  for (const Expected& each : expected) {
+    const auto call = static_cast<std::size_t>(each.call);
+    EXPECT_EQ(counted.calls[call], Exchange::kSteps * each.calls);
+    EXPECT_EQ(world().sum(static_cast<double>(counted.bytes[call])),
+              static_cast<double>(Exchange::kSteps * each.bytes_of_all));
+    EXPECT_EQ(planned.calls[call], each.calls);
+    EXPECT_EQ(planned.bytes[call] * world().size(), each.bytes_of_all);
+  }
+}
+
 TEST(ExpertTraffic, EqualsTheClosedFormAndThePlan) {
   for (const Exchange& exchange : exchanges()) {
     SCOPED_TRACE(fmt::format("{}", fmt::join(exchange.layout, " ")));
-    const train::Config config = test::small_config(overrides_of(exchange), world().size());
-    const mesh::Mesh mesh(world(), Device::cpu, config.parallel, config.groups());
-    test::SmallRun run(config, mesh, world().rank());
-    for (int step = 1; step <= Exchange::kSteps; ++step) run.step(step);
-
-    ASSERT_NE(mesh.expert_group(), nullptr);
-    const comm::Traffic& counted = mesh.expert_group()->traffic();
-    const auto call = static_cast<std::size_t>(comm::Call::all_to_all);
     const std::int64_t calls =
         exchange.microbatches * Exchange::kLayers * (4 * exchange.forwards + 4);
-    EXPECT_EQ(counted.calls[call], Exchange::kSteps * calls);
-    EXPECT_EQ(world().sum(static_cast<double>(counted.bytes[call])),
-              static_cast<double>(Exchange::kSteps * bytes_of_all(exchange)));
-    const plan::Plan plan = plan::make_plan(config, {}, world().rank());
-    const comm::Traffic& planned = plan.traffic.at(comm::GroupRole::expert);
-    EXPECT_EQ(planned.calls[call], calls);
-    EXPECT_EQ(planned.bytes[call] * world().size(), bytes_of_all(exchange));
+    expect_traffic(exchange, {{comm::Call::all_to_all, calls, bytes_of_all(exchange)}});
+  }
+}
+
+/// The whole side of a collective of every rank counts. Tokens of all ranks come, with their
+/// experts and weights, and sums go back.
+TEST(ExpertTraffic, OfGatheredTokensEqualsTheClosedFormAndThePlan) {
+  for (Exchange exchange : exchanges()) {
+    SCOPED_TRACE(fmt::format("{}", fmt::join(exchange.layout, " ")));
+    const std::int64_t members = exchange.layout.front() == "parallel.expert=4" ? 4 : 2;
+    exchange.layout.emplace_back("parallel.expert_exchange=all_gather");
+    const std::int64_t passes = exchange.microbatches * Exchange::kLayers;
+    const std::int64_t tokens = Exchange::kB * Exchange::kT / exchange.context * Exchange::kC;
+    const std::int64_t pairs = Exchange::kB * Exchange::kT / exchange.context * Exchange::kActive;
+    const std::int64_t bytes = 4 * members * world().size() * passes;
+    const int forwards = exchange.forwards;
+    expect_traffic(exchange, {{comm::Call::all_gather, passes * (3 * forwards + 2),
+                               bytes * (forwards * (tokens + 2 * pairs) + 2 * tokens)},
+                              {comm::Call::reduce_scatter, passes * (forwards + 2),
+                               bytes * (forwards * tokens + tokens + pairs)}});
   }
 }
 

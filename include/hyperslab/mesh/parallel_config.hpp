@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "hyperslab/core/device.hpp"
 #include "hyperslab/mesh/axis.hpp"
 #include "hyperslab/mesh/schedule.hpp"
 
@@ -11,6 +12,9 @@ namespace hyperslab::mesh {
 
 /// The largest `parallel.zero`; sharding::zero() has a residence for each.
 inline constexpr int kMostZero = 3;
+
+/// How tokens reach the ranks of their experts; automatic: all_gather on GPUs, else all_to_all.
+enum class ExchangeKind : std::uint8_t { automatic, all_to_all, all_gather };
 
 /// Deck section `parallel`.
 struct ParallelConfig {
@@ -28,6 +32,12 @@ struct ParallelConfig {
   double bucket_mib = 16;  ///< least size of a gradient bucket
   int shard = 0;           ///< data ranks that share state, the nearest ones; 0: all of them
   int expert = 1;          ///< data ranks that hold other experts, the nearest ones
+  ExchangeKind expert_exchange = ExchangeKind::automatic;
+  /// Never automatic.
+  [[nodiscard]] ExchangeKind expert_exchange_on(Device device) const {
+    if (expert_exchange != ExchangeKind::automatic) return expert_exchange;
+    return device == Device::cuda ? ExchangeKind::all_gather : ExchangeKind::all_to_all;
+  }
   /// True if gradients are summed in every microbatch, as a rank keeps only its shard of them.
   [[nodiscard]] bool shards_gradients() const { return zero >= 2; }
   /// Data ranks that share state.

@@ -17,14 +17,11 @@ namespace hyperslab::nn {
 /// gradient is then a term of a sum. Ranks of an expert group hold other experts and exchange rows.
 class Experts final : public Sublayer {
  public:
-  /// Memory that all microbatches use in turn. N are the tokens of one, R = N active its rows, and
-  /// "here" are the rows that this rank's experts get, which are the same in a group of one.
+  /// Memory that all microbatches use in turn. N are the tokens of one, and "here" are the rows
+  /// that this rank's experts get.
   struct Memory {
-    View values;            ///< (R, C): inputs, outputs, or gradients of either
-    View row_weights;       ///< (R): weights, or their gradients
-    View arrival;           ///< (here, C) on arrival; absent in a group of one
-    View arrived_weights;   ///< (here, 1): likewise
-    View values_here;       ///< (here, C): as values; in a group of one the same view
+    ExpertExchange::Room room;
+    View values_here;       ///< (here, C): inputs, outputs, or gradients of either
     View activated;         ///< (here, F); with Recompute::selective only
     View d_activated;       ///< (here, F)
     View d_weights_here;    ///< (here)
@@ -47,10 +44,10 @@ class Experts final : public Sublayer {
     View reduced_gradient;
     Dim most = 0;  ///< rows that may come
     [[nodiscard]] Rows first(Dim rows) const;
-    [[nodiscard]] ExpertRows of_up(const ExpertGroup::Way& way) const {
+    [[nodiscard]] ExpertRows of_up(const ExpertExchange::Way& way) const {
       return {way.first_rows, most, up_reduced, reduced_gradient};
     }
-    [[nodiscard]] ExpertRows of_down(const ExpertGroup::Way& way) const {
+    [[nodiscard]] ExpertRows of_down(const ExpertExchange::Way& way) const {
       return {way.first_rows, most, down_reduced, reduced_gradient};
     }
   };
@@ -60,9 +57,7 @@ class Experts final : public Sublayer {
     View weights;     ///< (N, active)
     View statistics;  ///< (groups of samples, ops::router_statistics_width()); absent without
                       ///< training
-    ExpertGroup::Way way;
-    View pairs;    ///< (R) i32: of a row of this rank's tokens
-    View rows;     ///< (N, active) i32: the other way round
+    ExpertExchange::Way way;
     Rows here;     ///< for the most rows that may come
     View dy;       ///< stream; with a split backward only
     View dlogits;  ///< (N, count) in the compute dtype

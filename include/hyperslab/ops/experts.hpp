@@ -86,11 +86,13 @@ struct RouterGradient {
 void route_backward(Context& ctx, const RouterRule& rule, CView logits, CView experts,
                     const RouterGradient& gradient, View dlogits);
 
-/// Orders the N K pairs of a token and one of its experts by expert, then by token, and calls them
-/// rows. experts: (N, K) i32, ascending in a token; first_rows: (E + 1) i32: expert e has rows
-/// [first_rows[e], first_rows[e + 1]); pairs: (N K) i32: the pair n K + k of a row; rows: (N, K)
-/// i32: the row of a pair.
-void sort_by_expert(Context& ctx, CView experts, View first_rows, View pairs, View rows);
+/// Orders the pairs of a token and one of its experts by expert, then by token, and calls them
+/// rows. Those of experts [first_expert, first_expert + E) count. experts: (N, K) i32, ascending in
+/// a token; first_rows: (E + 1) i32: expert first_expert + e has rows [first_rows[e], first_rows[e
+/// + 1]); pairs: i32: the pair n K + k of a row, of at least as many elements as there are rows;
+/// rows: (N, K) i32: the row of a pair, -1 if its expert does not count.
+void sort_by_expert(Context& ctx, CView experts, Dim first_expert, View first_rows, View pairs,
+                    View rows);
 
 /// counts[e] = first_rows[e + 1] - first_rows[e]. counts: (E) i32.
 void count_rows(Context& ctx, CView first_rows, View counts);
@@ -100,10 +102,11 @@ void count_rows(Context& ctx, CView first_rows, View counts);
 /// round; i32, of at least R elements, of which the first R are written.
 void order_arrivals(Context& ctx, CView arrived, View first_rows, View order, View inverse);
 
-/// y[r] = x[pairs[r] / divisor]. pairs: (R) i32; x: (..., C), y: (R, C) of one dtype.
-void gather_rows(Context& ctx, CView x, CView pairs, Dim divisor, View y);
-/// y[n] = sum over k of x[rows[n, k]], in the order of k, in f32 or better. x: (R, C); rows: (N,
-/// K) i32; y: (..., C) of N rows, overwritten.
+/// y[r] = x[pairs[r] / divisor], zeros for a negative pair. pairs: (R) i32; x: (..., C), y: (R, C)
+/// of one dtype. used: (1) i32: so many first rows are written, no others; absent: all.
+void gather_rows(Context& ctx, CView x, CView pairs, Dim divisor, View y, CView used = {});
+/// y[n] = sum over k of x[rows[n, k]], in the order of k, in f32 or better; a negative row is left
+/// out. x: (R, C); rows: (N, K) i32; y: (..., C) of N rows, overwritten.
 void sum_rows(Context& ctx, CView x, CView rows, View y);
 
 /// Products of each expert's rows by its matrix. Only rows that some expert has are computed, and
@@ -120,11 +123,11 @@ void experts_backward_weight(Context& ctx, CView dy, CView x, CView first_rows,
                              Accumulate accumulate, View dweights);
 
 /// y[r] = weights[r] act(pre[r]), the router's weight inside the second product's input. pre: (R,
-/// F), gated: (R, 2F); weights: (R) f32 (f64 for f64); y: (R, F).
+/// F), gated: (R, 2F); weights: (R) f32 (f64 for f64); y: (R, F). used: as gather_rows() has it.
 void weighted_activation_forward(Context& ctx, Activation activation, CView pre, CView weights,
-                                 View y);
+                                 View y, CView used = {});
 /// dpre, which may alias pre, and dweights[r] = <dy[r], act(pre[r])>.
 void weighted_activation_backward(Context& ctx, Activation activation, CView pre, CView weights,
-                                  CView dy, View dpre, View dweights);
+                                  CView dy, View dpre, View dweights, CView used = {});
 
 }  // namespace hyperslab::ops

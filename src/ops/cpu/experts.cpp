@@ -36,21 +36,35 @@ T weighted_row_gradient(bool gated, Dim F, const T* pre, T weight, const T* dy, 
   return dot;
 }
 
+/// Rows that are used, of so many.
+Dim rows_of(CView used, Dim rows) {
+  if (!used) return rows;
+  const Dim count = *used.data<std::int32_t>();
+  require(count >= 0 && count <= rows, "more rows of experts than fit");
+  return count;
+}
+
 }  // namespace
 
-void sort_by_expert(Context& /*ctx*/, CView experts, View first_rows, View pairs, View rows) {
+void sort_by_expert(Context& /*ctx*/, CView experts, Dim first_expert, View first_rows, View pairs,
+                    View rows) {
   const auto* expert = experts.data<std::int32_t>();
   auto* first = first_rows.data<std::int32_t>();
   auto* pair = pairs.data<std::int32_t>();
   auto* row = rows.data<std::int32_t>();
   const Dim count = first_rows.numel() - 1;
   std::fill_n(first, count + 1, 0);
-  for (Dim i = 0; i < experts.numel(); ++i) ++first[expert[i] + 1];
+  const auto here = [=](Dim i) { return expert[i] - first_expert; };
+  const auto counts = [=](Dim i) { return here(i) >= 0 && here(i) < count; };
+  for (Dim i = 0; i < experts.numel(); ++i) {
+    if (counts(i)) ++first[here(i) + 1];
+  }
   for (Dim e = 0; e < count; ++e) first[e + 1] += first[e];
+  require(first[count] <= pairs.numel(), "sort_by_expert: more rows than memory is planned for");
   // Each expert's next row; afterwards its first row is where the one before ends.
   for (Dim i = 0; i < experts.numel(); ++i) {
-    row[i] = first[expert[i]]++;
-    pair[row[i]] = static_cast<std::int32_t>(i);
+    row[i] = counts(i) ? first[here(i)]++ : -1;
+    if (counts(i)) pair[row[i]] = static_cast<std::int32_t>(i);
   }
   for (Dim e = count; e > 0; --e) first[e] = first[e - 1];
   first[0] = 0;
@@ -90,14 +104,21 @@ void order_arrivals(Context& /*ctx*/, CView arrived, View first_rows, View order
   first[experts] = next;
 }
 
-void gather_rows(Context& ctx, CView x, CView pairs, Dim divisor, View y) {
+void gather_rows(Context& ctx, CView x, CView pairs, Dim divisor, View y, CView used) {
   with_floating(x.dtype(), "gather_rows", [&]<class T>(T) {
     const Dim C = x.shape().back();
     const T* from = x.data<T>();
     const auto* pair = pairs.data<std::int32_t>();
     T* to = y.data<T>();
-    parallel_chunks(ctx.threads(), pairs.numel(), C, [=](int, Dim begin, Dim end) {
-      for (Dim r = begin; r < end; ++r) std::copy_n(from + pair[r] / divisor * C, C, to + r * C);
+    const Dim rows = rows_of(used, pairs.numel());
+    parallel_chunks(ctx.threads(), rows, C, [=](int, Dim begin, Dim end) {
+      for (Dim r = begin; r < end; ++r) {
+        if (pair[r] < 0) {
+          std::fill_n(to + r * C, C, T(0));
+        } else {
+          std::copy_n(from + pair[r] / divisor * C, C, to + r * C);
+        }
+      }
     });
   });
 }
@@ -112,8 +133,9 @@ void sum_rows(Context& ctx, CView x, CView rows, View y) {
     parallel_chunks(ctx.threads(), y.rows(), K * C, [=](int, Dim begin, Dim end) {
       for (Dim n = begin; n < end; ++n) {
         T* out = to + n * C;
-        std::copy_n(from + row[n * K] * C, C, out);
-        for (Dim k = 1; k < K; ++k) {
+        std::fill_n(out, C, T(0));
+        for (Dim k = 0; k < K; ++k) {
+          if (row[n * K + k] < 0) continue;
           const T* term = from + row[n * K + k] * C;
 #pragma omp simd
           for (Dim i = 0; i < C; ++i) out[i] += term[i];
@@ -124,7 +146,7 @@ void sum_rows(Context& ctx, CView x, CView rows, View y) {
 }
 
 void weighted_activation_forward(Context& ctx, Activation activation, CView pre, CView weights,
-                                 View y) {
+                                 View y, CView used) {
   with_real(y.dtype(), "weighted_activation_forward", [&]<class T>(T) {
     with_activation(activation, [&]<class Function>(Function) {
       const Dim F = y.shape().back();
@@ -132,7 +154,7 @@ void weighted_activation_forward(Context& ctx, Activation activation, CView pre,
       const T* in = pre.data<T>();
       const T* weight = weights.data<T>();
       T* out = y.data<T>();
-      parallel_chunks(ctx.threads(), y.rows(), 8 * F, [=](int, Dim begin, Dim end) {
+      parallel_chunks(ctx.threads(), rows_of(used, y.rows()), 8 * F, [=](int, Dim begin, Dim end) {
         for (Dim r = begin; r < end; ++r) {
           weighted_row<Function>(P != F, F, in + r * P, weight[r], out + r * F);
         }
@@ -142,7 +164,7 @@ void weighted_activation_forward(Context& ctx, Activation activation, CView pre,
 }
 
 void weighted_activation_backward(Context& ctx, Activation activation, CView pre, CView weights,
-                                  CView dy, View dpre, View dweights) {
+                                  CView dy, View dpre, View dweights, CView used) {
   with_real(dy.dtype(), "weighted_activation_backward", [&]<class T>(T) {
     with_activation(activation, [&]<class Function>(Function) {
       const Dim F = dy.shape().back();
@@ -152,12 +174,13 @@ void weighted_activation_backward(Context& ctx, Activation activation, CView pre
       const T* gradient = dy.data<T>();
       T* out = dpre.data<T>();
       T* dweight = dweights.data<T>();
-      parallel_chunks(ctx.threads(), dy.rows(), 16 * F, [=](int, Dim begin, Dim end) {
-        for (Dim r = begin; r < end; ++r) {
-          dweight[r] = weighted_row_gradient<Function>(P != F, F, in + r * P, weight[r],
-                                                       gradient + r * F, out + r * P);
-        }
-      });
+      parallel_chunks(ctx.threads(), rows_of(used, dy.rows()), 16 * F,
+                      [=](int, Dim begin, Dim end) {
+                        for (Dim r = begin; r < end; ++r) {
+                          dweight[r] = weighted_row_gradient<Function>(
+                              P != F, F, in + r * P, weight[r], gradient + r * F, out + r * P);
+                        }
+                      });
     });
   });
 }

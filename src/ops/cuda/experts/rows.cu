@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rows of tokens on their way to experts and back.
 #include "checks.hpp"
-#include "cuda/tools/common.cuh"
+#include "used_rows.cuh"
 
 namespace hyperslab::ops::cuda {
 namespace {
@@ -36,6 +36,7 @@ template <class Word>
 struct GatherCall {
   const Word* x;
   const std::int32_t* pairs;
+  const std::int32_t* used;  ///< null: all rows
   Word* y;
   Dim rows;
   int words;  ///< a row has them
@@ -46,18 +47,20 @@ template <class Word>
 __global__ void __launch_bounds__(kRowThreads) gather_rows_kernel(GatherCall<Word> call) {
   overlap();
   wait_for_earlier();
-  each_vector(call.rows, call.words, [&](Dim row, int word) {
-    const Dim from = call.pairs[row] / call.divisor;
-    call.y[row * call.words + word] = call.x[from * call.words + word];
+  each_vector(used_rows(call.used, call.rows), call.words, [&](Dim row, int word) {
+    const int pair = call.pairs[row];
+    const Dim from = pair / call.divisor;
+    call.y[row * call.words + word] = pair < 0 ? Word{} : call.x[from * call.words + word];
   });
 }
 
 template <class Word>
-void gather_words(Context& ctx, CView x, CView pairs, Dim divisor, View y) {
+void gather_words(Context& ctx, CView x, CView pairs, Dim divisor, View y, CView used) {
   const Dim words =
       y.shape().back() * static_cast<Dim>(size_of(x.dtype())) / static_cast<Dim>(sizeof(Word));
   const GatherCall<Word> call = {.x = static_cast<const Word*>(x.raw()),
                                  .pairs = pairs.data<std::int32_t>(),
+                                 .used = used ? used.data<std::int32_t>() : nullptr,
                                  .y = static_cast<Word*>(y.raw()),
                                  .rows = pairs.numel(),
                                  .words = static_cast<int>(words),
@@ -85,6 +88,7 @@ __global__ void __launch_bounds__(kRowThreads) sum_rows_kernel(SumCall<T> call) 
     const std::int32_t* const rows = call.rows + token * call.K;
     float sums[N] = {};
     for (int k = 0; k < call.K; ++k) {
+      if (rows[k] < 0) continue;
       float term[N];
       load<N>(call.x + static_cast<Dim>(rows[k]) * call.C + vector * N, term);
 #pragma unroll
@@ -149,16 +153,16 @@ __global__ void __launch_bounds__(kArrivalThreads) order_arrivals_kernel(Arrival
 
 }  // namespace
 
-void gather_rows(Context& ctx, CView x, CView pairs, Dim divisor, View y) {
+void gather_rows(Context& ctx, CView x, CView pairs, Dim divisor, View y, CView used) {
   if (y.numel() == 0) return;
   const std::size_t bytes =
       static_cast<std::size_t>(y.shape().back()) * size_of(x.dtype());  // a row has them
   if (bytes % 16 == 0 && aligned(x.raw(), y.raw())) {
-    return gather_words<uint4>(ctx, x, pairs, divisor, y);
+    return gather_words<uint4>(ctx, x, pairs, divisor, y, used);
   }
   switch (size_of(x.dtype())) {
-    case 2: return gather_words<std::uint16_t>(ctx, x, pairs, divisor, y);
-    case 4: return gather_words<std::uint32_t>(ctx, x, pairs, divisor, y);
+    case 2: return gather_words<std::uint16_t>(ctx, x, pairs, divisor, y, used);
+    case 4: return gather_words<std::uint32_t>(ctx, x, pairs, divisor, y, used);
     default: throw Error(ExitCode::internal, "gather_rows: elements of neither 2 nor 4 bytes");
   }
 }

@@ -15,12 +15,14 @@ constexpr Dim kMostSortedExperts = 8192;  // counted in shared memory
 
 struct SortCall {
   const std::int32_t* experts;
+  int first_expert;
   std::int32_t* first_rows;
   std::int32_t* pairs;
   std::int32_t* rows;
   std::int32_t* counts;  ///< (experts, parts) pairs, then the pairs before a part
   std::int32_t* totals;  ///< (experts) pairs of all parts
   int count;             ///< pairs
+  int most;              ///< rows that `pairs` holds
   int parts;
   int expert_count;
 };
@@ -28,13 +30,14 @@ struct SortCall {
 /// A lane's pairs of a part: those of a round are neighbors.
 struct LanePairs {
   int first;
-  int experts[kRounds];  ///< -1: no pair is left
+  int experts[kRounds];  ///< from the first on; -1: no pair is left, or its expert does not count
 
   __device__ explicit LanePairs(const SortCall& call)
       : first(static_cast<int>(blockIdx.x) * kSortPart + static_cast<int>(threadIdx.x)) {
 #pragma unroll
     for (int i = 0; i < kRounds; ++i) {
-      experts[i] = pair(i) < call.count ? call.experts[pair(i)] : -1;
+      experts[i] = pair(i) < call.count ? call.experts[pair(i)] - call.first_expert : -1;
+      if (experts[i] >= call.expert_count) experts[i] = -1;
     }
   }
   [[nodiscard]] __device__ int pair(int round) const { return first + round * kLanes; }
@@ -89,7 +92,7 @@ __global__ void __launch_bounds__(kLanes) sort_parts_kernel(SortCall call) {
   if (threadIdx.x == 0) call.totals[blockIdx.x] = before;
 }
 
-/// One warp.
+/// One warp. More rows than fit end the kernel with an error.
 __global__ void __launch_bounds__(kLanes) sort_experts_kernel(SortCall call) {
   overlap();
   wait_for_earlier();
@@ -102,6 +105,7 @@ __global__ void __launch_bounds__(kLanes) sort_experts_kernel(SortCall call) {
     if (e < call.expert_count) call.first_rows[e] = before + within;
     before += sum;
   }
+  if (before > call.most) __trap();
   if (threadIdx.x == 0) call.first_rows[call.expert_count] = before;
 }
 
@@ -126,15 +130,15 @@ __global__ void __launch_bounds__(kLanes) sort_place_kernel(SortCall call) {
     __syncwarp();
     if (there && rank == 0) next[expert] = first + __popc(same);
     __syncwarp();
-    if (!there) continue;
-    call.rows[pairs.pair(i)] = first + rank;
-    call.pairs[first + rank] = pairs.pair(i);
+    if (pairs.pair(i) < call.count) call.rows[pairs.pair(i)] = there ? first + rank : -1;
+    if (there) call.pairs[first + rank] = pairs.pair(i);
   }
 }
 
 }  // namespace
 
-void sort_by_expert(Context& ctx, CView experts, View first_rows, View pairs, View rows) {
+void sort_by_expert(Context& ctx, CView experts, Dim first_expert, View first_rows, View pairs,
+                    View rows) {
   const Dim count = experts.numel();
   const Dim expert_count = first_rows.numel() - 1;
   require(expert_count <= kMostSortedExperts && count < Dim{1} << 30,
@@ -143,12 +147,14 @@ void sort_by_expert(Context& ctx, CView experts, View first_rows, View pairs, Vi
   auto* const counts = static_cast<std::int32_t*>(
       ctx.workspace(kName, sort_by_expert_workspace(count, expert_count)));
   const SortCall call = {.experts = experts.data<std::int32_t>(),
+                         .first_expert = static_cast<int>(first_expert),
                          .first_rows = first_rows.data<std::int32_t>(),
                          .pairs = pairs.data<std::int32_t>(),
                          .rows = rows.data<std::int32_t>(),
                          .counts = counts,
                          .totals = counts + parts * expert_count,
                          .count = static_cast<int>(count),
+                         .most = static_cast<int>(pairs.numel()),
                          .parts = static_cast<int>(parts),
                          .expert_count = static_cast<int>(expert_count)};
   const auto part_blocks = static_cast<unsigned>(parts);

@@ -2,6 +2,7 @@
 // Activations whose rows the router weighs.
 #include "checks.hpp"
 #include "cuda/tools/activation.cuh"
+#include "used_rows.cuh"
 
 namespace hyperslab::ops::cuda {
 namespace {
@@ -13,9 +14,10 @@ template <class T>
 struct WeightedCall {
   const T* pre;
   const float* weights;
-  const T* dy;      ///< backward alone
-  T* out;           ///< y, or dpre, which may be pre
-  float* dweights;  ///< backward alone
+  const T* dy;               ///< backward alone
+  T* out;                    ///< y, or dpre, which may be pre
+  float* dweights;           ///< backward alone
+  const std::int32_t* used;  ///< null: all rows
   Dim rows;
   int F;
   bool is_gated;
@@ -28,7 +30,8 @@ __global__ void __launch_bounds__(kMostRowThreads)
     weighted_activation_kernel(WeightedCall<T> call) {
   overlap();
   wait_for_earlier();
-  for (Dim row = blockIdx.x; row < call.rows; row += gridDim.x) {
+  const Dim rows = used_rows(call.used, call.rows);
+  for (Dim row = blockIdx.x; row < rows; row += gridDim.x) {
     const T* const pre = call.pre + call.pre_row(row);
     const float weight = call.weights[row];
     for (int i = static_cast<int>(threadIdx.x) * kWidth; i < call.F;
@@ -78,7 +81,8 @@ __global__ void __launch_bounds__(kMostRowThreads)
   __shared__ float scratch[32];
   overlap();
   wait_for_earlier();
-  for (Dim row = blockIdx.x; row < call.rows; row += gridDim.x) {
+  const Dim rows = used_rows(call.used, call.rows);
+  for (Dim row = blockIdx.x; row < rows; row += gridDim.x) {
     const float weight = call.weights[row];
     float dot = 0;
     for (int i = static_cast<int>(threadIdx.x) * kWidth; i < call.F;
@@ -99,7 +103,7 @@ Grid grid_of(Dim rows, Dim vectors) {
 }  // namespace
 
 void weighted_activation_forward(Context& ctx, Activation activation, CView pre, CView weights,
-                                 View y) {
+                                 View y, CView used) {
   constexpr const char* kName = "weighted_activation_forward";
   if (y.numel() == 0) return;
   with_element(y.dtype(), kName, [&]<class T>(T) {
@@ -108,6 +112,7 @@ void weighted_activation_forward(Context& ctx, Activation activation, CView pre,
       call.pre = pre.data<T>();
       call.weights = weights.data<float>();
       call.out = y.data<T>();
+      call.used = used ? used.data<std::int32_t>() : nullptr;
       call.rows = leading(y.shape());
       call.F = static_cast<int>(y.shape().back());
       call.is_gated = is_gated(activation);
@@ -121,7 +126,7 @@ void weighted_activation_forward(Context& ctx, Activation activation, CView pre,
 }
 
 void weighted_activation_backward(Context& ctx, Activation activation, CView pre, CView weights,
-                                  CView dy, View dpre, View dweights) {
+                                  CView dy, View dpre, View dweights, CView used) {
   constexpr const char* kName = "weighted_activation_backward";
   if (dweights.numel() == 0) return;
   with_element(dy.dtype(), kName, [&]<class T>(T) {
@@ -132,6 +137,7 @@ void weighted_activation_backward(Context& ctx, Activation activation, CView pre
       call.dy = dy.data<T>();
       call.out = dpre.data<T>();
       call.dweights = dweights.data<float>();
+      call.used = used ? used.data<std::int32_t>() : nullptr;
       call.rows = leading(dy.shape());
       call.F = static_cast<int>(dy.shape().back());
       call.is_gated = is_gated(activation);

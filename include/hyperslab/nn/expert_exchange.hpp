@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "hyperslab/comm/communicator.hpp"
+#include "hyperslab/core/arena.hpp"
+#include "hyperslab/ops/experts.hpp"
+
+namespace hyperslab::nn {
+
+/// The way of tokens to the ranks of their experts, and of results back. A row is a pair of a token
+/// and one of its experts. An expert sees its rows ordered by rank, then by token, which is the
+/// order of all tokens in a group of one. Below N are the tokens of one rank, K the experts of a
+/// token, E all experts, P the ranks, C the width, "here" the rows that this rank's experts get, of
+/// at most so many as ExpertGroup::most_rows() says. All members call in the same order.
+class ExpertExchange {
+ public:
+  /// The way of the rows of a microbatch; i32. Views that an exchange does not need are absent.
+  struct Way {
+    View first_rows;  ///< (E / P + 1): rows here of each of this rank's experts
+    View pairs;       ///< (rows): pair n K + k of a row, ops::sort_by_expert()
+    View rows;        ///< (tokens, K): the row of a pair, -1 if its expert is elsewhere
+    /// (1): the rows here, for a device that alone knows them; absent if the host does.
+    View used;
+    // all_gather
+    View chosen;  ///< (P N, K): the experts of all ranks' tokens
+    // all_to_all, on the host's side of memory
+    View all_first_rows;  ///< (E + 1): this rank's rows of every expert
+    View sent;            ///< (E): rows for every expert
+    View arrived;         ///< (P, E / P): rows of every rank
+    View order;           ///< (most rows): the place on arrival of an expert's row
+    View inverse;         ///< (most rows): the other way round
+    /// The way of the first N tokens of each rank, of at most `most` rows.
+    [[nodiscard]] Way of_tokens(Dim N, Dim K, Dim ranks, Dim most) const;
+  };
+  /// Memory that all microbatches use in turn.
+  struct Room {
+    // all_gather
+    View tokens;   ///< (P N, C): tokens of all ranks, or terms of their sums
+    View weights;  ///< (P N, K): weights of all ranks' pairs, or their gradients
+    // all_to_all
+    View values;           ///< (N K, C): rows of this rank's tokens
+    View row_weights;      ///< (N K, 1)
+    View arrival;          ///< (most rows, C)
+    View arrived_weights;  ///< (most rows, 1)
+    [[nodiscard]] Room of_tokens(Dim N, Dim K, Dim ranks) const;
+  };
+
+  struct Sizes {
+    Dim tokens;
+    Dim width;
+    DType compute;
+    DType statistics;
+  };
+
+  ExpertExchange() = default;
+  ExpertExchange(const ExpertExchange&) = delete;
+  ExpertExchange& operator=(const ExpertExchange&) = delete;
+  ExpertExchange(ExpertExchange&&) = delete;
+  ExpertExchange& operator=(ExpertExchange&&) = delete;
+  virtual ~ExpertExchange() = default;
+
+  [[nodiscard]] virtual Way take_way(Arena& arena, Dim tokens, const ops::RouterRule& rule,
+                                     const std::string& label) const = 0;
+  [[nodiscard]] virtual Room take_room(Arena& arena, const Sizes& sizes,
+                                       const ops::RouterRule& rule) const = 0;
+  /// Orders the rows of chosen: (N, K).
+  virtual void sort(Context& ctx, CView chosen, const Way& way) const = 0;
+  /// Rows of memory that hold all rows here, of `most` and of N K that this rank's tokens have. On
+  /// `meta` they are N K, as if loads were equal.
+  [[nodiscard]] virtual Dim rows_here(const Context& ctx, const Way& way, Dim own,
+                                      Dim most) const = 0;
+  /// weights: (N, K) -> here: (rows).
+  virtual void weights_to_experts(Context& ctx, const Way& way, const Room& room, CView weights,
+                                  View here) const = 0;
+  /// tokens: (N, C) -> here: (rows, C).
+  virtual void to_experts(Context& ctx, const Way& way, const Room& room, CView tokens,
+                          View here) const = 0;
+  /// here: (rows, C) -> tokens: (N, C), the sums of tokens' rows.
+  virtual void to_tokens(Context& ctx, const Way& way, const Room& room, CView here,
+                         View tokens) const = 0;
+  /// here: (rows) -> weights: (N, K).
+  virtual void weights_to_tokens(Context& ctx, const Way& way, const Room& room, CView here,
+                                 View weights) const = 0;
+};
+
+/// Every rank gets the tokens of all, takes the rows of its experts, and adds up its terms of every
+/// token's sum; a reduce-scatter adds those of all ranks. Nobody waits for a count. A rank sends
+/// P - 1 rows for a token, however many experts it has.
+/// Null: a group of one, in which nothing is sent.
+[[nodiscard]] std::shared_ptr<const ExpertExchange> exchange_by_all_gather(
+    comm::Communicator* group);
+/// Rows travel to the ranks of their experts and back, at most K (P - 1) / P of a token. First the
+/// members tell each other how many, and the host waits for the numbers: for CPU ranks. A token's
+/// rows are summed in the order of its experts.
+[[nodiscard]] std::shared_ptr<const ExpertExchange> exchange_by_all_to_all(
+    comm::Communicator& group);
+
+}  // namespace hyperslab::nn

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "hyperslab/nn/expert_group.hpp"
+
+namespace hyperslab::nn {
+namespace {
+
+class AllGather final : public ExpertExchange {
+ public:
+  explicit AllGather(comm::Communicator* group)
+      : group_(group),
+        rank_(group == nullptr ? 0 : group->rank()),
+        size_(group == nullptr ? 1 : group->size()) {}
+
+  [[nodiscard]] Way take_way(Arena& arena, Dim tokens, const ops::RouterRule& rule,
+                             const std::string& label) const override {
+    const auto take = [&](const Shape& shape, const char* name) {
+      return arena.take(DType::i32, shape, label + name);
+    };
+    const Dim E = rule.count / size_;
+    Way way;
+    way.first_rows = take({E + 1}, ".first rows");
+    way.pairs = take({size_ * tokens * std::min(rule.active, E)}, ".pairs");
+    way.rows = take({size_ * tokens, rule.active}, ".rows");
+    if (is_alone()) return way;
+    way.used = way.first_rows.slice(E, 1);
+    way.chosen = take({size_ * tokens, rule.active}, ".chosen of all");
+    return way;
+  }
+
+  [[nodiscard]] Room take_room(Arena& arena, const Sizes& sizes,
+                               const ops::RouterRule& rule) const override {
+    Room room;
+    if (is_alone()) return room;
+    const Dim all = size_ * sizes.tokens;
+    room.tokens = arena.take(sizes.compute, {all, sizes.width}, "tokens of expert ranks");
+    room.weights = arena.take(sizes.statistics, {all, rule.active}, "weights of expert ranks");
+    return room;
+  }
+
+  void sort(Context& ctx, CView chosen, const Way& way) const override {
+    const Dim first = rank_ * (way.first_rows.numel() - 1);
+    ops::sort_by_expert(ctx, gather(ctx, chosen, way.chosen), first, way.first_rows, way.pairs,
+                        way.rows);
+  }
+
+  [[nodiscard]] Dim rows_here(const Context& ctx, const Way& way, Dim own,
+                              Dim most) const override {
+    if (is_alone() || ctx.device() == Device::meta) return own;
+    return ctx.device() == Device::cpu ? Dim{*way.used.data<std::int32_t>()} : most;
+  }
+
+  void weights_to_experts(Context& ctx, const Way& way, const Room& room, CView weights,
+                          View here) const override {
+    const CView all = gather(ctx, weights, room.weights);
+    gather_here(ctx, way, all.reshaped({all.numel(), 1}), 1, here.reshaped({here.numel(), 1}));
+  }
+
+  void to_experts(Context& ctx, const Way& way, const Room& room, CView tokens,
+                  View here) const override {
+    gather_here(ctx, way, gather(ctx, tokens, room.tokens), way.rows.shape()[1], here);
+  }
+
+  void to_tokens(Context& ctx, const Way& way, const Room& room, CView here,
+                 View tokens) const override {
+    ops::sum_rows(ctx, here, way.rows, is_alone() ? tokens : room.tokens);
+    sum(ctx, room.tokens, tokens);
+  }
+
+  void weights_to_tokens(Context& ctx, const Way& way, const Room& room, CView here,
+                         View weights) const override {
+    const View all = is_alone() ? weights : room.weights;
+    const Dim pairs = way.rows.numel();
+    ops::gather_rows(ctx, here.reshaped({here.numel(), 1}), way.rows.reshaped({pairs}), 1,
+                     all.reshaped({pairs, 1}));
+    sum(ctx, room.weights, weights);
+  }
+
+ private:
+  [[nodiscard]] bool is_alone() const { return size_ == 1; }
+
+  /// All ranks' values, in `all`; in a group of one they are `own`.
+  CView gather(Context& ctx, CView own, View all) const {
+    if (is_alone()) return own;
+    const Scope phase(ctx.recorder(), Phase::expert_comm);
+    group_->wait(ctx, group_->all_gather(ctx, own, all));
+    return all;
+  }
+
+  /// own = this rank's part of the sum of all ranks' terms.
+  void sum(Context& ctx, View terms, View own) const {
+    if (is_alone()) return;
+    const Scope phase(ctx.recorder(), Phase::expert_comm);
+    group_->wait(ctx, group_->reduce_scatter(ctx, terms, own));
+  }
+
+  static void gather_here(Context& ctx, const Way& way, CView all, Dim divisor, View here) {
+    ops::gather_rows(ctx, all, way.pairs.slice(0, here.shape()[0]), divisor, here, way.used);
+  }
+
+  comm::Communicator* group_;
+  int rank_;
+  int size_;
+};
+
+}  // namespace
+
+ExpertExchange::Way ExpertExchange::Way::of_tokens(Dim N, Dim K, Dim ranks, Dim most) const {
+  Way way = *this;
+  const bool all = static_cast<bool>(chosen);
+  way.rows = rows.slice(0, all ? ranks * N : N);
+  way.pairs = pairs.slice(0, all ? most : N * K);
+  if (all) way.chosen = chosen.slice(0, ranks * N);
+  return way;
+}
+
+ExpertExchange::Room ExpertExchange::Room::of_tokens(Dim N, Dim K, Dim ranks) const {
+  Room room = *this;
+  if (tokens) {
+    room.tokens = tokens.slice(0, ranks * N);
+    room.weights = weights.slice(0, ranks * N);
+  }
+  if (values) {
+    room.values = values.slice(0, N * K);
+    room.row_weights = row_weights.slice(0, N * K);
+  }
+  return room;
+}
+
+std::shared_ptr<const ExpertExchange> exchange_by_all_gather(comm::Communicator* group) {
+  return std::make_shared<AllGather>(group);
+}
+
+}  // namespace hyperslab::nn
