@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "devices/experts_problem.hpp"
+#include "hyperslab/ops/optimizer.hpp"
 
 namespace hyperslab::ops {
 namespace {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "finite_difference.hpp"
+#include "hyperslab/ops/optimizer.hpp"
 #include "ops_test.hpp"
 #include "quantized_case.hpp"
 
