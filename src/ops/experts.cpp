@@ -335,7 +335,12 @@ void weighted_activation_backward(Context& ctx, Activation activation, CView pre
   const Dim rows = require_activation(ctx, activation, pre, weights, dy, used, op);
   require_rows(ctx, dpre, rows, pre.shape().back(), pre.dtype(), op);
   require_count(ctx, dweights, rows, weights.dtype(), op);
-  if (on_meta(ctx, op, kWeightedBackwardFlops * touched(dy), {pre, dy, dpre, dweights})) return;
+  const std::size_t workspace = cuda::weighted_activation_workspace(
+      rows, last(dy, op), 16 / static_cast<Dim>(size_of(dy.dtype())));
+  if (on_meta(ctx, op, kWeightedBackwardFlops * touched(dy), {pre, dy, dpre, dweights},
+              workspace_for(ctx, 0, workspace))) {
+    return;
+  }
   dispatch<cuda::weighted_activation_backward, cpu::weighted_activation_backward>(
       ctx, activation, pre, weights, dy, dpre, dweights, used);
 }

@@ -113,6 +113,16 @@ inline constexpr int kRouterPart = 64;
          sizeof(float);
 }
 
+/// Parts of a row whose products weighted_activation_backward adds up, of a warp each with vectors
+/// of so many elements, 16 bytes.
+[[nodiscard]] constexpr Dim weighted_activation_parts(Dim width, Dim vector) {
+  return ceil_divide(width, 32 * vector);
+}
+[[nodiscard]] constexpr std::size_t weighted_activation_workspace(Dim rows, Dim width, Dim vector) {
+  const Dim parts = weighted_activation_parts(width, vector);
+  return parts == 1 ? 0 : static_cast<std::size_t>(rows * parts) * sizeof(float);
+}
+
 /// The terms that one row of logits adds to the sums.
 struct RowLoss {
   double loss;
