@@ -9,7 +9,7 @@ namespace hyperslab::ops::cuda {
 namespace {
 
 constexpr int kWarpsOfBlock = 8;
-constexpr Dim kMostBlocks = Dim{1} << 20;
+constexpr Dim kMostActivationBlocks = Dim{1} << 20;
 
 template <class T>
 struct Weighted {
@@ -168,7 +168,8 @@ void weighted_activation_backward(Context& ctx, Activation activation, CView pre
       }
       const auto kernel = vectors ? weighted_activation_backward_kernel<kVector<T>, Function, T>
                                   : weighted_activation_backward_kernel<1, Function, T>;
-      const Dim blocks = std::min(kMostBlocks, ceil_divide(rows * call.parts, kWarpsOfBlock));
+      const Dim blocks =
+          std::min(kMostActivationBlocks, ceil_divide(rows * call.parts, kWarpsOfBlock));
       launch_waiting(ctx, kName, rows, kernel, {static_cast<unsigned>(blocks), 32 * kWarpsOfBlock},
                      call);
       if (call.parts == 1) return;
