@@ -22,10 +22,12 @@ class Launches {
   [[nodiscard]] bool suits(std::size_t row, const cuda::ExpertsProblem& problem) const {
     return cuda::reason_against(table_.at(row), problem, cuda::features_of_kernels()).empty();
   }
-  /// Enqueues the kernel of a row on a GPU; false elsewhere.
+  /// Enqueues the kernel of a row on a GPU; false elsewhere, and if it does not suit views that
+  /// begin anywhere.
   template <class... Operands>
-  bool launch(std::size_t row, Context& ctx, const Operands&... operands) {
-    if (ctx.device() != Device::cuda) return false;
+  bool launch(std::size_t row, const cuda::ExpertsProblem& problem, Context& ctx,
+              const Operands&... operands) {
+    if (ctx.device() != Device::cuda || !suits(row, problem)) return false;
     ++launched_[row];
     table_.at(row).launch(ctx, operands...);
     return true;
@@ -86,7 +88,9 @@ TEST_F(GpuExperts, EveryKernelOfForwardMatchesTheOracle) {
         expect_forward(
             sizes, dtype,
             [&](Context& ctx, CView x, CView w, CView first, View y) {
-              if (!launches.launch(row, ctx, x, w, first, y)) experts_forward(ctx, x, w, first, y);
+              const auto problem = cuda::experts_problem(first, x, sizes.out, w, y);
+              if (launches.launch(row, problem, ctx, x, w, first, y)) return;
+              experts_forward(ctx, x, w, first, y);
             },
             std::string(cuda::kExpertsForward.at(row).name));
       },
@@ -102,7 +106,8 @@ TEST_F(GpuExperts, EveryKernelOfInputsGradientsMatchesTheOracle) {
         expect_backward_input(
             sizes, dtype,
             [&](Context& ctx, CView dy, CView w, CView first, View dx) {
-              if (launches.launch(row, ctx, dy, w, first, dx)) return;
+              const auto problem = cuda::experts_problem(first, dy, sizes.in, w, dx);
+              if (launches.launch(row, problem, ctx, dy, w, first, dx)) return;
               experts_backward_input(ctx, dy, w, first, dx);
             },
             std::string(cuda::kExpertsBackwardInput.at(row).name));
@@ -119,7 +124,8 @@ TEST_F(GpuExperts, EveryKernelOfWeightsGradientsMatchesTheOracle) {
         expect_backward_weight(
             sizes, dtype,
             [&](Context& ctx, CView dy, CView x, CView first, Accumulate accumulate, View dw) {
-              if (launches.launch(row, ctx, dy, x, first, accumulate, dw)) return;
+              const auto problem = cuda::experts_problem(first, dy, sizes.in, x, dw);
+              if (launches.launch(row, problem, ctx, dy, x, first, accumulate, dw)) return;
               experts_backward_weight(ctx, dy, x, first, accumulate, dw);
             },
             std::string(cuda::kExpertsBackwardWeight.at(row).name));
