@@ -123,8 +123,8 @@ void Experts::forward(Context& ctx, CView x, const ForwardPass& pass, const Subl
   const Rows here = rows_here(ctx, slot);
   to_experts(ctx, all, slot, here);
   up_.forward(ctx, here.values, here.of_up(slot.way), here.pre);
-  ops::weighted_activation_forward(ctx, config_.activation, here.pre, here.weights, here.activated,
-                                   slot.way.used);
+  ops::weighted_activation_forward(ctx, config_.activation, {here.pre, here.weights, slot.way.used},
+                                   here.activated);
   down_.forward(ctx, here.activated, here.of_down(slot.way), here.values);
   const View term = group.term(y, pass.scratch.partial);
   to_tokens(ctx, slot, here, term.as_matrix());
@@ -138,8 +138,8 @@ void Experts::forward(Context& ctx, CView x, const ForwardPass& pass, const Subl
 void Experts::backward_rows(Context& ctx, CView dy, const BackwardPass& pass, const Slot& slot,
                             const Rows& here) const {
   if (config_.recompute == Recompute::selective) {
-    ops::weighted_activation_forward(ctx, config_.activation, here.pre, here.weights,
-                                     here.activated, slot.way.used);
+    ops::weighted_activation_forward(ctx, config_.activation,
+                                     {here.pre, here.weights, slot.way.used}, here.activated);
   }
   to_experts(ctx, dy, slot, here);
   const ExpertRows rows = here.of_down(slot.way);
@@ -147,8 +147,9 @@ void Experts::backward_rows(Context& ctx, CView dy, const BackwardPass& pass, co
   if (pass.part == BackwardPart::both) {
     down_.backward_weight(ctx, here.values, here.activated, rows, pass.accumulate);
   }
-  ops::weighted_activation_backward(ctx, config_.activation, here.pre, here.weights,
-                                    here.d_activated, here.pre, here.d_weights, slot.way.used);
+  ops::weighted_activation_backward(ctx, config_.activation,
+                                    {here.pre, here.weights, slot.way.used}, here.d_activated,
+                                    here.pre, here.d_weights);
 }
 
 void Experts::backward_router(Context& ctx, const BackwardPass& pass, const Slot& slot,

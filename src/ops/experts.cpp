@@ -114,14 +114,14 @@ AnyView matrix_of(const Products& sizes, AnyView weights, Dim expert) {
   return weights.slice(expert * sizes.out, sizes.out);
 }
 
-Dim require_activation(Context& ctx, Activation activation, CView pre, CView weights, CView inner,
-                       CView used, const char* op) {
+Dim require_activation(Context& ctx, Activation activation, const WeightedRows& in, CView inner,
+                       const char* op) {
   require_here(ctx, inner, op);
   const Dim rows = leading(inner.shape());
   const Dim width = last(inner, op);
-  require_rows(ctx, pre, rows, is_gated(activation) ? 2 * width : width, inner.dtype(), op);
-  require_count(ctx, weights, rows, statistic_dtype(inner.dtype()), op);
-  if (used) require_count(ctx, used, 1, DType::i32, op);
+  require_rows(ctx, in.pre, rows, is_gated(activation) ? 2 * width : width, inner.dtype(), op);
+  require_count(ctx, in.weights, rows, statistic_dtype(inner.dtype()), op);
+  if (in.used) require_count(ctx, in.used, 1, DType::i32, op);
   return rows;
 }
 
@@ -320,29 +320,29 @@ void experts_backward_weight(Context& ctx, CView dy, CView x, CView first_rows,
   });
 }
 
-void weighted_activation_forward(Context& ctx, Activation activation, CView pre, CView weights,
-                                 View y, CView used) {
-  (void)require_activation(ctx, activation, pre, weights, y, used, "weighted_activation_forward");
-  const double flops = kWeightedForwardFlops * touched(y);
-  if (on_meta(ctx, "weighted_activation_forward", flops, {pre, weights, y})) return;
-  dispatch<cuda::weighted_activation_forward, cpu::weighted_activation_forward>(
-      ctx, activation, pre, weights, y, used);
+void weighted_activation_forward(Context& ctx, Activation activation, const WeightedRows& rows,
+                                 View y) {
+  const char* op = "weighted_activation_forward";
+  (void)require_activation(ctx, activation, rows, y, op);
+  if (on_meta(ctx, op, kWeightedForwardFlops * touched(y), {rows.pre, rows.weights, y})) return;
+  dispatch<cuda::weighted_activation_forward, cpu::weighted_activation_forward>(ctx, activation,
+                                                                                rows, y);
 }
 
-void weighted_activation_backward(Context& ctx, Activation activation, CView pre, CView weights,
-                                  CView dy, View dpre, View dweights, CView used) {
+void weighted_activation_backward(Context& ctx, Activation activation, const WeightedRows& rows,
+                                  CView dy, View dpre, View dweights) {
   const char* op = "weighted_activation_backward";
-  const Dim rows = require_activation(ctx, activation, pre, weights, dy, used, op);
-  require_rows(ctx, dpre, rows, pre.shape().back(), pre.dtype(), op);
-  require_count(ctx, dweights, rows, weights.dtype(), op);
+  const Dim count = require_activation(ctx, activation, rows, dy, op);
+  require_rows(ctx, dpre, count, rows.pre.shape().back(), rows.pre.dtype(), op);
+  require_count(ctx, dweights, count, rows.weights.dtype(), op);
   const std::size_t workspace = cuda::weighted_activation_workspace(
-      rows, last(dy, op), 16 / static_cast<Dim>(size_of(dy.dtype())));
-  if (on_meta(ctx, op, kWeightedBackwardFlops * touched(dy), {pre, dy, dpre, dweights},
+      count, last(dy, op), 16 / static_cast<Dim>(size_of(dy.dtype())));
+  if (on_meta(ctx, op, kWeightedBackwardFlops * touched(dy), {rows.pre, dy, dpre, dweights},
               workspace_for(ctx, 0, workspace))) {
     return;
   }
   dispatch<cuda::weighted_activation_backward, cpu::weighted_activation_backward>(
-      ctx, activation, pre, weights, dy, dpre, dweights, used);
+      ctx, activation, rows, dy, dpre, dweights);
 }
 
 }  // namespace hyperslab::ops

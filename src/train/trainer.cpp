@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "batch_views.hpp"
+#include "expert_group_of.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/fault.hpp"
 #include "hyperslab/core/stream_priority.hpp"
@@ -56,14 +57,6 @@ param::MatrixStorage storage_of_matrices(const Config& config, const mesh::Mesh&
   storage.embeddings = rounded_tables(config).embeddings;
   storage.head = rounded_tables(config).head;
   return storage;
-}
-
-nn::ExpertGroup expert_group_of(const Config& config, const mesh::Mesh& mesh, Device device) {
-  comm::Communicator* const group = mesh.expert_group();
-  if (group == nullptr) return {};
-  const auto kind = config.parallel.expert_exchange_on(device);
-  return {*group, kind == mesh::ExchangeKind::all_gather ? nn::exchange_by_all_gather(group)
-                                                         : nn::exchange_by_all_to_all(*group)};
 }
 
 model::StageOptions stage_options(const Config& config, const mesh::Mesh& mesh,

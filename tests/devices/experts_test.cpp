@@ -346,11 +346,11 @@ TEST_F(Experts, WeightedActivationsMatchTheOracle) {
             .in_out(random_tensor(DType::f32, {rows}, 7));
         problem.expect_match(
             [&](Context& ctx, const Views& v) {
-              weighted_activation_forward(ctx, activation, v[0], v[1], v[9], v[8]);
-              weighted_activation_backward(ctx, activation, v[0], v[1], v[3], v[10], v[11], v[8]);
-              weighted_activation_forward(ctx, activation, v[0], v[1], v[2]);
-              weighted_activation_backward(ctx, activation, v[0], v[1], v[3], v[4], v[5]);
-              weighted_activation_backward(ctx, activation, v[6], v[1], v[3], v[6], v[7]);
+              weighted_activation_forward(ctx, activation, {v[0], v[1], v[8]}, v[9]);
+              weighted_activation_backward(ctx, activation, {v[0], v[1], v[8]}, v[3], v[10], v[11]);
+              weighted_activation_forward(ctx, activation, {v[0], v[1]}, v[2]);
+              weighted_activation_backward(ctx, activation, {v[0], v[1]}, v[3], v[4], v[5]);
+              weighted_activation_backward(ctx, activation, {v[6], v[1]}, v[3], v[6], v[7]);
             },
             std::string(name_of(activation)) + " of " + std::to_string(rows) + " x " +
                 std::to_string(width),

@@ -313,11 +313,11 @@ TEST_F(ExpertsOps, RowsOfSomeExpertsAloneAreOrdered) {
   gather_rows(ctx, here.view(), rows.view().reshaped({8}), 1, back.view());
   EXPECT_EQ(to_doubles(back.view()), (std::vector<double>{0, 1, 2, 0, 0, 0, 4, 0}));
   const Tensor weights = filled_tensor(DType::f64, {4}, 1);
-  weighted_activation_forward(ctx, Activation::relu, x.view(), weights.view(), here.view(), used);
+  weighted_activation_forward(ctx, Activation::relu, {x.view(), weights.view(), used}, here.view());
   EXPECT_EQ(to_doubles(here.view()), (std::vector<double>{1, 2, 3, -7}));
   Tensor dweights = filled_tensor(DType::f64, {4}, -7);
-  weighted_activation_backward(ctx, Activation::relu, x.view(), weights.view(), x.view(),
-                               here.view(), dweights.view(), used);
+  weighted_activation_backward(ctx, Activation::relu, {x.view(), weights.view(), used}, x.view(),
+                               here.view(), dweights.view());
   EXPECT_EQ(to_doubles(dweights.view()), (std::vector<double>{1, 4, 9, -7}));
 }
 
@@ -463,12 +463,12 @@ TEST_F(ExpertsOps, GradientsOfWeightedActivationsAreThoseOfDifferences) {
     const Tensor dy = random_tensor(DType::f64, {5, 4}, 9);
     const auto value = [&] {
       Tensor y = poisoned(DType::f64, {5, 4});
-      weighted_activation_forward(ctx, activation, pre.view(), weights.view(), y.view());
+      weighted_activation_forward(ctx, activation, {pre.view(), weights.view()}, y.view());
       return inner_product(dy.view(), y.view());
     };
     Tensor dpre = pre.clone();  // in place, as the layer does it
     Tensor dweights = poisoned(DType::f64, {5});
-    weighted_activation_backward(ctx, activation, dpre.view(), weights.view(), dy.view(),
+    weighted_activation_backward(ctx, activation, {dpre.view(), weights.view()}, dy.view(),
                                  dpre.view(), dweights.view());
     expect_gradient(name_of(activation), pre.view(), dpre.view(), value, 1e-6, 1e-4);
     expect_gradient(name_of(activation), weights.view(), dweights.view(), value, 1e-6, 1e-4);

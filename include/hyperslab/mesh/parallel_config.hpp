@@ -13,7 +13,7 @@ namespace hyperslab::mesh {
 /// The largest `parallel.zero`; sharding::zero() has a residence for each.
 inline constexpr int kMostZero = 3;
 
-/// How tokens reach the ranks of their experts; automatic: all_gather on GPUs, else all_to_all.
+/// The way of tokens to the ranks of their experts; automatic: all_gather on GPUs, else all_to_all.
 enum class ExchangeKind : std::uint8_t { automatic, all_to_all, all_gather };
 
 /// Deck section `parallel`.

@@ -122,12 +122,18 @@ void experts_backward_input(Context& ctx, CView dy, CView weights, CView first_r
 void experts_backward_weight(Context& ctx, CView dy, CView x, CView first_rows,
                              Accumulate accumulate, View dweights);
 
-/// y[r] = weights[r] act(pre[r]), the router's weight inside the second product's input. pre: (R,
-/// F), gated: (R, 2F); weights: (R) f32 (f64 for f64); y: (R, F). used: as gather_rows() has it.
-void weighted_activation_forward(Context& ctx, Activation activation, CView pre, CView weights,
-                                 View y, CView used = {});
-/// dpre, which may alias pre, and dweights[r] = <dy[r], act(pre[r])>.
-void weighted_activation_backward(Context& ctx, Activation activation, CView pre, CView weights,
-                                  CView dy, View dpre, View dweights, CView used = {});
+/// Rows before an activation, and the router's weights inside the second product's input. pre: (R,
+/// F), gated: (R, 2F); weights: (R) f32 (f64 for f64); used: as gather_rows() has it.
+struct WeightedRows {
+  CView pre;
+  CView weights;
+  CView used{};
+};
+/// y[r] = weights[r] act(pre[r]). y: (R, F).
+void weighted_activation_forward(Context& ctx, Activation activation, const WeightedRows& rows,
+                                 View y);
+/// dpre, which may alias rows.pre, and dweights[r] = <dy[r], act(pre[r])>.
+void weighted_activation_backward(Context& ctx, Activation activation, const WeightedRows& rows,
+                                  CView dy, View dpre, View dweights);
 
 }  // namespace hyperslab::ops

@@ -145,36 +145,37 @@ void sum_rows(Context& ctx, CView x, CView rows, View y) {
   });
 }
 
-void weighted_activation_forward(Context& ctx, Activation activation, CView pre, CView weights,
-                                 View y, CView used) {
+void weighted_activation_forward(Context& ctx, Activation activation, const WeightedRows& rows,
+                                 View y) {
   with_real(y.dtype(), "weighted_activation_forward", [&]<class T>(T) {
     with_activation(activation, [&]<class Function>(Function) {
       const Dim F = y.shape().back();
-      const Dim P = pre.shape().back();
-      const T* in = pre.data<T>();
-      const T* weight = weights.data<T>();
+      const Dim P = rows.pre.shape().back();
+      const T* in = rows.pre.data<T>();
+      const T* weight = rows.weights.data<T>();
       T* out = y.data<T>();
-      parallel_chunks(ctx.threads(), rows_of(used, y.rows()), 8 * F, [=](int, Dim begin, Dim end) {
-        for (Dim r = begin; r < end; ++r) {
-          weighted_row<Function>(P != F, F, in + r * P, weight[r], out + r * F);
-        }
-      });
+      parallel_chunks(ctx.threads(), rows_of(rows.used, y.rows()), 8 * F,
+                      [=](int, Dim begin, Dim end) {
+                        for (Dim r = begin; r < end; ++r) {
+                          weighted_row<Function>(P != F, F, in + r * P, weight[r], out + r * F);
+                        }
+                      });
     });
   });
 }
 
-void weighted_activation_backward(Context& ctx, Activation activation, CView pre, CView weights,
-                                  CView dy, View dpre, View dweights, CView used) {
+void weighted_activation_backward(Context& ctx, Activation activation, const WeightedRows& rows,
+                                  CView dy, View dpre, View dweights) {
   with_real(dy.dtype(), "weighted_activation_backward", [&]<class T>(T) {
     with_activation(activation, [&]<class Function>(Function) {
       const Dim F = dy.shape().back();
-      const Dim P = pre.shape().back();
-      const T* in = pre.data<T>();
-      const T* weight = weights.data<T>();
+      const Dim P = rows.pre.shape().back();
+      const T* in = rows.pre.data<T>();
+      const T* weight = rows.weights.data<T>();
       const T* gradient = dy.data<T>();
       T* out = dpre.data<T>();
       T* dweight = dweights.data<T>();
-      parallel_chunks(ctx.threads(), rows_of(used, dy.rows()), 16 * F,
+      parallel_chunks(ctx.threads(), rows_of(rows.used, dy.rows()), 16 * F,
                       [=](int, Dim begin, Dim end) {
                         for (Dim r = begin; r < end; ++r) {
                           dweight[r] = weighted_row_gradient<Function>(

@@ -20,10 +20,10 @@ struct Weighted {
   Dim F;
   bool is_gated;
 
-  Weighted(CView pre, CView weights, CView inner, CView used, Activation activation)
-      : pre(pre.data<T>()),
-        weights(weights.data<float>()),
-        used(used ? used.data<std::int32_t>() : nullptr),
+  Weighted(const WeightedRows& in, CView inner, Activation activation)
+      : pre(in.pre.data<T>()),
+        weights(in.weights.data<float>()),
+        used(in.used ? in.used.data<std::int32_t>() : nullptr),
         rows(leading(inner.shape())),
         F(inner.shape().back()),
         is_gated(ops::is_gated(activation)) {}
@@ -134,30 +134,27 @@ struct WeightGradient {
 
 }  // namespace
 
-void weighted_activation_forward(Context& ctx, Activation activation, CView pre, CView weights,
-                                 View y, CView used) {
+void weighted_activation_forward(Context& ctx, Activation activation, const WeightedRows& in,
+                                 View y) {
   constexpr const char* kName = "weighted_activation_forward";
   if (y.numel() == 0) return;
   with_element(y.dtype(), kName, [&]<class T>(T) {
     with_activation<sizeof(T) == 2>(activation, [&]<class Function>(Function) {
-      const WeightedForward<Function, T> op = {{pre, weights, y, used, activation}, y.data<T>()};
+      const WeightedForward<Function, T> op = {{in, y, activation}, y.data<T>()};
       const bool vectors = op.in.F % kVector<T> == 0 && aligned(op.in.pre, op.y);
       for_each(ctx, kName, y, vectors, op);
     });
   });
 }
 
-void weighted_activation_backward(Context& ctx, Activation activation, CView pre, CView weights,
-                                  CView dy, View dpre, View dweights, CView used) {
+void weighted_activation_backward(Context& ctx, Activation activation, const WeightedRows& in,
+                                  CView dy, View dpre, View dweights) {
   constexpr const char* kName = "weighted_activation_backward";
   if (dweights.numel() == 0) return;
   with_element(dy.dtype(), kName, [&]<class T>(T) {
     with_activation<sizeof(T) == 2>(activation, [&]<class Function>(Function) {
-      GradientCall<T> call = {{pre, weights, dy, used, activation},
-                              dy.data<T>(),
-                              dpre.data<T>(),
-                              dweights.data<float>(),
-                              1};
+      GradientCall<T> call = {
+          {in, dy, activation}, dy.data<T>(), dpre.data<T>(), dweights.data<float>(), 1};
       const Dim rows = call.in.rows;
       const Dim F = call.in.F;
       const bool vectors = F % kVector<T> == 0 && aligned(call.in.pre, call.dy, call.dpre);
