@@ -224,7 +224,6 @@ model::StepViews Trainer::step_views() const {
   return {records_->state(), records_->sums(), records_->loads()};
 }
 std::vector<double> Trainer::loads(std::int64_t step) const { return records_->loads(step); }
-
 void Trainer::set_idle_work(std::function<void()> work) {
   records_->set_idle_work(std::move(work));
 }
