@@ -160,6 +160,10 @@ EmbeddingTables WideOperands::operator()(const EmbeddingTables& tables) {
   return wide;
 }
 
+WeightedRows WideOperands::operator()(const WeightedRows& rows) {
+  return {(*this)(rows.pre), (*this)(rows.weights), (*this)(rows.used)};
+}
+
 LossRows WideOperands::operator()(const LossRows& rows) {
   LossRows wide = rows;
   wide.logits = (*this)(rows.logits);

@@ -9,6 +9,7 @@
 #include "hyperslab/ops/attention.hpp"
 #include "hyperslab/ops/classes.hpp"
 #include "hyperslab/ops/embedding.hpp"
+#include "hyperslab/ops/experts.hpp"
 #include "hyperslab/ops/head_norm.hpp"
 #include "hyperslab/ops/loss.hpp"
 #include "hyperslab/ops/matmul.hpp"
@@ -53,6 +54,7 @@ class WideOperands {
   [[nodiscard]] EmbeddingTables operator()(const EmbeddingTables& tables);
   [[nodiscard]] LossRows operator()(const LossRows& rows);
   [[nodiscard]] ClassRows operator()(const ClassRows& rows);
+  [[nodiscard]] WeightedRows operator()(const WeightedRows& rows);
   /// Operands without elements in bf16.
   template <class Operand>
   [[nodiscard]] const Operand& operator()(const Operand& operand) {
