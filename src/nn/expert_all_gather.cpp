@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
-
 #include "hyperslab/nn/expert_group.hpp"
 
 namespace hyperslab::nn {
@@ -21,7 +19,7 @@ class AllGather final : public ExpertExchange {
     const Dim E = rule.count / size_;
     Way way;
     way.first_rows = take({E + 1}, ".first rows");
-    way.pairs = take({size_ * tokens * std::min(rule.active, E)}, ".pairs");
+    way.pairs = take({most_rows_of_rank(tokens, rule, size_)}, ".pairs");
     way.rows = take({size_ * tokens, rule.active}, ".rows");
     if (is_alone()) return way;
     way.used = way.first_rows.slice(E, 1);

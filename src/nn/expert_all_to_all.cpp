@@ -93,7 +93,7 @@ class AllToAll final : public ExpertExchange {
   };
 
   [[nodiscard]] Dim most_rows(Dim tokens, const ops::RouterRule& rule) const {
-    return group_.size() * tokens * std::min(rule.active, rule.count / group_.size());
+    return most_rows_of_rank(tokens, rule, group_.size());
   }
 
   [[nodiscard]] const Counts& counts_of(const Context& ctx, const Way& way, Dim rows) const {

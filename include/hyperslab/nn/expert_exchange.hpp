@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <string>
 
@@ -9,6 +10,12 @@
 #include "hyperslab/ops/experts.hpp"
 
 namespace hyperslab::nn {
+
+/// The most rows that the experts of one of so many ranks get, if every rank has so many tokens: no
+/// token is left out, so memory is planned for all tokens coming there.
+[[nodiscard]] inline Dim most_rows_of_rank(Dim tokens, const ops::RouterRule& rule, Dim ranks) {
+  return ranks * tokens * std::min(rule.active, rule.count / ranks);
+}
 
 /// The way of tokens to the ranks of their experts, and of results back. A row is a pair of a token
 /// and one of its experts. An expert sees its rows ordered by rank, then by token, which is the

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -26,10 +25,8 @@ class ExpertGroup {
   /// This rank's experts, of so many in all.
   [[nodiscard]] Dim here(Dim experts) const { return experts / size_; }
   [[nodiscard]] Dim first(Dim experts) const { return rank_ * here(experts); }
-  /// The most rows that this rank's experts get, if every rank has so many tokens: no token is left
-  /// out, so memory is planned for all tokens coming here.
   [[nodiscard]] Dim most_rows(Dim tokens, const ops::RouterRule& rule) const {
-    return size_ * tokens * std::min(rule.active, here(rule.count));
+    return most_rows_of_rank(tokens, rule, size_);
   }
   /// The placement of tensors of one expert.
   [[nodiscard]] layout::Placement placement() const {
