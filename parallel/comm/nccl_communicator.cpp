@@ -103,6 +103,8 @@ NcclCommunicator::NcclCommunicator(MPI_Comm own, GroupRole role,
   if (role == GroupRole::tensor) {
     peer_copies_ = PeerCopies::make(comm_, name(), PeerCopies::AllReduces::no);
     if (peer_copies_) peer_sums_ = PeerSums::make(comm_, name());
+  } else if (role == GroupRole::expert) {
+    peer_copies_ = PeerCopies::make(comm_, name(), PeerCopies::AllReduces::no);
   } else if (role == GroupRole::data || role == GroupRole::shard) {
     peer_copies_ = PeerCopies::make(comm_, name(), PeerCopies::AllReduces::yes);
   }

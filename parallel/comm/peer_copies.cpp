@@ -78,7 +78,7 @@ std::unique_ptr<PeerCopies> PeerCopies::make(MPI_Comm group, const std::string& 
     throw Error(ExitCode::usage,
                 fmt::format("communicator {}: HYPERSLAB_PEER_COPIES is {} on rank {} of it; on all "
                             "ranks expected: 0 (no copies), 1 (in groups of two, as without the "
-                            "variable) or tensor (between two tensor ranks alone)",
+                            "variable) or tensor (between two tensor or expert ranks alone)",
                             communicator, wish_text(), rank_in(group, communicator)));
   }
   if (wish == static_cast<int>(Wish::no) || size_of_group(group, communicator) != 2) return nullptr;

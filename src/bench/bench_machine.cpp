@@ -291,15 +291,17 @@ std::map<std::string, double> overlap_cost(Device device, const CtaBudgets& ctas
   return {{"data", cost(ctas.data)},
           {"pipeline", cost(ctas.pipeline)},
           {"tied", cost(ctas.tied)},
-          // Ops were measured beside the collectives of their tensor group.
-          {"tensor", device == Device::cuda ? 0.0 : 1.0}};
+          // Ops were measured beside the collectives of their tensor group; copies between two
+          // expert ranks take no multiprocessor.
+          {"tensor", device == Device::cuda ? 0.0 : 1.0},
+          {"expert", device == Device::cuda ? 0.0 : 1.0}};
 }
 
 std::vector<CollectiveRow> collective_rows(comm::World& world, Device device) {
   CollectiveBench bench(world, device);
   std::vector<CollectiveRow> all;
-  for (const auto role : {comm::GroupRole::data, comm::GroupRole::tensor, comm::GroupRole::pipeline,
-                          comm::GroupRole::context}) {
+  for (const auto role : {comm::GroupRole::data, comm::GroupRole::tensor, comm::GroupRole::expert,
+                          comm::GroupRole::pipeline, comm::GroupRole::context}) {
     std::ranges::move(bench.run(role), std::back_inserter(all));
   }
   return all;

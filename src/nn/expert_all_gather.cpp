@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hyperslab/nn/expert_group.hpp"
+#include "hyperslab/ops/elementwise.hpp"
 
 namespace hyperslab::nn {
 namespace {
@@ -33,14 +34,23 @@ class AllGather final : public ExpertExchange {
     if (is_alone()) return room;
     const Dim all = size_ * sizes.tokens;
     room.tokens = arena.take(sizes.compute, {all, sizes.width}, "tokens of expert ranks");
+    if (sizes.trains) {
+      room.inputs = arena.take(sizes.compute, {all, sizes.width}, "inputs of expert ranks");
+    }
+    room.received =
+        arena.take(sizes.compute, {sizes.tokens, sizes.width}, "terms of another expert rank");
     room.weights = arena.take(sizes.statistics, {all, rule.active}, "weights of expert ranks");
     return room;
   }
 
-  void sort(Context& ctx, CView chosen, const Way& way) const override {
+  void sort(Context& ctx, CView chosen, CView weights, const Way& way,
+            const Room& room) const override {
     const Dim first = rank_ * (way.first_rows.numel() - 1);
-    ops::sort_by_expert(ctx, gather(ctx, chosen, way.chosen), first, way.first_rows, way.pairs,
-                        way.rows);
+    const Transfer choices = gather(ctx, chosen, way.chosen);
+    const Transfer of_pairs = gather(ctx, weights, room.weights);
+    wait(ctx, choices);
+    ops::sort_by_expert(ctx, choices.values, first, way.first_rows, way.pairs, way.rows);
+    wait(ctx, of_pairs);
   }
 
   [[nodiscard]] Dim rows_here(const Context& ctx, const Way& way, Dim own,
@@ -51,50 +61,66 @@ class AllGather final : public ExpertExchange {
 
   void weights_to_experts(Context& ctx, const Way& way, const Room& room, CView weights,
                           View here) const override {
-    const CView all = gather(ctx, weights, room.weights);
-    gather_here(ctx, way, all.reshaped({all.numel(), 1}), 1, here.reshaped({here.numel(), 1}));
+    const CView all = is_alone() ? weights : CView(room.weights);
+    ops::gather_rows(ctx, all.reshaped({all.numel(), 1}), way.pairs.slice(0, here.numel()), 1,
+                     here.reshaped({here.numel(), 1}), way.used);
   }
 
-  void to_experts(Context& ctx, const Way& way, const Room& room, CView tokens,
-                  View here) const override {
-    gather_here(ctx, way, gather(ctx, tokens, room.tokens), way.rows.shape()[1], here);
+  [[nodiscard]] Transfer start_to_experts(Context& ctx, CView tokens, View all) const override {
+    return gather(ctx, tokens, all);
   }
 
-  void to_tokens(Context& ctx, const Way& way, const Room& room, CView here,
-                 View tokens) const override {
-    ops::sum_rows(ctx, here, way.rows, is_alone() ? tokens : room.tokens);
-    sum(ctx, room.tokens, tokens);
+  [[nodiscard]] ops::GatheredRows to_experts(Context& ctx, const Way& way, const Room& /*room*/,
+                                             const Transfer& tokens, View here) const override {
+    wait(ctx, tokens);
+    ops::GatheredRows rows(tokens.values);
+    rows.pairs = way.pairs.slice(0, here.shape()[0]);
+    rows.divisor = way.rows.shape()[1];
+    rows.room = here;
+    rows.used = way.used;
+    return rows;
   }
 
-  void weights_to_tokens(Context& ctx, const Way& way, const Room& room, CView here,
-                         View weights) const override {
+  [[nodiscard]] Transfer start_to_tokens(Context& ctx, const Way& way, const Room& room, CView here,
+                                         View tokens) const override {
+    const View terms = is_alone() ? tokens : room.tokens;
+    ops::sum_rows(ctx, here, way.rows, terms);
+    if (is_alone()) return {};
+    if (!group_->is_shared(terms)) return {group_->reduce_scatter(ctx, terms, tokens), {}};
+    return {group_->reduce_scatter_others(ctx, terms, room.received, 0, room.received.numel()),
+            room.received};
+  }
+
+  void to_tokens(Context& ctx, const Room& room, const Transfer& sums, View tokens) const override {
+    wait(ctx, sums);
+    if (!sums.values) return;
+    const Dim own = tokens.shape()[0];
+    ops::add(ctx, room.tokens.slice(rank_ * own, own), sums.values, tokens);
+  }
+
+  [[nodiscard]] Transfer start_weights_to_tokens(Context& ctx, const Way& way, const Room& room,
+                                                 CView here, View weights) const override {
     const View all = is_alone() ? weights : room.weights;
     const Dim pairs = way.rows.numel();
     ops::gather_rows(ctx, here.reshaped({here.numel(), 1}), way.rows.reshaped({pairs}), 1,
                      all.reshaped({pairs, 1}));
-    sum(ctx, room.weights, weights);
+    if (is_alone()) return {};
+    return {group_->reduce_scatter(ctx, all, weights), weights};
+  }
+
+  void wait(Context& ctx, const Transfer& transfer) const override {
+    if (transfer.ticket == 0) return;
+    const Scope phase(ctx.recorder(), Phase::expert_comm);
+    group_->wait(ctx, transfer.ticket);
   }
 
  private:
   [[nodiscard]] bool is_alone() const { return size_ == 1; }
 
   /// All ranks' values, in `all`; in a group of one they are `own`.
-  CView gather(Context& ctx, CView own, View all) const {
-    if (is_alone()) return own;
-    const Scope phase(ctx.recorder(), Phase::expert_comm);
-    group_->wait(ctx, group_->all_gather(ctx, own, all));
-    return all;
-  }
-
-  /// own = this rank's part of the sum of all ranks' terms.
-  void sum(Context& ctx, View terms, View own) const {
-    if (is_alone()) return;
-    const Scope phase(ctx.recorder(), Phase::expert_comm);
-    group_->wait(ctx, group_->reduce_scatter(ctx, terms, own));
-  }
-
-  static void gather_here(Context& ctx, const Way& way, CView all, Dim divisor, View here) {
-    ops::gather_rows(ctx, all, way.pairs.slice(0, here.shape()[0]), divisor, here, way.used);
+  Transfer gather(Context& ctx, CView own, View all) const {
+    if (is_alone()) return {0, own};
+    return {group_->all_gather(ctx, own, all), all};
   }
 
   comm::Communicator* group_;
@@ -117,6 +143,7 @@ ExpertExchange::Room ExpertExchange::Room::of_tokens(Dim N, Dim K, Dim ranks) co
   Room room = *this;
   if (tokens) {
     room.tokens = tokens.slice(0, ranks * N);
+    room.received = received.slice(0, N);
     room.weights = weights.slice(0, ranks * N);
   }
   if (values) {

@@ -41,7 +41,8 @@ class AllToAll final : public ExpertExchange {
     return room;
   }
 
-  void sort(Context& ctx, CView chosen, const Way& way) const override {
+  void sort(Context& ctx, CView chosen, CView /*weights*/, const Way& way,
+            const Room& /*room*/) const override {
     ops::sort_by_expert(ctx, chosen, 0, way.all_first_rows, way.pairs, way.rows);
     ops::count_rows(ctx, way.all_first_rows, way.sent);
     {
@@ -64,25 +65,39 @@ class AllToAll final : public ExpertExchange {
     send(ctx, way, room.row_weights, room.arrived_weights, here.reshaped({here.numel(), 1}));
   }
 
-  void to_experts(Context& ctx, const Way& way, const Room& room, CView tokens,
-                  View here) const override {
-    ops::gather_rows(ctx, tokens, way.pairs, way.rows.shape()[1], room.values);
-    send(ctx, way, room.values, room.arrival, here);
+  /// The rows go when the way is known, all at once, in to_experts().
+  [[nodiscard]] Transfer start_to_experts(Context& /*ctx*/, CView tokens,
+                                          View /*all*/) const override {
+    return {0, tokens};
   }
 
-  void to_tokens(Context& ctx, const Way& way, const Room& room, CView here,
-                 View tokens) const override {
+  [[nodiscard]] ops::GatheredRows to_experts(Context& ctx, const Way& way, const Room& room,
+                                             const Transfer& tokens, View here) const override {
+    ops::gather_rows(ctx, tokens.values, way.pairs, way.rows.shape()[1], room.values);
+    send(ctx, way, room.values, room.arrival, here);
+    return {here};
+  }
+
+  [[nodiscard]] Transfer start_to_tokens(Context& ctx, const Way& way, const Room& room, CView here,
+                                         View tokens) const override {
     send_back(ctx, way, here, room.arrival, room.values);
     ops::sum_rows(ctx, room.values, way.rows, tokens);
+    return {};
   }
 
-  void weights_to_tokens(Context& ctx, const Way& way, const Room& room, CView here,
-                         View weights) const override {
+  void to_tokens(Context& /*ctx*/, const Room& /*room*/, const Transfer& /*sums*/,
+                 View /*tokens*/) const override {}
+
+  [[nodiscard]] Transfer start_weights_to_tokens(Context& ctx, const Way& way, const Room& room,
+                                                 CView here, View weights) const override {
     const Dim pairs = way.rows.numel();
     send_back(ctx, way, here.reshaped({here.numel(), 1}), room.arrived_weights, room.row_weights);
     ops::gather_rows(ctx, room.row_weights, way.rows.reshaped({pairs}), 1,
                      weights.reshaped({pairs, 1}));
+    return {};
   }
+
+  void wait(Context& /*ctx*/, const Transfer& /*transfer*/) const override {}
 
  private:
   /// Rows to and from every member; their memory stays from pass to pass.

@@ -55,43 +55,57 @@ void ExpertLinear::for_adapters(const Context& ctx, const ExpertRows& rows, Dim 
   }
 }
 
-void ExpertLinear::forward(Context& ctx, CView x, const ExpertRows& rows, View y) const {
+/// Adapters and quantized weights take rows in order.
+ops::GatheredRows ExpertLinear::readable(Context& ctx, const ops::GatheredRows& rows) const {
+  const bool reads_any = adapters_.empty() && weight_.codes() == nullptr;
+  return reads_any ? rows : ops::GatheredRows(ops::rows_in_order(ctx, rows));
+}
+
+void ExpertLinear::forward(Context& ctx, const ops::GatheredRows& given, const ExpertRows& rows,
+                           View y) const {
+  const ops::GatheredRows x = readable(ctx, given);
   const param::QuantizedWeight* codes = weight_.codes();
   if (codes == nullptr) {
     ops::experts_forward(ctx, x, weight_.value(), rows.first_rows, y);
   } else {
-    ops::quantized_experts_forward(ctx, x, ops::as_const(codes->matrix), rows.first_rows,
+    ops::quantized_experts_forward(ctx, x.values, ops::as_const(codes->matrix), rows.first_rows,
                                    codes->spec.activations, y);
   }
-  for_adapters(ctx, rows, x.rows(),
+  for_adapters(ctx, rows, y.rows(),
                [&](const Adapter& adapter, const LinearPass& pass, Dim first, Dim count) {
                  if (count == 0) return;
-                 adapter.forward(ctx, pass, x.slice(first, count), Accumulate::yes,
+                 adapter.forward(ctx, pass, x.values.slice(first, count), Accumulate::yes,
                                  y.slice(first, count));
                });
 }
 
-void ExpertLinear::backward_input(Context& ctx, CView dy, const ExpertRows& rows, View dx) const {
+void ExpertLinear::backward_input(Context& ctx, const ops::GatheredRows& given,
+                                  const ExpertRows& rows, View dx) const {
+  const ops::GatheredRows dy = readable(ctx, given);
   ops::experts_backward_input(ctx, dy, weight_.value(), rows.first_rows, dx);
-  for_adapters(ctx, rows, dy.rows(),
+  for_adapters(ctx, rows, dx.rows(),
                [&](const Adapter& adapter, const LinearPass& pass, Dim first, Dim count) {
                  if (count == 0) return;
-                 adapter.backward_input(ctx, pass, dy.slice(first, count), Accumulate::yes,
+                 adapter.backward_input(ctx, pass, dy.values.slice(first, count), Accumulate::yes,
                                         dx.slice(first, count));
                });
 }
 
-void ExpertLinear::backward_weight(Context& ctx, CView dy, CView x, const ExpertRows& rows,
+void ExpertLinear::backward_weight(Context& ctx, const ops::GatheredRows& given_dy,
+                                   const ops::GatheredRows& given_x, const ExpertRows& rows,
                                    Accumulate accumulate) const {
+  const ops::GatheredRows dy = readable(ctx, given_dy);
+  const ops::GatheredRows x = readable(ctx, given_x);
   if (const View gradient = weight_.gradient()) {
-    const CView input = rounded_input(ctx, weight_, x, rows.most);
+    const ops::GatheredRows input =
+        x.in_order() ? rounded_input(ctx, weight_, x.values, rows.most) : x;
     ops::experts_backward_weight(ctx, dy, input, rows.first_rows, accumulate, gradient);
   }
-  for_adapters(ctx, rows, dy.rows(),
+  for_adapters(ctx, rows, x.matrix().rows(),
                [&](const Adapter& adapter, const LinearPass& pass, Dim first, Dim count) {
                  if (count > 0) {
-                   adapter.backward_weight(ctx, pass, dy.slice(first, count), x.slice(first, count),
-                                           accumulate);
+                   adapter.backward_weight(ctx, pass, dy.values.slice(first, count),
+                                           x.values.slice(first, count), accumulate);
                  } else if (accumulate == Accumulate::no) {
                    adapter.clear_gradients(ctx);
                  }

@@ -75,7 +75,7 @@ void Experts::choose(Context& ctx, CView x, const ForwardPass& pass, const Slot&
   ops::matmul(ctx, x, ops::Trans::no, router_.value(), ops::Trans::yes, Accumulate::no,
               slot.logits);
   ops::route(ctx, rule_, slot.logits, bias_ ? bias_.value() : CView(), slot.chosen, slot.weights);
-  exchange.sort(ctx, slot.chosen, slot.way);
+  exchange.sort(ctx, slot.chosen, slot.weights, slot.way, slot.memory.room);
   exchange.weights_to_experts(ctx, slot.way, slot.memory.room, slot.weights,
                               rows_here(ctx, slot).weights);
   if (slot.statistics && pass.batch.trains()) count_losses(ctx, pass, slot);
@@ -85,16 +85,6 @@ void Experts::choose(Context& ctx, CView x, const ForwardPass& pass, const Slot&
 Experts::Rows Experts::rows_here(const Context& ctx, const Slot& slot) const {
   return slot.here.first(config_.expert_group.exchange().rows_here(
       ctx, slot.way, slot.chosen.numel(), slot.here.values.shape()[0]));
-}
-
-/// here.values = the rows of all ranks' tokens. tokens: (N, C).
-void Experts::to_experts(Context& ctx, CView tokens, const Slot& slot, const Rows& here) const {
-  config_.expert_group.exchange().to_experts(ctx, slot.way, slot.memory.room, tokens, here.values);
-}
-
-/// tokens = the sums of tokens' rows of here.values.
-void Experts::to_tokens(Context& ctx, const Slot& slot, const Rows& here, View tokens) const {
-  config_.expert_group.exchange().to_tokens(ctx, slot.way, slot.memory.room, here.values, tokens);
 }
 
 ops::RouterLosses Experts::losses(const Slot& slot) const {
@@ -118,44 +108,50 @@ void Experts::forward(Context& ctx, CView x, const ForwardPass& pass, const Subl
   const auto& slot = slot_as<Slot>(values);
   const Scope scope(ctx.recorder(), kFfnComponent);
   const TensorGroup& group = config_.group;
+  const ExpertExchange& exchange = config_.expert_group.exchange();
+  const ExpertExchange::Room& room = slot.memory.room;
   const CView all = group.gather(ctx, x, pass.scratch.gathered).as_matrix();
+  const ExpertExchange::Transfer tokens = exchange.start_to_experts(ctx, all, room.tokens);
   choose(ctx, all, pass, slot);
   const Rows here = rows_here(ctx, slot);
-  to_experts(ctx, all, slot, here);
-  up_.forward(ctx, here.values, here.of_up(slot.way), here.pre);
+  const ops::GatheredRows rows = exchange.to_experts(ctx, slot.way, room, tokens, here.values);
+  up_.forward(ctx, rows, here.of_up(slot.way), here.pre);
   ops::weighted_activation_forward(ctx, config_.activation, {here.pre, here.weights, slot.way.used},
                                    here.activated);
   down_.forward(ctx, here.activated, here.of_down(slot.way), here.values);
   const View term = group.term(y, pass.scratch.partial);
-  to_tokens(ctx, slot, here, term.as_matrix());
+  const ExpertExchange::Transfer sums =
+      exchange.start_to_tokens(ctx, slot.way, room, here.values, term.as_matrix());
+  // Beside the sums; terms of a tensor group are where the shared experts' will be.
+  const bool beside = shared_ && group.size() == 1;
+  if (beside) shared_->forward(ctx, x, pass, slot.shared, slot.memory.shared_out);
+  exchange.to_tokens(ctx, room, sums, term.as_matrix());
   group.sum(ctx, term, y);
   if (!shared_) return;
-  shared_->forward(ctx, x, pass, slot.shared, slot.memory.shared_out);
+  if (!beside) shared_->forward(ctx, x, pass, slot.shared, slot.memory.shared_out);
   ops::add(ctx, y, slot.memory.shared_out, y);
 }
 
 /// d_activated, from there d_pre, in place, and the gradients of rows' weights.
-void Experts::backward_rows(Context& ctx, CView dy, const BackwardPass& pass, const Slot& slot,
-                            const Rows& here) const {
+void Experts::backward_rows(Context& ctx, const Arrivals& from, const BackwardPass& pass,
+                            const Slot& slot, const Rows& here) const {
   if (config_.recompute == Recompute::selective) {
     ops::weighted_activation_forward(ctx, config_.activation,
                                      {here.pre, here.weights, slot.way.used}, here.activated);
   }
-  to_experts(ctx, dy, slot, here);
   const ExpertRows rows = here.of_down(slot.way);
-  down_.backward_input(ctx, here.values, rows, here.d_activated);
+  const ops::GatheredRows dy = config_.expert_group.exchange().to_experts(
+      ctx, slot.way, slot.memory.room, from.gradients, here.values);
+  down_.backward_input(ctx, dy, rows, here.d_activated);
   if (pass.part == BackwardPart::both) {
-    down_.backward_weight(ctx, here.values, here.activated, rows, pass.accumulate);
+    down_.backward_weight(ctx, dy, here.activated, rows, pass.accumulate);
   }
   ops::weighted_activation_backward(ctx, config_.activation,
                                     {here.pre, here.weights, slot.way.used}, here.d_activated,
                                     here.pre, here.d_weights);
 }
 
-void Experts::backward_router(Context& ctx, const BackwardPass& pass, const Slot& slot,
-                              const Rows& here) const {
-  config_.expert_group.exchange().weights_to_tokens(ctx, slot.way, slot.memory.room, here.d_weights,
-                                                    slot.memory.d_weights);
+void Experts::backward_router(Context& ctx, const BackwardPass& pass, const Slot& slot) const {
   ops::RouterGradient gradient = {slot.memory.d_weights, {}};
   if (slot.statistics && config_.group.is_first()) {
     gradient.losses = losses(slot);
@@ -166,31 +162,53 @@ void Experts::backward_router(Context& ctx, const BackwardPass& pass, const Slot
   ops::cast(ctx, slot.memory.d_wide_logits, slot.dlogits);
 }
 
-void Experts::router_gradient(Context& ctx, CView x, const BackwardPass& pass,
-                              const Slot& slot) const {
-  const View gradient = router_.gradient();
-  if (!gradient) return;
-  ops::linear_backward_weight(ctx, slot.dlogits, x, pass.accumulate, gradient, {});
+/// Gradients of the first matrices and the router. all: x of all tensor ranks.
+void Experts::backward_up(Context& ctx, CView all, const Arrivals& from, const BackwardPass& pass,
+                          const Slot& slot, const Rows& here) const {
+  const ops::GatheredRows rows = config_.expert_group.exchange().to_experts(
+      ctx, slot.way, slot.memory.room, from.inputs, here.values);
+  up_.backward_weight(ctx, here.pre, rows, here.of_up(slot.way), pass.accumulate);
+  if (const View gradient = router_.gradient()) {
+    ops::linear_backward_weight(ctx, slot.dlogits, all, pass.accumulate, gradient, {});
+  }
 }
 
+/// The inputs' tokens travel beside the gradients' products, and the sums of dx beside gradients of
+/// weights.
 void Experts::backward_input(Context& ctx, CView dy, CView x, const BackwardPass& pass,
                              const Slot& slot, View dx) const {
   const TensorGroup& group = config_.group;
+  const ExpertExchange& exchange = config_.expert_group.exchange();
+  const ExpertExchange::Room& room = slot.memory.room;
   const View gathered = pass.scratch.gathered;
   const Rows here = rows_here(ctx, slot);
   if (pass.part == BackwardPart::input) ops::cast(ctx, dy, slot.dy);
-  backward_rows(ctx, group.gather(ctx, dy, gathered).as_matrix(), pass, slot, here);
-  backward_router(ctx, pass, slot, here);
-  if (pass.part == BackwardPart::both) {
-    const CView all = group.gather(ctx, x, gathered).as_matrix();
-    to_experts(ctx, all, slot, here);
-    up_.backward_weight(ctx, here.pre, here.values, here.of_up(slot.way), pass.accumulate);
-    router_gradient(ctx, all, pass, slot);
+  Arrivals from;
+  from.gradients =
+      exchange.start_to_experts(ctx, group.gather(ctx, dy, gathered).as_matrix(), room.tokens);
+  CView all;
+  const auto start_inputs = [&] {
+    all = group.gather(ctx, x, gathered).as_matrix();
+    from.inputs = exchange.start_to_experts(ctx, all, room.inputs);
+  };
+  const bool has_inputs = pass.part == BackwardPart::both;
+  const bool early = has_inputs && !group.cuts_rows();  // `gathered` holds one of them
+  if (early) start_inputs();
+  backward_rows(ctx, from, pass, slot, here);
+  const ExpertExchange::Transfer d_weights =
+      exchange.start_weights_to_tokens(ctx, slot.way, room, here.d_weights, slot.memory.d_weights);
+  if (has_inputs && !early) start_inputs();
+  const View term = dx ? group.term(dx, pass.scratch.partial) : View();
+  ExpertExchange::Transfer sums;
+  if (dx) {
+    up_.backward_input(ctx, here.pre, here.of_up(slot.way), here.values);
+    sums = exchange.start_to_tokens(ctx, slot.way, room, here.values, term.as_matrix());
   }
+  exchange.wait(ctx, d_weights);
+  backward_router(ctx, pass, slot);
+  if (has_inputs) backward_up(ctx, all, from, pass, slot, here);
   if (!dx) return;
-  up_.backward_input(ctx, here.pre, here.of_up(slot.way), here.values);
-  const View term = group.term(dx, pass.scratch.partial);
-  to_tokens(ctx, slot, here, term.as_matrix());
+  exchange.to_tokens(ctx, room, sums, term.as_matrix());
   ops::linear_backward_input(ctx, slot.dlogits, router_.value(), Accumulate::yes, term.as_matrix());
   group.sum(ctx, term, dx);
 }
@@ -198,14 +216,18 @@ void Experts::backward_input(Context& ctx, CView dy, CView x, const BackwardPass
 void Experts::backward_weight(Context& ctx, CView x, const BackwardPass& pass,
                               const Slot& slot) const {
   const TensorGroup& group = config_.group;
+  const ExpertExchange& exchange = config_.expert_group.exchange();
+  const ExpertExchange::Room& room = slot.memory.room;
   const View gathered = pass.scratch.gathered;
   const Rows here = rows_here(ctx, slot);
-  to_experts(ctx, group.gather(ctx, slot.dy, gathered).as_matrix(), slot, here);
-  down_.backward_weight(ctx, here.values, here.activated, here.of_down(slot.way), pass.accumulate);
+  Arrivals from;
+  from.gradients =
+      exchange.start_to_experts(ctx, group.gather(ctx, slot.dy, gathered).as_matrix(), room.tokens);
+  down_.backward_weight(ctx, exchange.to_experts(ctx, slot.way, room, from.gradients, here.values),
+                        here.activated, here.of_down(slot.way), pass.accumulate);
   const CView all = group.gather(ctx, x, gathered).as_matrix();
-  to_experts(ctx, all, slot, here);
-  up_.backward_weight(ctx, here.pre, here.values, here.of_up(slot.way), pass.accumulate);
-  router_gradient(ctx, all, pass, slot);
+  from.inputs = exchange.start_to_experts(ctx, all, room.inputs);
+  backward_up(ctx, all, from, pass, slot, here);
 }
 
 void Experts::after_step(Context& ctx, CView loads, const ops::StepState* state) const {

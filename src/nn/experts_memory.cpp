@@ -35,10 +35,10 @@ Dim most_ranks(const BlockConfig& config) {
 }
 
 /// The memory that a forward pass needs, too.
-void take_rows(Arena& arena, const BlockConfig& config, const ActivationSpec& spec,
+void take_rows(Arena& arena, const BlockConfig& config, const ActivationSpec& spec, bool trains,
                Experts::Memory& memory) {
-  const ExpertExchange::Sizes sizes = {spec.B * spec.T, config.width, spec.compute,
-                                       spec.statistics};
+  const ExpertExchange::Sizes sizes = {spec.B * spec.T, config.width, spec.compute, spec.statistics,
+                                       trains};
   memory.room = config.expert_group.exchange().take_room(arena, sizes, config.experts.rule());
   memory.values_here =
       arena.take(spec.compute, {most_rows(config, spec), config.width}, "rows of experts");
@@ -56,7 +56,7 @@ SublayerMemory plan_experts_memory(Arena& arena, const BlockConfig& config,
   const Dim most = most_rows(config, spec);
   const Dim width = config.experts.width / config.group.size();
   Experts::Memory memory;
-  take_rows(arena, config, spec, memory);
+  take_rows(arena, config, spec, true, memory);
   if (config.recompute == Recompute::selective) {
     memory.activated = arena.take(spec.compute, {most, width}, "activated of experts");
   }
@@ -117,7 +117,7 @@ SublayerSlot Experts::plan(Arena& activations, const SublayerMemory& shared,
              ".statistics");
     slot.dlogits = take(compute, {N, E}, ".dlogits");
   } else {
-    take_rows(activations, config_, spec, slot.memory);
+    take_rows(activations, config_, spec, false, slot.memory);
   }
   slot.logits = take(statistics, {N, E}, ".logits");
   slot.chosen = take(DType::i32, {N, K}, ".chosen");

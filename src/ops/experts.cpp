@@ -60,6 +60,13 @@ struct Products {
   }
 };
 
+void require_gathered(Context& ctx, const GatheredRows& rows, const char* op) {
+  if (rows.in_order()) return;
+  require_here(ctx, rows.values, op);
+  require_dtype(ctx, rows.pairs, DType::i32, op);
+  require_rows(ctx, rows.room, rows.pairs.numel(), last(rows.values, op), rows.values.dtype(), op);
+}
+
 Products require_products(Context& ctx, CView in, CView out, const Shape& weights, CView first_rows,
                           const char* op) {
   require_dtype(ctx, first_rows, DType::i32, op);
@@ -94,6 +101,33 @@ void note_product(Context& ctx, std::string_view op, const Table& table,
            std::to_string(problem.depth) + " to " + std::to_string(problem.columns) + " columns, " +
            std::string(name_of(problem.dtype));
   });
+}
+
+/// True if a kernel of the table reads the problem's rows where they lie. problem: a function.
+template <class Table, class Problem>
+bool kernel_gathers(const Context& ctx, const Table& table, const Problem& problem) {
+  cuda::Features features;
+  if (ctx.device() == Device::meta) {
+    if (ctx.planned() != Device::cuda) return false;
+    features = cuda::kHopper;
+  } else if constexpr (kHasCuda) {
+    if (ctx.device() != Device::cuda) return false;
+    features = cuda::features_of_kernels();
+  } else {
+    return false;
+  }
+  const cuda::ExpertsProblem of = problem();
+  return std::ranges::any_of(table, [&](const auto& kernel) {
+    return cuda::reason_against(kernel, of, features).empty();
+  });
+}
+
+/// The rows as they are if a kernel of the table reads them there, else in order.
+template <class Table, class Problem>
+GatheredRows rows_for(Context& ctx, const Table& table, const GatheredRows& rows,
+                      const Problem& problem) {
+  if (rows.in_order() || kernel_gathers(ctx, table, problem)) return rows;
+  return rows_in_order(ctx, rows);
 }
 
 /// Calls work(expert, first row, rows) for every expert.
@@ -249,16 +283,29 @@ void sum_rows(Context& ctx, CView x, CView rows, View y) {
   dispatch<cuda::sum_rows, cpu::sum_rows>(ctx, x, rows, y);
 }
 
-void experts_forward(Context& ctx, CView x, CView weights, CView first_rows, View y) {
-  const Products sizes =
-      require_products(ctx, x, y, weights.shape(), first_rows, "experts_forward");
-  note_product(ctx, "experts_forward", cuda::kExpertsForward,
-               cuda::experts_problem(first_rows, x, sizes.out, weights, y));
-  if (on_meta(ctx, "experts_forward", sizes.flops(), {x, weights, y})) return;
+CView rows_in_order(Context& ctx, const GatheredRows& rows) {
+  require_gathered(ctx, rows, "rows_in_order");
+  if (rows.in_order()) return rows.values;
+  gather_rows(ctx, rows.values, rows.pairs, rows.divisor, rows.room, rows.used);
+  return rows.room;
+}
+
+void experts_forward(Context& ctx, const GatheredRows& given, CView weights, CView first_rows,
+                     View y) {
+  const char* op = "experts_forward";
+  require_gathered(ctx, given, op);
+  const Products sizes = require_products(ctx, given.matrix(), y, weights.shape(), first_rows, op);
+  const auto problem_of = [&](const GatheredRows& rows) {
+    return cuda::experts_problem(first_rows, rows, sizes.out, weights, y);
+  };
+  const GatheredRows x =
+      rows_for(ctx, cuda::kExpertsForward, given, [&] { return problem_of(given); });
+  note_product(ctx, op, cuda::kExpertsForward, problem_of(x));
+  if (on_meta(ctx, op, sizes.flops(), {x.matrix(), weights, y})) return;
   if (done_on_gpu<cuda::experts_forward>(ctx, x, weights, first_rows, y)) return;
   for_experts(ctx, sizes, first_rows, [&](Dim expert, Dim first, Dim rows) {
     if (rows == 0) return;
-    linear_forward(ctx, x.slice(first, rows), matrix_of(sizes, weights, expert), {},
+    linear_forward(ctx, x.values.slice(first, rows), matrix_of(sizes, weights, expert), {},
                    y.slice(first, rows));
   });
 }
@@ -285,35 +332,50 @@ void quantized_experts_forward(Context& ctx, CView x, const CQuantizedMatrix& we
   });
 }
 
-void experts_backward_input(Context& ctx, CView dy, CView weights, CView first_rows, View dx) {
-  const Products sizes =
-      require_products(ctx, dx, dy, weights.shape(), first_rows, "experts_backward_input");
-  note_product(ctx, "experts_backward_input", cuda::kExpertsBackwardInput,
-               cuda::experts_problem(first_rows, dy, sizes.in, weights, dx));
-  if (on_meta(ctx, "experts_backward_input", sizes.flops(), {dy, weights, dx})) return;
+void experts_backward_input(Context& ctx, const GatheredRows& given, CView weights,
+                            CView first_rows, View dx) {
+  const char* op = "experts_backward_input";
+  require_gathered(ctx, given, op);
+  const Products sizes = require_products(ctx, dx, given.matrix(), weights.shape(), first_rows, op);
+  const auto problem_of = [&](const GatheredRows& rows) {
+    return cuda::experts_problem(first_rows, rows, sizes.in, weights, dx);
+  };
+  const GatheredRows dy =
+      rows_for(ctx, cuda::kExpertsBackwardInput, given, [&] { return problem_of(given); });
+  note_product(ctx, op, cuda::kExpertsBackwardInput, problem_of(dy));
+  if (on_meta(ctx, op, sizes.flops(), {dy.matrix(), weights, dx})) return;
   if (done_on_gpu<cuda::experts_backward_input>(ctx, dy, weights, first_rows, dx)) return;
   for_experts(ctx, sizes, first_rows, [&](Dim expert, Dim first, Dim rows) {
     if (rows == 0) return;
-    linear_backward_input(ctx, dy.slice(first, rows), matrix_of(sizes, weights, expert),
+    linear_backward_input(ctx, dy.values.slice(first, rows), matrix_of(sizes, weights, expert),
                           Accumulate::no, dx.slice(first, rows));
   });
 }
 
-void experts_backward_weight(Context& ctx, CView dy, CView x, CView first_rows,
-                             Accumulate accumulate, View dweights) {
+void experts_backward_weight(Context& ctx, const GatheredRows& given_dy,
+                             const GatheredRows& given_x, CView first_rows, Accumulate accumulate,
+                             View dweights) {
+  const char* op = "experts_backward_weight";
+  require_gathered(ctx, given_dy, op);
+  require_gathered(ctx, given_x, op);
+  const CView x_rows = given_x.matrix();
   const Products sizes =
-      require_products(ctx, x, dy, dweights.shape(), first_rows, "experts_backward_weight");
-  require_gradient(ctx, dweights, dweights.shape(), x.dtype(), "experts_backward_weight");
-  note_product(ctx, "experts_backward_weight", cuda::kExpertsBackwardWeight,
-               cuda::experts_problem(first_rows, dy, sizes.in, x, dweights));
-  if (on_meta(ctx, "experts_backward_weight", sizes.flops(), {dy, x, dweights})) return;
+      require_products(ctx, x_rows, given_dy.matrix(), dweights.shape(), first_rows, op);
+  require_gradient(ctx, dweights, dweights.shape(), x_rows.dtype(), op);
+  const auto given = [&] { return cuda::weights_problem(first_rows, given_dy, given_x, dweights); };
+  const GatheredRows dy = rows_for(ctx, cuda::kExpertsBackwardWeight, given_dy, given);
+  const GatheredRows x = rows_for(ctx, cuda::kExpertsBackwardWeight, given_x, given);
+  note_product(ctx, op, cuda::kExpertsBackwardWeight,
+               cuda::weights_problem(first_rows, dy, x, dweights));
+  if (on_meta(ctx, op, sizes.flops(), {dy.matrix(), x.matrix(), dweights})) return;
   if (done_on_gpu<cuda::experts_backward_weight>(ctx, dy, x, first_rows, accumulate, dweights)) {
     return;
   }
   for_experts(ctx, sizes, first_rows, [&](Dim expert, Dim first, Dim rows) {
     const View dw = matrix_of(sizes, dweights, expert);
     if (rows > 0) {
-      linear_backward_weight(ctx, dy.slice(first, rows), x.slice(first, rows), accumulate, dw, {});
+      linear_backward_weight(ctx, dy.values.slice(first, rows), x.values.slice(first, rows),
+                             accumulate, dw, {});
     } else if (accumulate == Accumulate::no) {
       fill(ctx, 0, dw);
     }

@@ -41,6 +41,17 @@ int ring_hops(std::string_view call, int ranks) {
   return call == "all_reduce" ? 2 * (ranks - 1) : ranks - 1;
 }
 
+/// A group with the same limit of NCCL's blocks, for machine files that lack the group itself.
+std::string_view twin_of(std::string_view group) {
+  for (const char* const of_layers : {"expert", "context", "key_value"}) {
+    if (group == of_layers) return "tensor";
+  }
+  for (const char* const of_gradients : {"shard", "replica", "expert_data", "expert_shard"}) {
+    if (group == of_gradients) return "data";
+  }
+  return group;
+}
+
 const std::vector<OpRow>& rows_of(const MachineFile& machine, Precision precision) {
   const auto of = [&](Precision wanted) {
     const auto found = machine.ops.find(std::string(name_of(wanted)));
@@ -162,12 +173,15 @@ double Prices::of_collective(std::string_view group, std::string_view asked,
                              const GroupLayout& layout, double bytes) const {
   if (layout.ranks < 2 || bytes <= 0) return 0;
   const std::string_view call = measured(asked);
-  // The nearest measured: the same call, then the same group, then the number of ranks.
+  // The nearest measured: the same call, then the same group or its twin, then the number of ranks.
   const int inside = std::max(2, std::min(layout.ranks, machine_.ranks_per_node));
   const auto distance = [&](const CollectiveRow& row) {
-    constexpr double kOtherGroup = 100;
-    return (row.group == group ? 0 : kOtherGroup) +
-           std::abs(std::log2(static_cast<double>(row.ranks) / inside));
+    constexpr double kTwin = 100;
+    constexpr double kOtherGroup = 200;
+    const double of_group = row.group == group            ? 0
+                            : row.group == twin_of(group) ? kTwin
+                                                          : kOtherGroup;
+    return of_group + std::abs(std::log2(static_cast<double>(row.ranks) / inside));
   };
   double nearest = std::numeric_limits<double>::infinity();
   for (const CollectiveRow& row : machine_.collectives) {

@@ -179,6 +179,9 @@ Trainer::Trainer(const Config& config, const mesh::Mesh& mesh, const TrainerOpti
 
 void Trainer::share_memory() {
   shared_memory_.push_back(mesh_.group(mesh::Axis::tensor).share(arenas_.scratch));
+  if (comm::Communicator* experts = mesh_.expert_group()) {
+    shared_memory_.push_back(experts->share(arenas_.scratch));
+  }
   if (!options_.training) return;
   for (const Arena* arena : {&arenas_.parameters, &arenas_.gradients}) {
     shared_memory_.push_back(mesh_.group(mesh::kShards).share(*arena));

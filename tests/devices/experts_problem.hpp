@@ -56,6 +56,58 @@ inline Tensor rows_before(DType dtype, const ExpertsCase& of, Dim width) {
   return tensor_of(dtype, {of.all(), width}, values);
 }
 
+/// The first `used` rows of a matrix as GatheredRows of a shuffled copy. Rows beyond have pairs
+/// that no matrix has: they must not be read.
+class GatheredCopy {
+ public:
+  GatheredCopy(Context& ctx, CView rows, Dim used)
+      : ctx_(ctx),
+        values_(ctx.device(), rows.dtype(), {std::max<Dim>(used, 1), rows.shape().back()}),
+        pairs_(ctx.device(), DType::i32, {rows.shape()[0]}),
+        room_(ctx.device(), rows.dtype(), rows.shape()),
+        used_(ctx.device(), DType::i32, {1}) {
+    constexpr std::int32_t kNowhere = 0x40000000;
+    const Dim stride = used % 7 == 0 ? 11 : 7;  // visits every row if it does not divide `used`
+    const bool visits_all = used % stride != 0;
+    std::vector<std::int32_t> order(static_cast<std::size_t>(std::max<Dim>(used, 1)));
+    std::vector<std::int32_t> pairs(static_cast<std::size_t>(rows.shape()[0]), kNowhere);
+    for (Dim token = 0; token < used; ++token) {
+      const Dim row = visits_all ? token * stride % used : token;
+      order[static_cast<std::size_t>(token)] = static_cast<std::int32_t>(row);
+      pairs[static_cast<std::size_t>(row)] =
+          static_cast<std::int32_t>(token * kDivisor + row % kDivisor);
+    }
+    Tensor order_here(ctx.device(), DType::i32, {std::max<Dim>(used, 1)});
+    copy(ctx, int_tensor(order_here.view().shape(), order).view(), order_here.view());
+    copy(ctx, int_tensor(pairs_.view().shape(), pairs).view(), pairs_.view());
+    copy(ctx, int_tensor({1}, {static_cast<std::int32_t>(used)}).view(), used_.view());
+    gather_rows(ctx, rows, order_here.view(), 1, values_.view());
+    synchronize(ctx);
+  }
+  GatheredCopy(const GatheredCopy&) = delete;
+  GatheredCopy& operator=(const GatheredCopy&) = delete;
+  GatheredCopy(GatheredCopy&&) = delete;
+  GatheredCopy& operator=(GatheredCopy&&) = delete;
+  ~GatheredCopy() { synchronize(ctx_); }
+
+  [[nodiscard]] GatheredRows rows() {
+    GatheredRows rows(values_.view());
+    rows.pairs = pairs_.view();
+    rows.divisor = kDivisor;
+    rows.room = room_.view();
+    rows.used = used_.view();
+    return rows;
+  }
+
+ private:
+  static constexpr Dim kDivisor = 3;
+  Context& ctx_;
+  Tensor values_;
+  Tensor pairs_;
+  Tensor room_;
+  Tensor used_;
+};
+
 /// Calls of an op with the operands of a problem; `op` has the op's signature.
 template <class Op>
 void expect_forward(const ExpertsCase& of, DType dtype, const Op& op, const std::string& kernel) {

@@ -61,7 +61,7 @@ std::vector<ExpertsCase> cases() {
   return out;
 }
 
-/// The kernels of one product.
+/// The kernels of one product, for every operand whose rows may be gathered.
 template <class Table>
 void expect_products(const Table& table, const auto& expect, const auto& problem_of) {
   Launches launches(table);
@@ -69,8 +69,12 @@ void expect_products(const Table& table, const auto& expect, const auto& problem
     for (const ExpertsCase& sizes : cases()) {
       // They take long on the CPU.
       if (std::max(sizes.in, sizes.out) > 1000 && dtype != DType::bf16) continue;
-      for (std::size_t row = 0; row < table.size(); ++row) {
-        if (launches.suits(row, problem_of(sizes, dtype))) expect(sizes, dtype, row, launches);
+      for (const auto gathers : {cuda::Gathers::none, cuda::Gathers::left, cuda::Gathers::right}) {
+        cuda::ExpertsProblem problem = problem_of(sizes, dtype);
+        problem.gathers = gathers;
+        for (std::size_t row = 0; row < table.size(); ++row) {
+          if (launches.suits(row, problem)) expect(sizes, dtype, row, gathers, launches);
+        }
       }
     }
   }
@@ -81,16 +85,27 @@ cuda::ExpertsProblem problem_of(const ExpertsCase& sizes, DType dtype, Dim depth
   return {sizes.experts(), sizes.all(), depth, columns, dtype, true};
 }
 
+/// Calls op with the rows as they are, or on a GPU with gathered ones.
+template <class Op>
+void with_rows(Context& ctx, const ExpertsCase& sizes, CView rows, bool gathered, const Op& op) {
+  if (!gathered || ctx.device() != Device::cuda) return op(GatheredRows(rows));
+  GatheredCopy copy(ctx, rows, sizes.used());
+  op(copy.rows());
+}
+
 TEST_F(GpuExperts, EveryKernelOfForwardMatchesTheOracle) {
   expect_products(
       cuda::kExpertsForward,
-      [](const ExpertsCase& sizes, DType dtype, std::size_t row, auto& launches) {
+      [](const ExpertsCase& sizes, DType dtype, std::size_t row, cuda::Gathers gathers,
+         auto& launches) {
         expect_forward(
             sizes, dtype,
             [&](Context& ctx, CView x, CView w, CView first, View y) {
-              const auto problem = cuda::experts_problem(first, x, sizes.out, w, y);
-              if (launches.launch(row, problem, ctx, x, w, first, y)) return;
-              experts_forward(ctx, x, w, first, y);
+              with_rows(ctx, sizes, x, gathers == cuda::Gathers::left, [&](const auto& rows) {
+                const auto problem = cuda::experts_problem(first, rows, sizes.out, w, y);
+                if (launches.launch(row, problem, ctx, rows, w, first, y)) return;
+                experts_forward(ctx, rows, w, first, y);
+              });
             },
             std::string(cuda::kExpertsForward.at(row).name));
       },
@@ -102,13 +117,16 @@ TEST_F(GpuExperts, EveryKernelOfForwardMatchesTheOracle) {
 TEST_F(GpuExperts, EveryKernelOfInputsGradientsMatchesTheOracle) {
   expect_products(
       cuda::kExpertsBackwardInput,
-      [](const ExpertsCase& sizes, DType dtype, std::size_t row, auto& launches) {
+      [](const ExpertsCase& sizes, DType dtype, std::size_t row, cuda::Gathers gathers,
+         auto& launches) {
         expect_backward_input(
             sizes, dtype,
             [&](Context& ctx, CView dy, CView w, CView first, View dx) {
-              const auto problem = cuda::experts_problem(first, dy, sizes.in, w, dx);
-              if (launches.launch(row, problem, ctx, dy, w, first, dx)) return;
-              experts_backward_input(ctx, dy, w, first, dx);
+              with_rows(ctx, sizes, dy, gathers == cuda::Gathers::left, [&](const auto& rows) {
+                const auto problem = cuda::experts_problem(first, rows, sizes.in, w, dx);
+                if (launches.launch(row, problem, ctx, rows, w, first, dx)) return;
+                experts_backward_input(ctx, rows, w, first, dx);
+              });
             },
             std::string(cuda::kExpertsBackwardInput.at(row).name));
       },
@@ -120,13 +138,21 @@ TEST_F(GpuExperts, EveryKernelOfInputsGradientsMatchesTheOracle) {
 TEST_F(GpuExperts, EveryKernelOfWeightsGradientsMatchesTheOracle) {
   expect_products(
       cuda::kExpertsBackwardWeight,
-      [](const ExpertsCase& sizes, DType dtype, std::size_t row, auto& launches) {
+      [](const ExpertsCase& sizes, DType dtype, std::size_t row, cuda::Gathers gathers,
+         auto& launches) {
+        const auto product = [&](Context& ctx, const GatheredRows& dy, const GatheredRows& x,
+                                 CView first, Accumulate accumulate, View dw) {
+          const auto problem = cuda::weights_problem(first, dy, x, dw);
+          if (launches.launch(row, problem, ctx, dy, x, first, accumulate, dw)) return;
+          experts_backward_weight(ctx, dy, x, first, accumulate, dw);
+        };
         expect_backward_weight(
             sizes, dtype,
             [&](Context& ctx, CView dy, CView x, CView first, Accumulate accumulate, View dw) {
-              const auto problem = cuda::experts_problem(first, dy, sizes.in, x, dw);
-              if (launches.launch(row, problem, ctx, dy, x, first, accumulate, dw)) return;
-              experts_backward_weight(ctx, dy, x, first, accumulate, dw);
+              with_rows(ctx, sizes, dy, gathers == cuda::Gathers::left, [&](const auto& dys) {
+                with_rows(ctx, sizes, x, gathers == cuda::Gathers::right,
+                          [&](const auto& xs) { product(ctx, dys, xs, first, accumulate, dw); });
+              });
             },
             std::string(cuda::kExpertsBackwardWeight.at(row).name));
       },
@@ -167,8 +193,11 @@ class WayToExperts {
   void enqueue() {
     route(ctx_, rule_, logits_.view(), {}, chosen_.view(), weights_.view());
     sort_by_expert(ctx_, chosen_.view(), 0, first_rows_.view(), pairs_.view(), places_.view());
-    gather_rows(ctx_, x_.view(), pairs_.view(), kActive, values_.view());
-    experts_forward(ctx_, values_.view(), matrices_.view(), first_rows_.view(), products_.view());
+    GatheredRows rows(x_.view());
+    rows.pairs = pairs_.view();
+    rows.divisor = kActive;
+    rows.room = values_.view();
+    experts_forward(ctx_, rows, matrices_.view(), first_rows_.view(), products_.view());
   }
 
   Context ctx_{Device::cuda, std::size_t{1} << 20};

@@ -45,8 +45,10 @@ class ExpertExchange {
   /// Memory that all microbatches use in turn.
   struct Room {
     // all_gather
-    View tokens;   ///< (P N, C): tokens of all ranks, or terms of their sums
-    View weights;  ///< (P N, K): weights of all ranks' pairs, or their gradients
+    View tokens;  ///< (P N, C): tokens of all ranks, or terms of their sums
+    View inputs;  ///< likewise, for tokens that are on their way beside others; with training only
+    View received;  ///< (N, C): other ranks' terms, where ranks write into each other's memory
+    View weights;   ///< (P N, K): weights of all ranks' pairs, or their gradients
     // all_to_all
     View values;           ///< (N K, C): rows of this rank's tokens
     View row_weights;      ///< (N K, 1)
@@ -60,6 +62,12 @@ class ExpertExchange {
     Dim width;
     DType compute;
     DType statistics;
+    bool trains;
+  };
+  /// Values on their way from start_...() to the call that ends it. Other work goes beside it.
+  struct Transfer {
+    comm::Ticket ticket = 0;  ///< 0: nothing is on its way
+    CView values;             ///< where they will be, or are
   };
 
   ExpertExchange() = default;
@@ -73,24 +81,37 @@ class ExpertExchange {
                                      const std::string& label) const = 0;
   [[nodiscard]] virtual Room take_room(Arena& arena, const Sizes& sizes,
                                        const ops::RouterRule& rule) const = 0;
-  /// Orders the rows of chosen: (N, K).
-  virtual void sort(Context& ctx, CView chosen, const Way& way) const = 0;
+  /// Orders the rows of chosen: (N, K), and tells the others what they need to know. weights: (N,
+  /// K).
+  virtual void sort(Context& ctx, CView chosen, CView weights, const Way& way,
+                    const Room& room) const = 0;
   /// Rows of memory that hold all rows here, of `most` and of N K that this rank's tokens have. On
   /// `meta` they are N K, as if loads were equal.
   [[nodiscard]] virtual Dim rows_here(const Context& ctx, const Way& way, Dim own,
                                       Dim most) const = 0;
-  /// weights: (N, K) -> here: (rows).
+  /// weights: (N, K), as sort() got them -> here: (rows).
   virtual void weights_to_experts(Context& ctx, const Way& way, const Room& room, CView weights,
                                   View here) const = 0;
-  /// tokens: (N, C) -> here: (rows, C).
-  virtual void to_experts(Context& ctx, const Way& way, const Room& room, CView tokens,
-                          View here) const = 0;
-  /// here: (rows, C) -> tokens: (N, C), the sums of tokens' rows.
-  virtual void to_tokens(Context& ctx, const Way& way, const Room& room, CView here,
+  /// Begins to bring tokens: (N, C) to the ranks of their experts, where `all`, room.tokens or
+  /// room.inputs, takes them. Needs no way.
+  [[nodiscard]] virtual Transfer start_to_experts(Context& ctx, CView tokens, View all) const = 0;
+  /// Ends it. Returns the rows here; here: (rows, C) holds them, or will where they must lie in
+  /// order.
+  [[nodiscard]] virtual ops::GatheredRows to_experts(Context& ctx, const Way& way, const Room& room,
+                                                     const Transfer& tokens, View here) const = 0;
+  /// Begins to bring back the sums of tokens' rows. here: (rows, C), free afterwards; tokens: (N,
+  /// C). room.tokens is in use until it ends.
+  [[nodiscard]] virtual Transfer start_to_tokens(Context& ctx, const Way& way, const Room& room,
+                                                 CView here, View tokens) const = 0;
+  /// Ends it, with the same arguments.
+  virtual void to_tokens(Context& ctx, const Room& room, const Transfer& sums,
                          View tokens) const = 0;
-  /// here: (rows) -> weights: (N, K).
-  virtual void weights_to_tokens(Context& ctx, const Way& way, const Room& room, CView here,
-                                 View weights) const = 0;
+  /// Begins to bring back values of pairs. here: (rows), free afterwards; weights: (N, K).
+  [[nodiscard]] virtual Transfer start_weights_to_tokens(Context& ctx, const Way& way,
+                                                         const Room& room, CView here,
+                                                         View weights) const = 0;
+  /// Ends it: afterwards weights are there.
+  virtual void wait(Context& ctx, const Transfer& transfer) const = 0;
 };
 
 /// Every rank gets the tokens of all, takes the rows of its experts, and adds up its terms of every

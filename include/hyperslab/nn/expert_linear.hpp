@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "hyperslab/nn/adapter.hpp"
+#include "hyperslab/ops/experts.hpp"
 
 namespace hyperslab::nn {
 
@@ -25,19 +26,21 @@ class ExpertLinear {
                const std::vector<std::vector<LinearOutput>>& experts, const LinearOptions& options);
 
   /// x: (rows, C_in) -> y: (rows, C_out), of this rank.
-  void forward(Context& ctx, CView x, const ExpertRows& rows, View y) const;
+  void forward(Context& ctx, const ops::GatheredRows& x, const ExpertRows& rows, View y) const;
   /// dy: (rows, C_out) -> dx: (rows, C_in), overwritten.
-  void backward_input(Context& ctx, CView dy, const ExpertRows& rows, View dx) const;
+  void backward_input(Context& ctx, const ops::GatheredRows& dy, const ExpertRows& rows,
+                      View dx) const;
   /// Adds to, or overwrites, the gradients of what is trained; those of an expert without rows are
   /// zero.
-  void backward_weight(Context& ctx, CView dy, CView x, const ExpertRows& rows,
-                       ops::Accumulate accumulate) const;
+  void backward_weight(Context& ctx, const ops::GatheredRows& dy, const ops::GatheredRows& x,
+                       const ExpertRows& rows, ops::Accumulate accumulate) const;
   /// Columns of ExpertRows::reduced; 0: no adapters.
   [[nodiscard]] Dim adapter_ranks() const {
     return adapters_.empty() ? 0 : adapters_.front().ranks();
   }
 
  private:
+  [[nodiscard]] ops::GatheredRows readable(Context& ctx, const ops::GatheredRows& rows) const;
   template <class Work>
   void for_adapters(const Context& ctx, const ExpertRows& rows, Dim count, Work&& work) const;
 

@@ -86,13 +86,16 @@ class Experts final : public Sublayer {
   [[nodiscard]] Rows plan_rows(Arena& activations, const Memory& memory, const ActivationSpec& spec,
                                const std::string& label) const;
   [[nodiscard]] Rows rows_here(const Context& ctx, const Slot& slot) const;
-  void to_experts(Context& ctx, CView tokens, const Slot& slot, const Rows& here) const;
-  void to_tokens(Context& ctx, const Slot& slot, const Rows& here, View tokens) const;
-  void backward_router(Context& ctx, const BackwardPass& pass, const Slot& slot,
-                       const Rows& here) const;
-  void backward_rows(Context& ctx, CView dy, const BackwardPass& pass, const Slot& slot,
+  void backward_router(Context& ctx, const BackwardPass& pass, const Slot& slot) const;
+  /// Tokens' rows of a backward pass on their way.
+  struct Arrivals {
+    ExpertExchange::Transfer gradients;
+    ExpertExchange::Transfer inputs;
+  };
+  void backward_rows(Context& ctx, const Arrivals& from, const BackwardPass& pass, const Slot& slot,
                      const Rows& here) const;
-  void router_gradient(Context& ctx, CView x, const BackwardPass& pass, const Slot& slot) const;
+  void backward_up(Context& ctx, CView all, const Arrivals& from, const BackwardPass& pass,
+                   const Slot& slot, const Rows& here) const;
   void backward_input(Context& ctx, CView dy, CView x, const BackwardPass& pass, const Slot& slot,
                       View dx) const;
   void backward_weight(Context& ctx, CView x, const BackwardPass& pass, const Slot& slot) const;

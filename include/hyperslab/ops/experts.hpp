@@ -109,18 +109,41 @@ void gather_rows(Context& ctx, CView x, CView pairs, Dim divisor, View y, CView 
 /// out. x: (R, C); rows: (N, K) i32; y: (..., C) of N rows, overwritten.
 void sum_rows(Context& ctx, CView x, CView rows, View y);
 
+/// Rows of experts as a product reads them. Row r is values[pairs[r] / divisor], without pairs
+/// values[r].
+struct GatheredRows {
+  GatheredRows() = default;
+  // NOLINTBEGIN(google-explicit-constructor): rows in order
+  GatheredRows(CView rows) : values(rows) {}
+  GatheredRows(View rows) : values(rows) {}
+  // NOLINTEND(google-explicit-constructor)
+  CView values;
+  CView pairs;  ///< (R) i32, as sort_by_expert() leaves them: not negative in rows that are used
+  Dim divisor = 1;
+  View room;   ///< (R, C): takes the rows in order where a kernel cannot gather them
+  CView used;  ///< as gather_rows() has it
+
+  [[nodiscard]] bool in_order() const { return !pairs; }
+  /// (R, C): the rows, or memory of their size.
+  [[nodiscard]] CView matrix() const { return in_order() ? values : CView(room); }
+};
+/// The rows in order: room, after a copy, if they are not.
+CView rows_in_order(Context& ctx, const GatheredRows& rows);
+
 /// Products of each expert's rows by its matrix. Only rows that some expert has are computed, and
 /// first_rows must be on the host's side of memory, as on a CPU. x: (R, C_in); weights: (E C_out,
-/// C_in), one matrix after the other; first_rows: (E + 1) i32; y: (R, C_out).
-void experts_forward(Context& ctx, CView x, CView weights, CView first_rows, View y);
+/// C_in), one matrix after the other; first_rows: (E + 1) i32; y: (R, C_out). Gathered rows and
+/// rows in order give the same bits.
+void experts_forward(Context& ctx, const GatheredRows& x, CView weights, CView first_rows, View y);
 /// experts_forward() of quantized weights, see quantized_linear_forward().
 void quantized_experts_forward(Context& ctx, CView x, const CQuantizedMatrix& weights,
                                CView first_rows, ActivationFormat activations, View y);
 /// dx[r] = dy[r] W_e for the rows of expert e; dx is overwritten there.
-void experts_backward_input(Context& ctx, CView dy, CView weights, CView first_rows, View dx);
+void experts_backward_input(Context& ctx, const GatheredRows& dy, CView weights, CView first_rows,
+                            View dx);
 /// dW_e (+)= dy_e^T x_e; zero for an expert without rows if it is overwritten.
-void experts_backward_weight(Context& ctx, CView dy, CView x, CView first_rows,
-                             Accumulate accumulate, View dweights);
+void experts_backward_weight(Context& ctx, const GatheredRows& dy, const GatheredRows& x,
+                             CView first_rows, Accumulate accumulate, View dweights);
 
 /// Rows before an activation, and the router's weights inside the second product's input. pre: (R,
 /// F), gated: (R, 2F); weights: (R) f32 (f64 for f64); used: as gather_rows() has it.

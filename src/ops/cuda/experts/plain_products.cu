@@ -192,18 +192,22 @@ void multiply_plainly(Context& ctx, const char* op, CView x, CView weights, CVie
 
 }  // namespace
 
-void plain_experts_forward(Context& ctx, CView x, CView weights, CView first_rows, View y) {
-  multiply_plainly<true>(ctx, "experts_forward", x, weights, first_rows, y);
+void plain_experts_forward(Context& ctx, const GatheredRows& x, CView weights, CView first_rows,
+                           View y) {
+  multiply_plainly<true>(ctx, "experts_forward", x.values, weights, first_rows, y);
 }
 
-void plain_experts_backward_input(Context& ctx, CView dy, CView weights, CView first_rows,
-                                  View dx) {
-  multiply_plainly<false>(ctx, "experts_backward_input", dy, weights, first_rows, dx);
+void plain_experts_backward_input(Context& ctx, const GatheredRows& dy, CView weights,
+                                  CView first_rows, View dx) {
+  multiply_plainly<false>(ctx, "experts_backward_input", dy.values, weights, first_rows, dx);
 }
 
-void plain_experts_backward_weight(Context& ctx, CView dy, CView x, CView first_rows,
+void plain_experts_backward_weight(Context& ctx, const GatheredRows& dy_rows,
+                                   const GatheredRows& x_rows, CView first_rows,
                                    Accumulate accumulate, View dweights) {
   constexpr const char* kName = "experts_backward_weight";
+  const CView dy = dy_rows.values;
+  const CView x = x_rows.values;
   if (dweights.numel() == 0) return;
   with_element(x.dtype(), kName, [&]<class T>(T) {
     const Dim outputs = dy.shape().back();

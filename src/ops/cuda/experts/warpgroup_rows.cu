@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products of each expert's rows by its matrix, and of their gradients.
+#include "gathered_boxes.cuh"
 #include "warpgroup_tiles.cuh"
 
 namespace hyperslab::ops::cuda {
@@ -9,7 +10,8 @@ using namespace experts;
 
 template <class T>
 struct RowsCall {
-  CUtensorMap left_boxes;  ///< kTileRows rows of kDepth columns
+  CUtensorMap left_boxes;   ///< kTileRows rows of kDepth columns; none of gathered rows
+  GatheredMatrix gathered;  ///< the rows in place of left_boxes
   /// Boxes in (1, experts, outputs, inputs): kDepth inputs of a tile's columns, or kDepth outputs.
   CUtensorMap right_boxes;
   const std::int32_t* first_rows;
@@ -37,28 +39,55 @@ struct Work {
 };
 
 /// One thread. kRight: the sums are over a matrix's columns, its inputs, or over its rows. Beyond
-/// an expert's matrix come zeros, beyond its rows others' rows, whose products are not stored.
+/// an expert's matrix come zeros.
 template <Over kRight, int kColumns, class T>
-__device__ void load_rows(const RowsCall<T>& call, const Shared<kColumns>& shared) {
+__device__ void load_matrix(const RowsCall<T>& call, const Shared<kColumns>& shared,
+                            const ExpertTile& tile, int step, int slot, std::uint64_t* full) {
+  const int column = tile.column_tile * kColumns;
+  const std::uint32_t right = tma::shared_address(shared.right(slot));
+  if constexpr (kRight == Over::columns) {
+    tma::copy(right, call.right_boxes, {step * kDepth, column, tile.expert, 0}, full);
+  } else {
+#pragma unroll
+    for (int part = 0; part < kColumns / kDepth; ++part) {
+      tma::copy(right + part * Shared<kColumns>::Right::kPartBytes, call.right_boxes,
+                {column + part * kDepth, step * kDepth, tile.expert, 0}, full);
+    }
+  }
+}
+
+/// One thread. Beyond an expert's rows come others' rows, whose products are not stored.
+template <Over kRight, int kColumns, class T>
+__device__ void load_tiles(const RowsCall<T>& call, const Shared<kColumns>& shared) {
   const Work<kColumns> work(call, shared);
   SlotCursor at;
   const int tiles = work.tiles();
   for (int tile = static_cast<int>(blockIdx.x); tile < tiles; tile += static_cast<int>(gridDim.x)) {
     const ExpertTile here = work.at(tile);
-    const int column = here.column_tile * kColumns;
     for (int i = 0; i < call.steps; ++i, at.advance()) {
       std::uint64_t* const full = begin_slot(shared, at);
       tma::copy(shared.left(at.slot), call.left_boxes, i * kDepth, here.first_row, full);
-      const std::uint32_t right = tma::shared_address(shared.right(at.slot));
-      if constexpr (kRight == Over::columns) {
-        tma::copy(right, call.right_boxes, {i * kDepth, column, here.expert, 0}, full);
-      } else {
-#pragma unroll
-        for (int part = 0; part < kColumns / kDepth; ++part) {
-          tma::copy(right + part * Shared<kColumns>::Right::kPartBytes, call.right_boxes,
-                    {column + part * kDepth, i * kDepth, here.expert, 0}, full);
-        }
-      }
+      load_matrix<kRight>(call, shared, here, i, at.slot, full);
+    }
+  }
+}
+
+/// load_tiles() of gathered rows, by all threads that load.
+template <Over kRight, int kColumns, class T>
+__device__ void gather_tiles(const RowsCall<T>& call, const Shared<kColumns>& shared) {
+  const Work<kColumns> work(call, shared);
+  SlotCursor at;
+  const int tiles = work.tiles();
+  for (int tile = static_cast<int>(blockIdx.x); tile < tiles; tile += static_cast<int>(gridDim.x)) {
+    const ExpertTile here = work.at(tile);
+    GatheredBox<kTileRows> rows;
+    rows.find(call.gathered, here.first_row, here.rows);
+    rows.resolve(call.gathered);
+    for (int i = 0; i < call.steps; ++i, at.advance()) {
+      std::uint64_t* const full = begin_gathered_slot(shared, at, Shared<kColumns>::Right::kBytes);
+      if (leads_loads()) load_matrix<kRight>(call, shared, here, i, at.slot, full);
+      rows.load(call.gathered, i * kChunks, shared.left(at.slot));
+      arrive_after_loads(full);
     }
   }
 }
@@ -100,7 +129,7 @@ __device__ void store_rows(const RowsCall<T>& call, const Shared<kColumns>& shar
 }
 
 /// Warps of the warpgroups that multiply.
-template <Over kRight, int kColumns, class T>
+template <Over kRight, int kColumns, Gathers kGathers, class T>
 __device__ void multiply_rows(const RowsCall<T>& call, const Shared<kColumns>& shared) {
   const Work<kColumns> work(call, shared);
   const int warp = warpgroup::uniform(static_cast<int>(threadIdx.x) / 32);
@@ -108,28 +137,34 @@ __device__ void multiply_rows(const RowsCall<T>& call, const Shared<kColumns>& s
   float sums[kColumns / 8][4];
   const int tiles = warpgroup::uniform(work.tiles());
   for (int tile = static_cast<int>(blockIdx.x); tile < tiles; tile += static_cast<int>(gridDim.x)) {
-    sum_slots<T, Over::columns, kRight>(
-        shared, warp / 4, call.steps, at, [](int, int) {}, sums);
+    const auto mend = [](int, int) {
+      if constexpr (kGathers != Gathers::none) warpgroup::publish_writes();
+    };
+    sum_slots<T, Over::columns, kRight>(shared, warp / 4, call.steps, at, mend, sums);
     store_rows<kColumns>(call, shared, work.at(tile), warp, sums);
   }
 }
 
-template <Over kRight, int kColumns, class T>
+template <Over kRight, int kColumns, Gathers kGathers, class T>
 __global__ void __launch_bounds__(kThreads, 1)
     expert_rows_kernel(const __grid_constant__ RowsCall<T> call) {
   extern __shared__ __align__(1024) unsigned char memory[];
   const Shared<kColumns> shared = {memory};
-  if (threadIdx.x == 0) init_barriers(shared.barriers());
+  if (threadIdx.x == 0) init_barriers(shared.barriers(), kGathers);
   overlap();
   wait_for_earlier();
   read_counts(call.first_rows, call.experts, call.rows, shared.counts());
   const int role = warpgroup::uniform(static_cast<int>(threadIdx.x) / warpgroup::kThreads);
   if (role < kMultipliers) {
     warpgroup::take_registers<kMultiplierRegisters>();
-    multiply_rows<kRight>(call, shared);
+    multiply_rows<kRight, kColumns, kGathers>(call, shared);
   } else {
     warpgroup::give_registers<kLoaderRegisters>();
-    if (threadIdx.x % warpgroup::kThreads == 0) load_rows<kRight>(call, shared);
+    if constexpr (kGathers != Gathers::none) {
+      gather_tiles<kRight>(call, shared);
+    } else if (leads_loads()) {
+      load_tiles<kRight>(call, shared);
+    }
   }
 }
 
@@ -149,14 +184,19 @@ CUtensorMap boxes_of_matrices(const char* op, CView weights, Dim experts, Dim ro
 }
 
 /// y[r] = the product of x[r], whose expert's matrix is summed over kRight.
-template <Over kRight, int kColumns>
-void multiply(Context& ctx, const char* op, CView x, CView weights, CView first_rows, View y) {
-  with_product_element(x.dtype(), op, [&]<class T>(T) {
+template <Over kRight, int kColumns, Gathers kGathers = Gathers::none>
+void multiply(Context& ctx, const char* op, const GatheredRows& x, CView weights, CView first_rows,
+              View y) {
+  with_product_element(x.values.dtype(), op, [&]<class T>(T) {
     const Dim experts = first_rows.numel() - 1;
-    const Dim rows = leading(x.shape());
+    const Dim rows = leading(y.shape());
     const Dim columns = y.shape().back();
     RowsCall<T> call = {};
-    call.left_boxes = boxes_of_rows<T>(op, x, kTileRows);
+    if constexpr (kGathers == Gathers::none) {
+      call.left_boxes = boxes_of_rows<T>(op, x.values, kTileRows);
+    } else {
+      call.gathered = gathered_matrix(x);
+    }
     call.right_boxes =
         boxes_of_matrices<T>(op, weights, experts, kRight == Over::columns ? kColumns : kDepth);
     call.first_rows = first_rows.data<std::int32_t>();
@@ -164,10 +204,10 @@ void multiply(Context& ctx, const char* op, CView x, CView weights, CView first_
     call.experts = static_cast<int>(experts);
     call.rows = static_cast<int>(rows);
     call.columns = static_cast<int>(columns);
-    call.steps = static_cast<int>(ceil_divide(x.shape().back(), kDepth));
+    call.steps = static_cast<int>(ceil_divide(x.values.shape().back(), kDepth));
     call.column_tiles = static_cast<int>(ceil_divide(columns, kColumns));
     const Dim most_tiles = (ceil_divide(rows, kTileRows) + experts) * call.column_tiles;
-    launch_tiles<expert_rows_kernel<kRight, kColumns, T>, Shared<kColumns>::kBytes>(
+    launch_tiles<expert_rows_kernel<kRight, kColumns, kGathers, T>, Shared<kColumns>::kBytes>(
         ctx, op, rows, most_tiles, call);
   });
 }
@@ -177,17 +217,28 @@ constexpr const char* kBackward = "experts_backward_input";
 
 }  // namespace
 
-void wide_experts_forward(Context& ctx, CView x, CView weights, CView first_rows, View y) {
+void gathered_experts_forward(Context& ctx, const GatheredRows& x, CView weights, CView first_rows,
+                              View y) {
+  multiply<Over::columns, kExpertColumns, Gathers::left>(ctx, kForward, x, weights, first_rows, y);
+}
+void wide_experts_forward(Context& ctx, const GatheredRows& x, CView weights, CView first_rows,
+                          View y) {
   multiply<Over::columns, kExpertColumns>(ctx, kForward, x, weights, first_rows, y);
 }
-void narrow_experts_forward(Context& ctx, CView x, CView weights, CView first_rows, View y) {
+void narrow_experts_forward(Context& ctx, const GatheredRows& x, CView weights, CView first_rows,
+                            View y) {
   multiply<Over::columns, kFewerExpertColumns>(ctx, kForward, x, weights, first_rows, y);
 }
-void wide_experts_backward_input(Context& ctx, CView dy, CView weights, CView first_rows, View dx) {
+void gathered_experts_backward_input(Context& ctx, const GatheredRows& dy, CView weights,
+                                     CView first_rows, View dx) {
+  multiply<Over::rows, kExpertColumns, Gathers::left>(ctx, kBackward, dy, weights, first_rows, dx);
+}
+void wide_experts_backward_input(Context& ctx, const GatheredRows& dy, CView weights,
+                                 CView first_rows, View dx) {
   multiply<Over::rows, kExpertColumns>(ctx, kBackward, dy, weights, first_rows, dx);
 }
-void narrow_experts_backward_input(Context& ctx, CView dy, CView weights, CView first_rows,
-                                   View dx) {
+void narrow_experts_backward_input(Context& ctx, const GatheredRows& dy, CView weights,
+                                   CView first_rows, View dx) {
   multiply<Over::rows, kFewerExpertColumns>(ctx, kBackward, dy, weights, first_rows, dx);
 }
 

@@ -66,10 +66,14 @@ struct Shared {
   }
 };
 
-/// One thread, before a barrier of the block.
-__device__ inline void init_barriers(Barriers& barriers) {
+/// The thread of the loading warpgroup that asks the copy engine.
+__device__ inline bool leads_loads() { return threadIdx.x % warpgroup::kThreads == 0; }
+
+/// One thread, before a barrier of the block. With gathered rows all threads that load arrive, too.
+__device__ inline void init_barriers(Barriers& barriers, Gathers gathers) {
+  const unsigned arrivals = gathers == Gathers::none ? 1 : 1 + warpgroup::kThreads;
   for (int i = 0; i < kSlots; ++i) {
-    tma::init(&barriers.full[i], 1);
+    tma::init(&barriers.full[i], arrivals);
     tma::init(&barriers.empty[i], kMultiplierWarps);
   }
   tma::publish_init();

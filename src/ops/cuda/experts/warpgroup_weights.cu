@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gradients of the experts' matrices: sums over each expert's rows.
+#include "gathered_boxes.cuh"
 #include "warpgroup_tiles.cuh"
 
 namespace hyperslab::ops::cuda {
@@ -11,6 +12,7 @@ template <class T>
 struct WeightsCall {
   CUtensorMap left_boxes;   ///< kDepth rows of kDepth columns of dy
   CUtensorMap right_boxes;  ///< likewise, x
+  GatheredMatrix gathered;  ///< the rows in place of one of them
   const std::int32_t* first_rows;
   void* dweights;
   bool accumulate;
@@ -26,10 +28,19 @@ struct WeightsCall {
   }
 };
 
+/// One thread: the boxes of an operand from `column` of `row` on.
+template <int kColumns>
+__device__ void load_boxes(const CUtensorMap& boxes, int column, int row, unsigned char* to,
+                           std::uint64_t* full) {
+#pragma unroll
+  for (int part = 0; part < kColumns / kDepth; ++part) {
+    tma::copy(to + part * Left::kPartBytes, boxes, column + part * kDepth, row, full);
+  }
+}
+
 /// One thread. After an expert's last row come others' rows, which mend_rows() makes zeros.
 template <int kColumns, class T>
-__device__ void load_rows(const WeightsCall<T>& call, const Shared<kColumns>& shared) {
-  constexpr int kPartBytes = Left::kPartBytes;
+__device__ void load_tiles(const WeightsCall<T>& call, const Shared<kColumns>& shared) {
   const RowCounts& counts = shared.counts();
   SlotCursor at;
   for (int tile = static_cast<int>(blockIdx.x); tile < call.tiles();
@@ -38,16 +49,60 @@ __device__ void load_rows(const WeightsCall<T>& call, const Shared<kColumns>& sh
     const int end = counts.first_rows[here.expert + 1];
     for (int row = counts.first_rows[here.expert]; row < end; row += kDepth, at.advance()) {
       std::uint64_t* const full = begin_slot(shared, at);
+      load_boxes<kTileRows>(call.left_boxes, here.row_tile * kTileRows, row, shared.left(at.slot),
+                            full);
+      load_boxes<kColumns>(call.right_boxes, here.column_tile * kColumns, row,
+                           shared.right(at.slot), full);
+    }
+  }
+}
+
+/// All threads that load: kParts boxes of gathered rows side by side.
+template <int kParts>
+__device__ void gather_boxes(const GatheredMatrix& from, const GatheredBox<kDepth>& rows,
+                             int column, unsigned char* to) {
 #pragma unroll
-      for (int part = 0; part < kMultipliers; ++part) {
-        tma::copy(shared.left(at.slot) + part * kPartBytes, call.left_boxes,
-                  here.row_tile * kTileRows + part * kDepth, row, full);
+  for (int part = 0; part < kParts; ++part) {
+    rows.load(from, column / 8 + part * kChunks, to + part * Left::kPartBytes);
+  }
+}
+
+/// load_tiles() with one operand of gathered rows, by all threads that load. The rows of a step are
+/// looked up during the one before.
+template <Gathers kGathers, int kColumns, class T>
+__device__ void gather_tiles(const WeightsCall<T>& call, const Shared<kColumns>& shared) {
+  constexpr bool kLeft = kGathers == Gathers::left;
+  constexpr unsigned kOtherBytes =
+      kLeft ? Shared<kColumns>::Right::kBytes : Shared<kColumns>::kLeft;
+  const RowCounts& counts = shared.counts();
+  SlotCursor at;
+  for (int tile = static_cast<int>(blockIdx.x); tile < call.tiles();
+       tile += static_cast<int>(gridDim.x)) {
+    const WeightTile here = call.at(tile);
+    const int left_column = here.row_tile * kTileRows;
+    const int right_column = here.column_tile * kColumns;
+    const int end = counts.first_rows[here.expert + 1];
+    GatheredBox<kDepth> next;
+    int row = counts.first_rows[here.expert];
+    if (row < end) next.find(call.gathered, row, end - row);
+    for (; row < end; row += kDepth, at.advance()) {
+      GatheredBox<kDepth> rows = next;
+      rows.resolve(call.gathered);
+      const int after = row + kDepth;
+      if (after < end) next.find(call.gathered, after, end - after);
+      std::uint64_t* const full = begin_gathered_slot(shared, at, kOtherBytes);
+      if constexpr (kLeft) {
+        if (leads_loads()) {
+          load_boxes<kColumns>(call.right_boxes, right_column, row, shared.right(at.slot), full);
+        }
+        gather_boxes<kMultipliers>(call.gathered, rows, left_column, shared.left(at.slot));
+      } else {
+        if (leads_loads()) {
+          load_boxes<kTileRows>(call.left_boxes, left_column, row, shared.left(at.slot), full);
+        }
+        gather_boxes<kColumns / kDepth>(call.gathered, rows, right_column, shared.right(at.slot));
       }
-#pragma unroll
-      for (int part = 0; part < kColumns / kDepth; ++part) {
-        tma::copy(shared.right(at.slot) + part * kPartBytes, call.right_boxes,
-                  here.column_tile * kColumns + part * kDepth, row, full);
-      }
+      arrive_after_loads(full);
     }
   }
 }
@@ -138,7 +193,7 @@ __device__ void store_zeros(const WeightsCall<T>& call, const WeightTile& tile, 
 }
 
 /// Warps of the warpgroups that multiply.
-template <int kColumns, class Out, class T>
+template <int kColumns, Gathers kGathers, class Out, class T>
 __device__ void multiply_rows(const WeightsCall<T>& call, const Shared<kColumns>& shared) {
   const RowCounts& counts = shared.counts();
   const int warp = warpgroup::uniform(static_cast<int>(threadIdx.x) / 32);
@@ -154,6 +209,7 @@ __device__ void multiply_rows(const WeightsCall<T>& call, const Shared<kColumns>
       continue;
     }
     const auto mend = [&](int i, int slot) {
+      if constexpr (kGathers != Gathers::none) warpgroup::publish_writes();
       const int rest = rows - i * kDepth;
       if (rest < kDepth) mend_rows(shared, slot, rest);
     };
@@ -162,47 +218,58 @@ __device__ void multiply_rows(const WeightsCall<T>& call, const Shared<kColumns>
   }
 }
 
-template <int kColumns, class Out, class T>
+template <int kColumns, Gathers kGathers, class Out, class T>
 __global__ void __launch_bounds__(kThreads, 1)
     expert_weights_kernel(const __grid_constant__ WeightsCall<T> call) {
   extern __shared__ __align__(1024) unsigned char memory[];
   const Shared<kColumns> shared = {memory};
-  if (threadIdx.x == 0) init_barriers(shared.barriers());
+  if (threadIdx.x == 0) init_barriers(shared.barriers(), kGathers);
   overlap();
   wait_for_earlier();
   read_counts(call.first_rows, call.experts, call.rows, shared.counts());
   const int role = warpgroup::uniform(static_cast<int>(threadIdx.x) / warpgroup::kThreads);
   if (role < kMultipliers) {
     warpgroup::take_registers<kMultiplierRegisters>();
-    multiply_rows<kColumns, Out>(call, shared);
+    multiply_rows<kColumns, kGathers, Out>(call, shared);
   } else {
     warpgroup::give_registers<kLoaderRegisters>();
-    if (threadIdx.x % warpgroup::kThreads == 0) load_rows(call, shared);
+    if constexpr (kGathers != Gathers::none) {
+      gather_tiles<kGathers>(call, shared);
+    } else if (leads_loads()) {
+      load_tiles(call, shared);
+    }
   }
 }
 
 constexpr const char* kName = "experts_backward_weight";
 
-template <int kColumns>
-void sum_products(Context& ctx, CView dy, CView x, CView first_rows, Accumulate accumulate,
-                  View dweights) {
-  with_product_element(x.dtype(), kName, [&]<class T>(T) {
+template <int kColumns, Gathers kGathers = Gathers::none>
+void sum_products(Context& ctx, const GatheredRows& dy, const GatheredRows& x, CView first_rows,
+                  Accumulate accumulate, View dweights) {
+  with_product_element(x.values.dtype(), kName, [&]<class T>(T) {
     const Dim experts = first_rows.numel() - 1;
     WeightsCall<T> call = {};
-    call.left_boxes = boxes_of_rows<T>(kName, dy, kDepth);
-    call.right_boxes = boxes_of_rows<T>(kName, x, kDepth);
+    if constexpr (kGathers != Gathers::left) {
+      call.left_boxes = boxes_of_rows<T>(kName, dy.values, kDepth);
+    }
+    if constexpr (kGathers != Gathers::right) {
+      call.right_boxes = boxes_of_rows<T>(kName, x.values, kDepth);
+    }
+    if constexpr (kGathers != Gathers::none) {
+      call.gathered = gathered_matrix(kGathers == Gathers::left ? dy : x);
+    }
     call.first_rows = first_rows.data<std::int32_t>();
     call.dweights = dweights.raw();
     call.accumulate = accumulate == Accumulate::yes;
     call.experts = static_cast<int>(experts);
-    call.rows = static_cast<int>(leading(x.shape()));
-    call.outputs = static_cast<int>(dy.shape().back());
-    call.inputs = static_cast<int>(x.shape().back());
+    call.rows = static_cast<int>(leading(x.matrix().shape()));
+    call.outputs = static_cast<int>(dy.values.shape().back());
+    call.inputs = static_cast<int>(x.values.shape().back());
     call.row_tiles = tiles_of(call.outputs, kTileRows);
     call.column_tiles = tiles_of(call.inputs, kColumns);
     const Dim tiles = experts * call.row_tiles * call.column_tiles;
     with_gradient(dweights, [&]<class Out>(const Out*) {
-      launch_tiles<expert_weights_kernel<kColumns, Out, T>, Shared<kColumns>::kBytes>(
+      launch_tiles<expert_weights_kernel<kColumns, kGathers, Out, T>, Shared<kColumns>::kBytes>(
           ctx, kName, call.rows, tiles, call);
     });
   });
@@ -210,12 +277,22 @@ void sum_products(Context& ctx, CView dy, CView x, CView first_rows, Accumulate 
 
 }  // namespace
 
-void wide_experts_backward_weight(Context& ctx, CView dy, CView x, CView first_rows,
-                                  Accumulate accumulate, View dweights) {
+void gathered_left_experts_backward_weight(Context& ctx, const GatheredRows& dy,
+                                           const GatheredRows& x, CView first_rows,
+                                           Accumulate accumulate, View dweights) {
+  sum_products<kExpertColumns, Gathers::left>(ctx, dy, x, first_rows, accumulate, dweights);
+}
+void gathered_right_experts_backward_weight(Context& ctx, const GatheredRows& dy,
+                                            const GatheredRows& x, CView first_rows,
+                                            Accumulate accumulate, View dweights) {
+  sum_products<kExpertColumns, Gathers::right>(ctx, dy, x, first_rows, accumulate, dweights);
+}
+void wide_experts_backward_weight(Context& ctx, const GatheredRows& dy, const GatheredRows& x,
+                                  CView first_rows, Accumulate accumulate, View dweights) {
   sum_products<kExpertColumns>(ctx, dy, x, first_rows, accumulate, dweights);
 }
-void narrow_experts_backward_weight(Context& ctx, CView dy, CView x, CView first_rows,
-                                    Accumulate accumulate, View dweights) {
+void narrow_experts_backward_weight(Context& ctx, const GatheredRows& dy, const GatheredRows& x,
+                                    CView first_rows, Accumulate accumulate, View dweights) {
   sum_products<kFewerExpertColumns>(ctx, dy, x, first_rows, accumulate, dweights);
 }
 
