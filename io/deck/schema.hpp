@@ -209,6 +209,7 @@ void visit_layout(Visitor& v, Config& config) {
   v.integer("context", parallel.context, kRanks);
   v.integer("expert", parallel.expert, kRanks);
   v.named("expert_exchange", parallel.expert_exchange, kExchangeKinds);
+  v.real("expert_rows", parallel.expert_rows, kExpertRows);
   v.flag("sequence", parallel.sequence);
   v.named("schedule", parallel.schedule, kPipelineSchedules);
   v.integer("virtual_stages", parallel.virtual_stages, kRanks);

@@ -55,6 +55,7 @@ inline constexpr IntegerRange kId = {0, std::numeric_limits<std::int32_t>::max()
 inline constexpr IntegerRange kSteps = {0, kMostSteps};
 inline constexpr RealRange kPositive = {.least = 0, .open_least = true};
 inline constexpr RealRange kNotNegative = {.least = 0};
+inline constexpr RealRange kExpertRows = {.least = 1, .most = 1e6};
 inline constexpr RealRange kUpToMillion = {.least = 0, .most = 1e6};
 inline constexpr RealRange kFraction = {.least = 0, .most = 1};
 inline constexpr RealRange kPositiveFraction = {.least = 0, .most = 1, .open_least = true};

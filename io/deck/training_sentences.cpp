@@ -22,6 +22,9 @@ constexpr auto kTrainingSentences = std::to_array<KeySentence>({
      "sends "
      "back sums; all_to_all: rows go to the ranks of their experts, on CPU ranks alone; auto: "
      "all_gather on GPUs."},
+    {"parallel.expert_rows",
+     "Rows of a rank's experts that memory holds at once with all_gather, divided by the rows of "
+     "its tokens; more of them take further passes."},
     {"parallel.sequence",
      "Whether tensor ranks also share the tokens between those matrices, "
      "which saves activations."},

@@ -47,6 +47,7 @@ void each_number(const MetricsLine& line, const Number& number) {
   if (line.balance) number("balance", *line.balance);
   if (line.load_max) number("load_max", *line.load_max);
   if (line.router_entropy) number("router_entropy", *line.router_entropy);
+  if (line.rows_beyond) number("rows_beyond", *line.rows_beyond);
   if (line.router_z) number("router_z", *line.router_z);
   if (line.spike) number("spike", *line.spike);
   if (line.left_out) number("left_out", 1);

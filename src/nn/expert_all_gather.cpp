@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+
 #include "hyperslab/nn/expert_group.hpp"
 #include "hyperslab/ops/elementwise.hpp"
 
@@ -7,8 +9,9 @@ namespace {
 
 class AllGather final : public ExpertExchange {
  public:
-  explicit AllGather(comm::Communicator* group)
+  AllGather(comm::Communicator* group, double bound)
       : group_(group),
+        bound_(bound),
         rank_(group == nullptr ? 0 : group->rank()),
         size_(group == nullptr ? 1 : group->size()) {}
 
@@ -22,8 +25,12 @@ class AllGather final : public ExpertExchange {
     way.first_rows = take({E + 1}, ".first rows");
     way.pairs = take({most_rows_of_rank(tokens, rule, size_)}, ".pairs");
     way.rows = take({size_ * tokens, rule.active}, ".rows");
+    way.at_once = rows_at_once(tokens, rule);
     if (is_alone()) return way;
     way.used = way.first_rows.slice(E, 1);
+    if (const Dim parts = most_parts(rule); parts > 1) {
+      way.part_first = take({parts, E + 1}, ".first rows of parts");
+    }
     way.chosen = take({size_ * tokens, rule.active}, ".chosen of all");
     return way;
   }
@@ -34,6 +41,7 @@ class AllGather final : public ExpertExchange {
     if (is_alone()) return room;
     const Dim all = size_ * sizes.tokens;
     room.tokens = arena.take(sizes.compute, {all, sizes.width}, "tokens of expert ranks");
+    room.terms = arena.take(sizes.compute, {all, sizes.width}, "terms of expert ranks");
     if (sizes.trains) {
       room.inputs = arena.take(sizes.compute, {all, sizes.width}, "inputs of expert ranks");
     }
@@ -50,7 +58,17 @@ class AllGather final : public ExpertExchange {
     const Transfer of_pairs = gather(ctx, weights, room.weights);
     wait(ctx, choices);
     ops::sort_by_expert(ctx, choices.values, first, way.first_rows, way.pairs, way.rows);
+    for (Dim part = 0; way.part_first && part < way.part_first.shape()[0]; ++part) {
+      ops::cut_first_rows(ctx, way.first_rows, part * way.at_once, way.at_once,
+                          way.part_first.slice(part, 1).flat());
+    }
     wait(ctx, of_pairs);
+  }
+
+  [[nodiscard]] Dim rows_at_once(Dim tokens, const ops::RouterRule& rule) const override {
+    const auto equal = static_cast<double>(tokens * rule.active);
+    return std::min(most_rows_of_rank(tokens, rule, size_),
+                    static_cast<Dim>(std::ceil(bound_ * equal)));
   }
 
   [[nodiscard]] Dim rows_here(const Context& ctx, const Way& way, Dim own,
@@ -71,23 +89,32 @@ class AllGather final : public ExpertExchange {
   }
 
   [[nodiscard]] ops::GatheredRows to_experts(Context& ctx, const Way& way, const Room& /*room*/,
-                                             const Transfer& tokens, View here) const override {
+                                             Transfer& tokens, const Part& part,
+                                             View here) const override {
     wait(ctx, tokens);
+    tokens.ticket = 0;
     ops::GatheredRows rows(tokens.values);
-    rows.pairs = way.pairs.slice(0, here.shape()[0]);
+    rows.pairs = way.pairs.slice(part.first, here.shape()[0]);
     rows.divisor = way.rows.shape()[1];
     rows.room = here;
-    rows.used = way.used;
+    rows.used = part.used;
     return rows;
   }
 
-  [[nodiscard]] Transfer start_to_tokens(Context& ctx, const Way& way, const Room& room, CView here,
+  void add_rows(Context& ctx, const Way& way, const Room& room, const Part& part, View here,
+                View tokens) const override {
+    const auto accumulate = part.is_first() ? ops::Accumulate::no : ops::Accumulate::yes;
+    ops::sum_rows(ctx, here, way.rows, is_alone() ? tokens : room.terms,
+                  {part.first, accumulate, part.used});
+  }
+
+  [[nodiscard]] Transfer start_to_tokens(Context& ctx, const Room& room,
                                          View tokens) const override {
-    const View terms = is_alone() ? tokens : room.tokens;
-    ops::sum_rows(ctx, here, way.rows, terms);
     if (is_alone()) return {};
-    if (!group_->is_shared(terms)) return {group_->reduce_scatter(ctx, terms, tokens), {}};
-    return {group_->reduce_scatter_others(ctx, terms, room.received, 0, room.received.numel()),
+    if (!group_->is_shared(room.terms)) {
+      return {group_->reduce_scatter(ctx, room.terms, tokens), {}};
+    }
+    return {group_->reduce_scatter_others(ctx, room.terms, room.received, 0, room.received.numel()),
             room.received};
   }
 
@@ -95,7 +122,7 @@ class AllGather final : public ExpertExchange {
     wait(ctx, sums);
     if (!sums.values) return;
     const Dim own = tokens.shape()[0];
-    ops::add(ctx, room.tokens.slice(rank_ * own, own), sums.values, tokens);
+    ops::add(ctx, room.terms.slice(rank_ * own, own), sums.values, tokens);
   }
 
   [[nodiscard]] Transfer start_weights_to_tokens(Context& ctx, const Way& way, const Room& room,
@@ -123,26 +150,42 @@ class AllGather final : public ExpertExchange {
     return {group_->all_gather(ctx, own, all), all};
   }
 
+  /// Parts of rows_at_once() that hold all rows, of any number of tokens.
+  [[nodiscard]] Dim most_parts(const ops::RouterRule& rule) const {
+    const auto most = static_cast<double>(most_rows_of_rank(1, rule, size_));
+    return static_cast<Dim>(std::ceil(most / (bound_ * static_cast<double>(rule.active))));
+  }
+
   comm::Communicator* group_;
+  double bound_;  ///< rows in memory at once, divided by those of a rank's tokens
   int rank_;
   int size_;
 };
 
 }  // namespace
 
-ExpertExchange::Way ExpertExchange::Way::of_tokens(Dim N, Dim K, Dim ranks, Dim most) const {
+ExpertExchange::Way ExpertExchange::Way::of_tokens(Dim N, Dim K, Dim ranks, Dim most_rows,
+                                                   Dim rows_at_once) const {
   Way way = *this;
+  way.at_once = rows_at_once;
   const bool all = static_cast<bool>(chosen);
   way.rows = rows.slice(0, all ? ranks * N : N);
-  way.pairs = pairs.slice(0, all ? most : N * K);
+  way.pairs = pairs.slice(0, all ? most_rows : N * K);
   if (all) way.chosen = chosen.slice(0, ranks * N);
   return way;
+}
+
+ExpertExchange::Part ExpertExchange::Way::part(Dim index) const {
+  if (!part_first) return {0, first_rows, used};
+  const View first = part_first.slice(index, 1).flat();
+  return {index * at_once, first, first.slice(first.numel() - 1, 1)};
 }
 
 ExpertExchange::Room ExpertExchange::Room::of_tokens(Dim N, Dim K, Dim ranks) const {
   Room room = *this;
   if (tokens) {
     room.tokens = tokens.slice(0, ranks * N);
+    room.terms = terms.slice(0, ranks * N);
     room.received = received.slice(0, N);
     room.weights = weights.slice(0, ranks * N);
   }
@@ -153,8 +196,9 @@ ExpertExchange::Room ExpertExchange::Room::of_tokens(Dim N, Dim K, Dim ranks) co
   return room;
 }
 
-std::shared_ptr<const ExpertExchange> exchange_by_all_gather(comm::Communicator* group) {
-  return std::make_shared<AllGather>(group);
+std::shared_ptr<const ExpertExchange> exchange_by_all_gather(comm::Communicator* group,
+                                                             double bound) {
+  return std::make_shared<AllGather>(group, bound);
 }
 
 }  // namespace hyperslab::nn

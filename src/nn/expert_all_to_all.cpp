@@ -18,6 +18,7 @@ class AllToAll final : public ExpertExchange {
     };
     const Dim E = rule.count / group_.size();
     Way way;
+    way.at_once = most_rows(tokens, rule);
     way.all_first_rows = take({rule.count + 1}, ".first rows");
     way.pairs = take({tokens * rule.active}, ".pairs");
     way.rows = take({tokens, rule.active}, ".rows");
@@ -52,6 +53,10 @@ class AllToAll final : public ExpertExchange {
     ops::order_arrivals(ctx, way.arrived, way.first_rows, way.order, way.inverse);
   }
 
+  [[nodiscard]] Dim rows_at_once(Dim tokens, const ops::RouterRule& rule) const override {
+    return most_rows(tokens, rule);
+  }
+
   [[nodiscard]] Dim rows_here(const Context& ctx, const Way& way, Dim own,
                               Dim /*most*/) const override {
     if (ctx.device() == Device::meta) return own;
@@ -72,16 +77,21 @@ class AllToAll final : public ExpertExchange {
   }
 
   [[nodiscard]] ops::GatheredRows to_experts(Context& ctx, const Way& way, const Room& room,
-                                             const Transfer& tokens, View here) const override {
+                                             Transfer& tokens, const Part& /*part*/,
+                                             View here) const override {
     ops::gather_rows(ctx, tokens.values, way.pairs, way.rows.shape()[1], room.values);
     send(ctx, way, room.values, room.arrival, here);
     return {here};
   }
 
-  [[nodiscard]] Transfer start_to_tokens(Context& ctx, const Way& way, const Room& room, CView here,
-                                         View tokens) const override {
+  void add_rows(Context& ctx, const Way& way, const Room& room, const Part& /*part*/, View here,
+                View tokens) const override {
     send_back(ctx, way, here, room.arrival, room.values);
     ops::sum_rows(ctx, room.values, way.rows, tokens);
+  }
+
+  [[nodiscard]] Transfer start_to_tokens(Context& /*ctx*/, const Room& /*room*/,
+                                         View /*tokens*/) const override {
     return {};
   }
 

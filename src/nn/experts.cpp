@@ -77,14 +77,42 @@ void Experts::choose(Context& ctx, CView x, const ForwardPass& pass, const Slot&
   ops::route(ctx, rule_, slot.logits, bias_ ? bias_.value() : CView(), slot.chosen, slot.weights);
   exchange.sort(ctx, slot.chosen, slot.weights, slot.way, slot.memory.room);
   exchange.weights_to_experts(ctx, slot.way, slot.memory.room, slot.weights,
-                              rows_here(ctx, slot).weights);
+                              slot.here.weights.slice(0, rows_here(ctx, slot)));
   if (slot.statistics && pass.batch.trains()) count_losses(ctx, pass, slot);
 }
 
-/// The part of a slot that has a row of some token.
-Experts::Rows Experts::rows_here(const Context& ctx, const Slot& slot) const {
-  return slot.here.first(config_.expert_group.exchange().rows_here(
-      ctx, slot.way, slot.chosen.numel(), slot.here.values.shape()[0]));
+/// The rows of this rank's experts, or at least as many.
+Dim Experts::rows_here(const Context& ctx, const Slot& slot) const {
+  return config_.expert_group.exchange().rows_here(ctx, slot.way, slot.chosen.numel(),
+                                                   slot.here.weights.numel());
+}
+
+/// Calls work(part) for the parts of the rows here, at least one. On a GPU, where the host does not
+/// know how many there are, later ones may be without rows.
+template <class Work>
+void Experts::for_parts(const Context& ctx, const Slot& slot, Work&& work) const {
+  const Dim all = rows_here(ctx, slot);
+  const Dim at_once = slot.way.at_once;
+  const Kept& more = slot.memory.more.pre ? slot.memory.more : slot.here.kept;
+  for (Dim first = 0; first == 0 || first < all; first += at_once) {
+    work(Part{slot.way.part(first / at_once), slot.here.part(first, std::min(at_once, all - first),
+                                                             first == 0 ? slot.here.kept : more)});
+  }
+}
+
+/// The rows of a part, of tokens on their way.
+ops::GatheredRows Experts::rows_of(Context& ctx, const Slot& slot, const Part& part,
+                                   ExpertExchange::Transfer& tokens) const {
+  return config_.expert_group.exchange().to_experts(ctx, slot.way, slot.memory.room, tokens,
+                                                    part.rows, part.here.values);
+}
+
+/// The inputs of the experts' second product.
+void Experts::activate(Context& ctx, const Slot& slot, const Part& part,
+                       ExpertExchange::Transfer& inputs) const {
+  up_.forward(ctx, rows_of(ctx, slot, part, inputs), part.of_up(), part.here.kept.pre);
+  ops::weighted_activation_forward(ctx, config_.activation, part.weighted(),
+                                   part.here.kept.activated);
 }
 
 ops::RouterLosses Experts::losses(const Slot& slot) const {
@@ -98,7 +126,11 @@ ops::RouterLosses Experts::losses(const Slot& slot) const {
 void Experts::count_losses(Context& ctx, const ForwardPass& pass, const Slot& slot) const {
   ops::router_statistics(ctx, rule_, slot.logits, slot.chosen, slot.statistics);
   config_.context_group.sum(ctx, slot.statistics);
-  if (pass.repeated || !config_.group.is_first() || config_.context_group.rank() > 0) return;
+  if (pass.repeated || !config_.group.is_first()) return;
+  if (slot.way.part_first) {
+    ops::add_rows_beyond(ctx, slot.way.first_rows, slot.way.at_once, pass.batch.sums);
+  }
+  if (config_.context_group.rank() > 0) return;
   ops::add_router_statistics(ctx, rule_, losses(slot), slot.statistics, pass.batch.sums,
                              pass.batch.loads.slice(index_, 1).reshaped({rule_.count}));
 }
@@ -111,19 +143,17 @@ void Experts::forward(Context& ctx, CView x, const ForwardPass& pass, const Subl
   const ExpertExchange& exchange = config_.expert_group.exchange();
   const ExpertExchange::Room& room = slot.memory.room;
   const CView all = group.gather(ctx, x, pass.scratch.gathered).as_matrix();
-  const ExpertExchange::Transfer tokens = exchange.start_to_experts(ctx, all, room.tokens);
+  ExpertExchange::Transfer tokens = exchange.start_to_experts(ctx, all, room.tokens);
   choose(ctx, all, pass, slot);
-  const Rows here = rows_here(ctx, slot);
-  const ops::GatheredRows rows = exchange.to_experts(ctx, slot.way, room, tokens, here.values);
-  up_.forward(ctx, rows, here.of_up(slot.way), here.pre);
-  ops::weighted_activation_forward(ctx, config_.activation, {here.pre, here.weights, slot.way.used},
-                                   here.activated);
-  down_.forward(ctx, here.activated, here.of_down(slot.way), here.values);
   const View term = group.term(y, pass.scratch.partial);
-  const ExpertExchange::Transfer sums =
-      exchange.start_to_tokens(ctx, slot.way, room, here.values, term.as_matrix());
+  for_parts(ctx, slot, [&](const Part& part) {
+    activate(ctx, slot, part, tokens);
+    down_.forward(ctx, part.here.kept.activated, part.of_down(), part.here.values);
+    exchange.add_rows(ctx, slot.way, room, part.rows, part.here.values, term.as_matrix());
+  });
+  const ExpertExchange::Transfer sums = exchange.start_to_tokens(ctx, room, term.as_matrix());
   // Beside the sums; terms of a tensor group are where the shared experts' will be.
-  const bool beside = shared_ && group.size() == 1;
+  const bool beside = shared_ && group.is_alone();
   if (beside) shared_->forward(ctx, x, pass, slot.shared, slot.memory.shared_out);
   exchange.to_tokens(ctx, room, sums, term.as_matrix());
   group.sum(ctx, term, y);
@@ -132,23 +162,24 @@ void Experts::forward(Context& ctx, CView x, const ForwardPass& pass, const Subl
   ops::add(ctx, y, slot.memory.shared_out, y);
 }
 
-/// d_activated, from there d_pre, in place, and the gradients of rows' weights.
-void Experts::backward_rows(Context& ctx, const Arrivals& from, const BackwardPass& pass,
-                            const Slot& slot, const Rows& here) const {
-  if (config_.recompute == Recompute::selective) {
-    ops::weighted_activation_forward(ctx, config_.activation,
-                                     {here.pre, here.weights, slot.way.used}, here.activated);
+/// From gradients of outputs to d_activated, and from there in place to d_pre and the gradients of
+/// rows' weights. Memory kept `activated` and d_pre of the first part alone: of others they are
+/// computed again, as often as they are needed.
+void Experts::backward_activated(Context& ctx, const BackwardPass& pass, const Slot& slot,
+                                 const Part& part, Arrivals& from) const {
+  if (!part.rows.is_first()) {
+    activate(ctx, slot, part, from.inputs);
+  } else if (config_.recompute == Recompute::selective) {
+    ops::weighted_activation_forward(ctx, config_.activation, part.weighted(),
+                                     part.here.kept.activated);
   }
-  const ExpertRows rows = here.of_down(slot.way);
-  const ops::GatheredRows dy = config_.expert_group.exchange().to_experts(
-      ctx, slot.way, slot.memory.room, from.gradients, here.values);
-  down_.backward_input(ctx, dy, rows, here.d_activated);
-  if (pass.part == BackwardPart::both) {
-    down_.backward_weight(ctx, dy, here.activated, rows, pass.accumulate);
+  const ops::GatheredRows dy = rows_of(ctx, slot, part, from.gradients);
+  down_.backward_input(ctx, dy, part.of_down(), part.here.d_activated);
+  if (part.rows.is_first() && pass.part == BackwardPart::both) {
+    down_.backward_weight(ctx, dy, part.here.kept.activated, part.of_down(), pass.accumulate);
   }
-  ops::weighted_activation_backward(ctx, config_.activation,
-                                    {here.pre, here.weights, slot.way.used}, here.d_activated,
-                                    here.pre, here.d_weights);
+  ops::weighted_activation_backward(ctx, config_.activation, part.weighted(), part.here.d_activated,
+                                    part.here.kept.pre, part.here.d_weights);
 }
 
 void Experts::backward_router(Context& ctx, const BackwardPass& pass, const Slot& slot) const {
@@ -162,72 +193,94 @@ void Experts::backward_router(Context& ctx, const BackwardPass& pass, const Slot
   ops::cast(ctx, slot.memory.d_wide_logits, slot.dlogits);
 }
 
-/// Gradients of the first matrices and the router. all: x of all tensor ranks.
-void Experts::backward_up(Context& ctx, CView all, const Arrivals& from, const BackwardPass& pass,
-                          const Slot& slot, const Rows& here) const {
-  const ops::GatheredRows rows = config_.expert_group.exchange().to_experts(
-      ctx, slot.way, slot.memory.room, from.inputs, here.values);
-  up_.backward_weight(ctx, here.pre, rows, here.of_up(slot.way), pass.accumulate);
-  if (const View gradient = router_.gradient()) {
-    ops::linear_backward_weight(ctx, slot.dlogits, all, pass.accumulate, gradient, {});
-  }
+void Experts::router_gradient(Context& ctx, CView x, const BackwardPass& pass,
+                              const Slot& slot) const {
+  const View gradient = router_.gradient();
+  if (!gradient) return;
+  ops::linear_backward_weight(ctx, slot.dlogits, x, pass.accumulate, gradient, {});
 }
 
-/// The inputs' tokens travel beside the gradients' products, and the sums of dx beside gradients of
-/// weights.
+/// Begins to bring x: (N, C) to the experts, once, if it is there.
+void Experts::start_inputs(Context& ctx, CView x, const Scratch& scratch, const Slot& slot,
+                           Arrivals& from) const {
+  if (!x || from.all) return;
+  from.all = config_.group.gather(ctx, x, scratch.gathered).as_matrix();
+  from.inputs =
+      config_.expert_group.exchange().start_to_experts(ctx, from.all, slot.memory.room.inputs);
+}
+
+/// Begins to bring gradients of outputs to the experts, and x beside them unless rows of both would
+/// lie in the same memory.
+Experts::Arrivals Experts::start_backward(Context& ctx, CView dy, CView x, const Scratch& scratch,
+                                          const Slot& slot) const {
+  const TensorGroup& group = config_.group;
+  const ExpertExchange& exchange = config_.expert_group.exchange();
+  const View gathered = scratch.gathered;
+  Arrivals from;
+  from.gradients = exchange.start_to_experts(ctx, group.gather(ctx, dy, gathered).as_matrix(),
+                                             slot.memory.room.tokens);
+  if (group.cuts_rows()) {
+    if (from.gradients.values.raw() == gathered.raw()) return from;
+    exchange.wait(ctx, from.gradients);
+    from.gradients.ticket = 0;
+  }
+  start_inputs(ctx, x, scratch, slot, from);
+  return from;
+}
+
+/// Gradients of inputs and of the router, then those of weights beside the sums of the former.
 void Experts::backward_input(Context& ctx, CView dy, CView x, const BackwardPass& pass,
                              const Slot& slot, View dx) const {
   const TensorGroup& group = config_.group;
   const ExpertExchange& exchange = config_.expert_group.exchange();
   const ExpertExchange::Room& room = slot.memory.room;
-  const View gathered = pass.scratch.gathered;
-  const Rows here = rows_here(ctx, slot);
-  if (pass.part == BackwardPart::input) ops::cast(ctx, dy, slot.dy);
-  Arrivals from;
-  from.gradients =
-      exchange.start_to_experts(ctx, group.gather(ctx, dy, gathered).as_matrix(), room.tokens);
-  CView all;
-  const auto start_inputs = [&] {
-    all = group.gather(ctx, x, gathered).as_matrix();
-    from.inputs = exchange.start_to_experts(ctx, all, room.inputs);
-  };
-  const bool has_inputs = pass.part == BackwardPart::both;
-  const bool early = has_inputs && !group.cuts_rows();  // `gathered` holds one of them
-  if (early) start_inputs();
-  backward_rows(ctx, from, pass, slot, here);
-  const ExpertExchange::Transfer d_weights =
-      exchange.start_weights_to_tokens(ctx, slot.way, room, here.d_weights, slot.memory.d_weights);
-  if (has_inputs && !early) start_inputs();
-  const View term = dx ? group.term(dx, pass.scratch.partial) : View();
+  const bool both = pass.part == BackwardPart::both;
+  if (!both) ops::cast(ctx, dy, slot.dy);
+  const bool wants_inputs = both || slot.way.part_first;
+  Arrivals from = start_backward(ctx, dy, wants_inputs ? x : CView(), pass.scratch, slot);
+  const View term = dx ? group.term(dx, pass.scratch.partial).as_matrix() : View();
+  for_parts(ctx, slot, [&](const Part& part) {
+    backward_activated(ctx, pass, slot, part, from);
+    if (!dx) return;
+    up_.backward_input(ctx, part.here.kept.pre, part.of_up(), part.here.values);
+    exchange.add_rows(ctx, slot.way, room, part.rows, part.here.values, term);
+  });
+  const ExpertExchange::Transfer d_weights = exchange.start_weights_to_tokens(
+      ctx, slot.way, room, slot.here.d_weights.slice(0, rows_here(ctx, slot)),
+      slot.memory.d_weights);
   ExpertExchange::Transfer sums;
-  if (dx) {
-    up_.backward_input(ctx, here.pre, here.of_up(slot.way), here.values);
-    sums = exchange.start_to_tokens(ctx, slot.way, room, here.values, term.as_matrix());
-  }
+  if (dx) sums = exchange.start_to_tokens(ctx, room, term);
   exchange.wait(ctx, d_weights);
   backward_router(ctx, pass, slot);
-  if (has_inputs) backward_up(ctx, all, from, pass, slot, here);
+  if (both) weight_gradients(ctx, x, pass, slot, from);
   if (!dx) return;
-  exchange.to_tokens(ctx, room, sums, term.as_matrix());
-  ops::linear_backward_input(ctx, slot.dlogits, router_.value(), Accumulate::yes, term.as_matrix());
-  group.sum(ctx, term, dx);
+  exchange.to_tokens(ctx, room, sums, term);
+  ops::linear_backward_input(ctx, slot.dlogits, router_.value(), Accumulate::yes, term);
+  group.sum(ctx, group.term(dx, pass.scratch.partial), dx);
+}
+
+/// Gradients of the matrices whose inputs are there: of the second one unless backward_activated()
+/// has computed it, of the first one and the router.
+void Experts::weight_gradients(Context& ctx, CView x, const BackwardPass& pass, const Slot& slot,
+                               Arrivals& from) const {
+  for_parts(ctx, slot, [&](const Part& part) {
+    const Accumulate accumulate = part.rows.is_first() ? pass.accumulate : Accumulate::yes;
+    if (!part.rows.is_first()) backward_activated(ctx, pass, slot, part, from);
+    if (!part.rows.is_first() || pass.part == BackwardPart::weight) {
+      down_.backward_weight(ctx, rows_of(ctx, slot, part, from.gradients), part.here.kept.activated,
+                            part.of_down(), accumulate);
+    }
+    start_inputs(ctx, x, pass.scratch, slot, from);
+    up_.backward_weight(ctx, part.here.kept.pre, rows_of(ctx, slot, part, from.inputs),
+                        part.of_up(), accumulate);
+  });
+  router_gradient(ctx, from.all, pass, slot);
 }
 
 void Experts::backward_weight(Context& ctx, CView x, const BackwardPass& pass,
                               const Slot& slot) const {
-  const TensorGroup& group = config_.group;
-  const ExpertExchange& exchange = config_.expert_group.exchange();
-  const ExpertExchange::Room& room = slot.memory.room;
-  const View gathered = pass.scratch.gathered;
-  const Rows here = rows_here(ctx, slot);
-  Arrivals from;
-  from.gradients =
-      exchange.start_to_experts(ctx, group.gather(ctx, slot.dy, gathered).as_matrix(), room.tokens);
-  down_.backward_weight(ctx, exchange.to_experts(ctx, slot.way, room, from.gradients, here.values),
-                        here.activated, here.of_down(slot.way), pass.accumulate);
-  const CView all = group.gather(ctx, x, gathered).as_matrix();
-  from.inputs = exchange.start_to_experts(ctx, all, room.inputs);
-  backward_up(ctx, all, from, pass, slot, here);
+  Arrivals from = start_backward(ctx, slot.dy, x, pass.scratch, slot);
+  weight_gradients(ctx, x, pass, slot, from);
 }
 
 void Experts::after_step(Context& ctx, CView loads, const ops::StepState* state) const {

@@ -65,6 +65,8 @@
   X(route_backward, WIDENED)                 \
   X(sort_by_expert, WIDENED)                 \
   X(count_rows, WIDENED)                     \
+  X(cut_first_rows, WIDENED)                 \
+  X(add_rows_beyond, WIDENED)                \
   X(order_arrivals, WIDENED)                 \
   X(gather_rows, KNOWN)                      \
   X(sum_rows, WIDENED)                       \

@@ -254,6 +254,21 @@ void count_rows(Context& ctx, CView first_rows, View counts) {
   dispatch<cuda::count_rows, cpu::count_rows>(ctx, first_rows, counts);
 }
 
+void cut_first_rows(Context& ctx, CView first_rows, Dim first, Dim count, View part) {
+  require_dtype(ctx, first_rows, DType::i32, "cut_first_rows first_rows");
+  require_count(ctx, part, first_rows.numel(), DType::i32, "cut_first_rows part");
+  require(first >= 0 && count >= 0, "cut_first_rows: no part");
+  if (on_meta(ctx, "cut_first_rows", touched(part), {first_rows, part})) return;
+  dispatch<cuda::cut_first_rows, cpu::cut_first_rows>(ctx, first_rows, first, count, part);
+}
+
+void add_rows_beyond(Context& ctx, CView first_rows, Dim bound, View sums) {
+  require_dtype(ctx, first_rows, DType::i32, "add_rows_beyond first_rows");
+  require_sums(ctx, sums, "add_rows_beyond sums");
+  if (on_meta(ctx, "add_rows_beyond", 1, {first_rows})) return;
+  dispatch<cuda::add_rows_beyond, cpu::add_rows_beyond>(ctx, first_rows, bound, sums);
+}
+
 void order_arrivals(Context& ctx, CView arrived, View first_rows, View order, View inverse) {
   require_dtype(ctx, arrived, DType::i32, "order_arrivals arrived");
   const Dim experts = last(arrived, "order_arrivals arrived");
@@ -274,13 +289,14 @@ void gather_rows(Context& ctx, CView x, CView pairs, Dim divisor, View y, CView 
   dispatch<cuda::gather_rows, cpu::gather_rows>(ctx, x, pairs, divisor, y, used);
 }
 
-void sum_rows(Context& ctx, CView x, CView rows, View y) {
+void sum_rows(Context& ctx, CView x, CView rows, View y, const RowPart& part) {
   require_here(ctx, x, "sum_rows x");
   require_dtype(ctx, rows, DType::i32, "sum_rows rows");
   require_rows(ctx, y, leading(rows.shape()), last(x, "sum_rows x"), x.dtype(), "sum_rows y");
+  if (part.used) require_count(ctx, part.used, 1, DType::i32, "sum_rows used");
   const double terms = static_cast<double>(rows.numel() * y.shape().back());
   if (on_meta(ctx, "sum_rows", terms, {x, rows, y})) return;
-  dispatch<cuda::sum_rows, cpu::sum_rows>(ctx, x, rows, y);
+  dispatch<cuda::sum_rows, cpu::sum_rows>(ctx, x, rows, y, part);
 }
 
 CView rows_in_order(Context& ctx, const GatheredRows& rows) {

@@ -234,6 +234,7 @@ void put_balance(const train::Config& config, const ops::StepResult& result,
   const double pairs =
       static_cast<double>(config.train.global_batch * config.model.context * experts.active);
   line.load_max = *std::ranges::max_element(loads) * static_cast<double>(experts.count) / pairs;
+  if (config.parallel.expert > 1) line.rows_beyond = result.rows_beyond;
   if (experts.z_weight > 0) line.router_z = result.router_z_sum / routed;
 }
 

@@ -13,8 +13,9 @@ namespace hyperslab::train {
   comm::Communicator* const group = mesh.expert_group();
   if (group == nullptr) return {};
   const auto kind = config.parallel.expert_exchange_on(device);
-  return {*group, kind == mesh::ExchangeKind::all_gather ? nn::exchange_by_all_gather(group)
-                                                         : nn::exchange_by_all_to_all(*group)};
+  return {*group, kind == mesh::ExchangeKind::all_gather
+                      ? nn::exchange_by_all_gather(group, config.parallel.expert_rows)
+                      : nn::exchange_by_all_to_all(*group)};
 }
 
 }  // namespace hyperslab::train

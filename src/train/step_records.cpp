@@ -171,6 +171,7 @@ ops::StepResult StepRecords::read_result() const {
           .balance_sum = sums[ops::kSumBalance],
           .router_z_sum = sums[ops::kSumRouterZ],
           .router_entropy_sum = sums[ops::kSumRouterEntropy],
+          .rows_beyond = sums[ops::kSumRowsBeyond],
           .gradient_norm = std::sqrt(norm_squared) / static_cast<double>(now.loss_scale),
           .learning_rate = now.input.learning_rate,
           .loss_scale = now.loss_scale,

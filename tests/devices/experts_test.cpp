@@ -325,6 +325,38 @@ TEST_F(Experts, RowsAreGatheredAndSummed) {
   }
 }
 
+/// Sums of rows in parts, of which the last one may be empty, are those of all rows at once.
+TEST_F(Experts, SumsOfPartsMatchTheOracle) {
+  constexpr Dim kRows = 10;
+  const std::vector<std::int32_t> first_rows = {0, 4, 4, 9};  // row 9 has no expert
+  const std::vector<std::int32_t> rows = {3, 8, -1, 0, 7, 2, 6, -1, 1, 5, -1, -1, 4, 6};
+  for (const DType dtype : compute_types()) {
+    for (const Dim at_once : {3, 4, 6, 9}) {
+      for (const Dim width : {8, 13}) {
+        Problem problem(dtype);
+        problem.input(random_tensor(dtype, {kRows, width}, 1))
+            .fixed(int_tensor({7, 2}, rows))
+            .fixed(int_tensor({4}, first_rows))
+            .fixed(int_tensor({4}, {0, 0, 0, 0}))
+            .output(dtype, {7, width})
+            .in_out(random_tensor(DType::f32, {kSumCount}, 2));
+        problem.expect_match(
+            [&](Context& ctx, const Views& v) {
+              for (Dim first = 0; first < kRows + at_once; first += at_once) {
+                cut_first_rows(ctx, v[2], first, at_once, v[3]);
+                const Dim count = std::clamp<Dim>(kRows - first, 0, at_once);
+                const CView x = v[0].slice(std::min(first, kRows), count);
+                sum_rows(ctx, x, v[1], v[4],
+                         {first, first == 0 ? Accumulate::no : Accumulate::yes, v[3].slice(3, 1)});
+              }
+              add_rows_beyond(ctx, v[2], at_once, v[5]);
+            },
+            std::to_string(at_once) + " rows at once of width " + std::to_string(width), 4);
+      }
+    }
+  }
+}
+
 TEST_F(Experts, WeightedActivationsMatchTheOracle) {
   for (const DType dtype : compute_types()) {
     for (const Activation activation : kActivations) {

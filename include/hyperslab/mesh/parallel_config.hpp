@@ -33,6 +33,9 @@ struct ParallelConfig {
   int shard = 0;           ///< data ranks that share state, the nearest ones; 0: all of them
   int expert = 1;          ///< data ranks that hold other experts, the nearest ones
   ExchangeKind expert_exchange = ExchangeKind::automatic;
+  /// Rows of a rank's experts that memory holds at once with all_gather, divided by its tokens'
+  /// rows; more of them take further passes.
+  double expert_rows = 1.5;
   /// Never automatic.
   [[nodiscard]] ExchangeKind expert_exchange_on(Device device) const {
     if (expert_exchange != ExchangeKind::automatic) return expert_exchange;

@@ -24,6 +24,13 @@ namespace hyperslab::nn {
 /// at most so many as ExpertGroup::most_rows() says. All members call in the same order.
 class ExpertExchange {
  public:
+  /// A part of the rows here that memory holds at once.
+  struct Part {
+    Dim first = 0;
+    CView first_rows;  ///< (E / P + 1): the experts' first rows in the part
+    CView used;        ///< (1): the rows in it, as Way has it
+    [[nodiscard]] bool is_first() const { return first == 0; }
+  };
   /// The way of the rows of a microbatch; i32. Views that an exchange does not need are absent.
   struct Way {
     View first_rows;  ///< (E / P + 1): rows here of each of this rank's experts
@@ -33,20 +40,25 @@ class ExpertExchange {
     View used;
     // all_gather
     View chosen;  ///< (P N, K): the experts of all ranks' tokens
+    View
+        part_first;  ///< (parts, E / P + 1): first_rows of each part of rows; absent if one has all
     // all_to_all, on the host's side of memory
     View all_first_rows;  ///< (E + 1): this rank's rows of every expert
     View sent;            ///< (E): rows for every expert
     View arrived;         ///< (P, E / P): rows of every rank
     View order;           ///< (most rows): the place on arrival of an expert's row
     View inverse;         ///< (most rows): the other way round
-    /// The way of the first N tokens of each rank, of at most `most` rows.
-    [[nodiscard]] Way of_tokens(Dim N, Dim K, Dim ranks, Dim most) const;
+    Dim at_once = 0;      ///< rows of a part
+    /// The way of the first N tokens of each rank.
+    [[nodiscard]] Way of_tokens(Dim N, Dim K, Dim ranks, Dim most_rows, Dim rows_at_once) const;
+    [[nodiscard]] Part part(Dim index) const;
   };
   /// Memory that all microbatches use in turn.
   struct Room {
     // all_gather
-    View tokens;  ///< (P N, C): tokens of all ranks, or terms of their sums
-    View inputs;  ///< likewise, for tokens that are on their way beside others; with training only
+    View tokens;    ///< (P N, C): tokens of all ranks
+    View inputs;    ///< likewise, for tokens on their way beside others; with training only
+    View terms;     ///< (P N, C): terms of the sums of tokens' rows
     View received;  ///< (N, C): other ranks' terms, where ranks write into each other's memory
     View weights;   ///< (P N, K): weights of all ranks' pairs, or their gradients
     // all_to_all
@@ -85,8 +97,11 @@ class ExpertExchange {
   /// K).
   virtual void sort(Context& ctx, CView chosen, CView weights, const Way& way,
                     const Room& room) const = 0;
-  /// Rows of memory that hold all rows here, of `most` and of N K that this rank's tokens have. On
-  /// `meta` they are N K, as if loads were equal.
+  /// Rows that memory is planned for, of so many tokens on each rank. With fewer than
+  /// most_rows_of_rank() there may be several parts.
+  [[nodiscard]] virtual Dim rows_at_once(Dim tokens, const ops::RouterRule& rule) const = 0;
+  /// The rows here, or at least as many where the host does not know; of `most`, and of N K that
+  /// this rank's tokens have. On `meta` they are N K, as if loads were equal.
   [[nodiscard]] virtual Dim rows_here(const Context& ctx, const Way& way, Dim own,
                                       Dim most) const = 0;
   /// weights: (N, K), as sort() got them -> here: (rows).
@@ -95,14 +110,18 @@ class ExpertExchange {
   /// Begins to bring tokens: (N, C) to the ranks of their experts, where `all`, room.tokens or
   /// room.inputs, takes them. Needs no way.
   [[nodiscard]] virtual Transfer start_to_experts(Context& ctx, CView tokens, View all) const = 0;
-  /// Ends it. Returns the rows here; here: (rows, C) holds them, or will where they must lie in
-  /// order.
+  /// Ends it at the first part's call. Returns the rows of a part; here: (rows, C) holds them, or
+  /// will where they must lie in order.
   [[nodiscard]] virtual ops::GatheredRows to_experts(Context& ctx, const Way& way, const Room& room,
-                                                     const Transfer& tokens, View here) const = 0;
-  /// Begins to bring back the sums of tokens' rows. here: (rows, C), free afterwards; tokens: (N,
-  /// C). room.tokens is in use until it ends.
-  [[nodiscard]] virtual Transfer start_to_tokens(Context& ctx, const Way& way, const Room& room,
-                                                 CView here, View tokens) const = 0;
+                                                     Transfer& tokens, const Part& part,
+                                                     View here) const = 0;
+  /// Adds up tokens' rows of a part, the first one first. here: (rows, C), free afterwards; tokens:
+  /// (N, C).
+  virtual void add_rows(Context& ctx, const Way& way, const Room& room, const Part& part, View here,
+                        View tokens) const = 0;
+  /// Begins to bring back the sums of all parts. tokens: (N, C).
+  [[nodiscard]] virtual Transfer start_to_tokens(Context& ctx, const Room& room,
+                                                 View tokens) const = 0;
   /// Ends it, with the same arguments.
   virtual void to_tokens(Context& ctx, const Room& room, const Transfer& sums,
                          View tokens) const = 0;
@@ -116,10 +135,10 @@ class ExpertExchange {
 
 /// Every rank gets the tokens of all, takes the rows of its experts, and adds up its terms of every
 /// token's sum; a reduce-scatter adds those of all ranks. Nobody waits for a count. A rank sends
-/// P - 1 rows for a token, however many experts it has.
-/// Null: a group of one, in which nothing is sent.
+/// P - 1 rows for a token, however many experts it has. Memory holds `bound` N K rows at once.
+/// Null: a group of one, in which nothing is sent and N K rows are all.
 [[nodiscard]] std::shared_ptr<const ExpertExchange> exchange_by_all_gather(
-    comm::Communicator* group);
+    comm::Communicator* group, double bound);
 /// Rows travel to the ranks of their experts and back, at most K (P - 1) / P of a token. First the
 /// members tell each other how many, and the host waits for the numbers: for CPU ranks. A token's
 /// rows are summed in the order of its experts.

@@ -15,7 +15,7 @@ namespace hyperslab::nn {
 class ExpertGroup {
  public:
   /// A group of one: every rank holds all experts.
-  ExpertGroup() : exchange_(exchange_by_all_gather(nullptr)) {}
+  ExpertGroup() : exchange_(exchange_by_all_gather(nullptr, 1)) {}
   ExpertGroup(const comm::Communicator& group, std::shared_ptr<const ExpertExchange> exchange)
       : rank_(group.rank()), size_(group.size()), exchange_(std::move(exchange)) {}
 
@@ -27,6 +27,9 @@ class ExpertGroup {
   [[nodiscard]] Dim first(Dim experts) const { return rank_ * here(experts); }
   [[nodiscard]] Dim most_rows(Dim tokens, const ops::RouterRule& rule) const {
     return most_rows_of_rank(tokens, rule, size_);
+  }
+  [[nodiscard]] Dim rows_at_once(Dim tokens, const ops::RouterRule& rule) const {
+    return exchange_->rows_at_once(tokens, rule);
   }
   /// The placement of tensors of one expert.
   [[nodiscard]] layout::Placement placement() const {

@@ -17,39 +17,38 @@ namespace hyperslab::nn {
 /// gradient is then a term of a sum. Ranks of an expert group hold other experts and exchange rows.
 class Experts final : public Sublayer {
  public:
-  /// Memory that all microbatches use in turn. N are the tokens of one, and "here" are the rows
-  /// that this rank's experts get.
+  /// Values that a part of rows needs until its backward pass.
+  struct Kept {
+    View pre;        ///< (part, F) before the activation, gated: (part, 2F); backward overwrites it
+    View activated;  ///< (part, F) with the weights
+    View up_reduced;    ///< (part, ranks) between an expert's adapters; absent without
+    View down_reduced;  ///< likewise
+  };
+  /// Memory that all microbatches use in turn. N are the tokens of one, "here" are the rows that
+  /// this rank's experts get, and "part" are those that memory holds at once.
   struct Memory {
     ExpertExchange::Room room;
-    View values_here;       ///< (here, C): inputs, outputs, or gradients of either
-    View activated;         ///< (here, F); with Recompute::selective only
-    View d_activated;       ///< (here, F)
+    View values_here;       ///< (part, C): inputs, outputs, or gradients of either
+    View activated;         ///< (part, F); with Recompute::selective only
+    Kept more;              ///< of parts after the first; absent if one part has all rows
+    View d_activated;       ///< (part, F)
     View d_weights_here;    ///< (here)
-    View reduced_gradient;  ///< (here, most ranks of a product's adapters); absent without
+    View reduced_gradient;  ///< (part, most ranks of a product's adapters); absent without
     View d_weights;         ///< (N, active)
     View d_wide_logits;     ///< (N, count)
     View shared_out;        ///< stream; absent without shared experts
     SublayerMemory shared;  ///< the shared network's
   };
-  /// Values by row of this rank's experts.
+  /// Values by row of this rank's experts, of all rows or a part.
   struct Rows {
-    View weights;
-    View pre;        ///< (here, F) before the activation, gated: (here, 2F); backward overwrites it
-    View activated;  ///< (here, F) with the weights
-    View values;     ///< as Memory has them
+    View weights;    ///< of all rows or a part
+    View d_weights;  ///< likewise
+    Kept kept;
+    View values;  ///< as Memory has them
     View d_activated;
-    View d_weights;
-    View up_reduced;    ///< (here, ranks) between an expert's adapters; absent without
-    View down_reduced;  ///< likewise
     View reduced_gradient;
-    Dim most = 0;  ///< rows that may come
-    [[nodiscard]] Rows first(Dim rows) const;
-    [[nodiscard]] ExpertRows of_up(const ExpertExchange::Way& way) const {
-      return {way.first_rows, most, up_reduced, reduced_gradient};
-    }
-    [[nodiscard]] ExpertRows of_down(const ExpertExchange::Way& way) const {
-      return {way.first_rows, most, down_reduced, reduced_gradient};
-    }
+    /// The rows [first, first + count), whose weights begin at `first`; kept: of their part.
+    [[nodiscard]] Rows part(Dim first, Dim count, const Kept& kept) const;
   };
   struct Slot {
     View logits;      ///< (N, count) f32 or better
@@ -58,7 +57,7 @@ class Experts final : public Sublayer {
     View statistics;  ///< (groups of samples, ops::router_statistics_width()); absent without
                       ///< training
     ExpertExchange::Way way;
-    Rows here;     ///< for the most rows that may come
+    Rows here;     ///< the first part's, with the weights of the most rows that may come
     View dy;       ///< stream; with a split backward only
     View dlogits;  ///< (N, count) in the compute dtype
     Memory memory;
@@ -80,22 +79,49 @@ class Experts final : public Sublayer {
   void after_step(Context& ctx, CView loads, const ops::StepState* state) const override;
 
  private:
+  /// A part of rows on its way through the experts.
+  struct Part {
+    ExpertExchange::Part rows;
+    Rows here;
+    [[nodiscard]] ExpertRows of_up() const {
+      return {rows.first_rows, here.values.shape()[0], here.kept.up_reduced, here.reduced_gradient};
+    }
+    [[nodiscard]] ExpertRows of_down() const {
+      return {rows.first_rows, here.values.shape()[0], here.kept.down_reduced,
+              here.reduced_gradient};
+    }
+    [[nodiscard]] ops::WeightedRows weighted() const {
+      return {here.kept.pre, here.weights, rows.used};
+    }
+  };
+  /// Tokens' rows of a backward pass on their way.
+  struct Arrivals {
+    ExpertExchange::Transfer gradients;
+    ExpertExchange::Transfer inputs;
+    CView all;  ///< inputs of all tensor ranks; absent until they are on their way
+  };
   void choose(Context& ctx, CView x, const ForwardPass& pass, const Slot& slot) const;
   [[nodiscard]] ops::RouterLosses losses(const Slot& slot) const;
   void count_losses(Context& ctx, const ForwardPass& pass, const Slot& slot) const;
   [[nodiscard]] Rows plan_rows(Arena& activations, const Memory& memory, const ActivationSpec& spec,
                                const std::string& label) const;
-  [[nodiscard]] Rows rows_here(const Context& ctx, const Slot& slot) const;
+  [[nodiscard]] Dim rows_here(const Context& ctx, const Slot& slot) const;
+  template <class Work>
+  void for_parts(const Context& ctx, const Slot& slot, Work&& work) const;
+  [[nodiscard]] ops::GatheredRows rows_of(Context& ctx, const Slot& slot, const Part& part,
+                                          ExpertExchange::Transfer& tokens) const;
+  void activate(Context& ctx, const Slot& slot, const Part& part,
+                ExpertExchange::Transfer& inputs) const;
+  void start_inputs(Context& ctx, CView x, const Scratch& scratch, const Slot& slot,
+                    Arrivals& from) const;
+  [[nodiscard]] Arrivals start_backward(Context& ctx, CView dy, CView x, const Scratch& scratch,
+                                        const Slot& slot) const;
+  void backward_activated(Context& ctx, const BackwardPass& pass, const Slot& slot,
+                          const Part& part, Arrivals& from) const;
   void backward_router(Context& ctx, const BackwardPass& pass, const Slot& slot) const;
-  /// Tokens' rows of a backward pass on their way.
-  struct Arrivals {
-    ExpertExchange::Transfer gradients;
-    ExpertExchange::Transfer inputs;
-  };
-  void backward_rows(Context& ctx, const Arrivals& from, const BackwardPass& pass, const Slot& slot,
-                     const Rows& here) const;
-  void backward_up(Context& ctx, CView all, const Arrivals& from, const BackwardPass& pass,
-                   const Slot& slot, const Rows& here) const;
+  void router_gradient(Context& ctx, CView x, const BackwardPass& pass, const Slot& slot) const;
+  void weight_gradients(Context& ctx, CView x, const BackwardPass& pass, const Slot& slot,
+                        Arrivals& from) const;
   void backward_input(Context& ctx, CView dy, CView x, const BackwardPass& pass, const Slot& slot,
                       View dx) const;
   void backward_weight(Context& ctx, CView x, const BackwardPass& pass, const Slot& slot) const;

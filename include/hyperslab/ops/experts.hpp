@@ -96,6 +96,11 @@ void sort_by_expert(Context& ctx, CView experts, Dim first_expert, View first_ro
 
 /// counts[e] = first_rows[e + 1] - first_rows[e]. counts: (E) i32.
 void count_rows(Context& ctx, CView first_rows, View counts);
+/// Cuts rows into a part that memory holds at once: part[e] = first_rows[e] - first, at least 0 and
+/// at most `count`, are the experts' first rows among [first, first + count). Both (E + 1) i32.
+void cut_first_rows(Context& ctx, CView first_rows, Dim first, Dim count, View part);
+/// sums[kSumRowsBeyond] += the rows from `bound` on, of first_rows: (E + 1) i32.
+void add_rows_beyond(Context& ctx, CView first_rows, Dim bound, View sums);
 /// Orders rows that arrived rank after rank, each rank's by expert, by expert, then by rank.
 /// arrived: (P, E) i32, rows of every rank for every expert, R in all; first_rows: (E + 1) i32 of
 /// the new order. order[i]: the place on arrival of row i of the new order, inverse: the other way
@@ -105,9 +110,16 @@ void order_arrivals(Context& ctx, CView arrived, View first_rows, View order, Vi
 /// y[r] = x[pairs[r] / divisor], zeros for a negative pair. pairs: (R) i32; x: (..., C), y: (R, C)
 /// of one dtype. used: (1) i32: so many first rows are written, no others; absent: all.
 void gather_rows(Context& ctx, CView x, CView pairs, Dim divisor, View y, CView used = {});
-/// y[n] = sum over k of x[rows[n, k]], in the order of k, in f32 or better; a negative row is left
-/// out. x: (R, C); rows: (N, K) i32; y: (..., C) of N rows, overwritten.
-void sum_rows(Context& ctx, CView x, CView rows, View y);
+/// A part of the rows of experts: R rows from `first` on.
+struct RowPart {
+  Dim first = 0;
+  Accumulate accumulate = Accumulate::no;
+  CView used{};  ///< (1) i32: 0 if the part has no rows, absent if it has
+};
+/// y[n] (+)= sum over k of x[rows[n, k] - part.first], in the order of k, in f32 or better; a
+/// negative row and those of other parts are left out. x: (R, C); rows: (N, K) i32; y: (..., C) of
+/// N rows.
+void sum_rows(Context& ctx, CView x, CView rows, View y, const RowPart& part = {});
 
 /// Rows of experts as a product reads them. Row r is values[pairs[r] / divisor], without pairs
 /// values[r].

@@ -42,6 +42,7 @@ enum SumIndex : int {
   kSumBalance,          ///< balance of routers, summed over their layers and samples (experts.hpp)
   kSumRouterZ,          ///< mean log(Z)^2 of routers' logits, likewise
   kSumRouterEntropy,    ///< mean entropy of routers' scores in nats, likewise
+  kSumRowsBeyond,       ///< rows of experts that memory did not hold at once, over all layers
   kSumStop,             ///< ranks that were asked to stop
   kSumCount
 };
@@ -57,6 +58,7 @@ struct StepResult {
   double balance_sum = 0;         ///< SumIndex::kSumBalance
   double router_z_sum = 0;        ///< SumIndex::kSumRouterZ
   double router_entropy_sum = 0;  ///< SumIndex::kSumRouterEntropy
+  double rows_beyond = 0;         ///< SumIndex::kSumRowsBeyond
   double gradient_norm = 0;       ///< norm of the unscaled gradient, before clipping
   float learning_rate = 0;
   float loss_scale = 1;

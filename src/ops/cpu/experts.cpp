@@ -76,6 +76,19 @@ void count_rows(Context& /*ctx*/, CView first_rows, View counts) {
   for (Dim e = 0; e < counts.numel(); ++e) count[e] = first[e + 1] - first[e];
 }
 
+void cut_first_rows(Context& /*ctx*/, CView first_rows, Dim first, Dim count, View part) {
+  const auto* from = first_rows.data<std::int32_t>();
+  auto* to = part.data<std::int32_t>();
+  for (Dim e = 0; e < part.numel(); ++e) {
+    to[e] = static_cast<std::int32_t>(std::clamp<Dim>(Dim{from[e]} - first, 0, count));
+  }
+}
+
+void add_rows_beyond(Context& /*ctx*/, CView first_rows, Dim bound, View sums) {
+  const Dim rows = first_rows.data<std::int32_t>()[first_rows.numel() - 1];
+  add_to_sums(sums, kSumRowsBeyond, static_cast<double>(std::max<Dim>(0, rows - bound)));
+}
+
 void order_arrivals(Context& /*ctx*/, CView arrived, View first_rows, View order, View inverse) {
   const Dim experts = arrived.shape().back();
   const Dim ranks = arrived.numel() / experts;
@@ -123,20 +136,27 @@ void gather_rows(Context& ctx, CView x, CView pairs, Dim divisor, View y, CView 
   });
 }
 
-void sum_rows(Context& ctx, CView x, CView rows, View y) {
+void sum_rows(Context& ctx, CView x, CView rows, View y, const RowPart& part) {
+  if (part.used && *part.used.data<std::int32_t>() == 0 && part.accumulate == Accumulate::yes) {
+    return;
+  }
   with_real(x.dtype(), "sum_rows", [&]<class T>(T) {
     const Dim C = x.shape().back();
     const Dim K = rows.shape().back();
+    const Dim R = x.rows();
+    const Dim first = part.first;
+    const bool overwrites = part.accumulate == Accumulate::no;
     const T* from = x.data<T>();
     const auto* row = rows.data<std::int32_t>();
     T* to = y.data<T>();
     parallel_chunks(ctx.threads(), y.rows(), K * C, [=](int, Dim begin, Dim end) {
       for (Dim n = begin; n < end; ++n) {
         T* out = to + n * C;
-        std::fill_n(out, C, T(0));
+        if (overwrites) std::fill_n(out, C, T(0));
         for (Dim k = 0; k < K; ++k) {
-          if (row[n * K + k] < 0) continue;
-          const T* term = from + row[n * K + k] * C;
+          const Dim here = row[n * K + k] - first;
+          if (row[n * K + k] < 0 || here < 0 || here >= R) continue;
+          const T* term = from + here * C;
 #pragma omp simd
           for (Dim i = 0; i < C; ++i) out[i] += term[i];
         }

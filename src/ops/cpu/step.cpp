@@ -60,6 +60,7 @@ void finalize_step(Context&, const FinalizeConstants& constants, CView sums, Ste
       .balance_sum = read_sums(sums, kSumBalance),
       .router_z_sum = read_sums(sums, kSumRouterZ),
       .router_entropy_sum = read_sums(sums, kSumRouterEntropy),
+      .rows_beyond = read_sums(sums, kSumRowsBeyond),
       .gradient_norm = norm,
       .learning_rate = state->input.learning_rate,
       .loss_scale = state->loss_scale,

@@ -73,10 +73,14 @@ template <class T>
 struct SumCall {
   const T* x;
   const std::int32_t* rows;
+  const std::int32_t* used;  ///< null: the part has rows
   T* y;
   Dim tokens;
   int C;
   int K;
+  int first;
+  int count;  ///< rows of the part
+  bool accumulate;
 };
 
 /// The sums are in f32 and in the order of k.
@@ -84,17 +88,21 @@ template <int N, class T>
 __global__ void __launch_bounds__(kRowThreads) sum_rows_kernel(SumCall<T> call) {
   overlap();
   wait_for_earlier();
+  if (call.accumulate && call.used != nullptr && *call.used == 0) return;
   each_vector(call.tokens, call.C / N, [&](Dim token, int vector) {
     const std::int32_t* const rows = call.rows + token * call.K;
+    T* const y = call.y + token * call.C + vector * N;
     float sums[N] = {};
+    if (call.accumulate) load<N>(y, sums);
     for (int k = 0; k < call.K; ++k) {
-      if (rows[k] < 0) continue;
+      const int row = rows[k] - call.first;
+      if (rows[k] < 0 || row < 0 || row >= call.count) continue;
       float term[N];
-      load<N>(call.x + static_cast<Dim>(rows[k]) * call.C + vector * N, term);
+      load<N>(call.x + static_cast<Dim>(row) * call.C + vector * N, term);
 #pragma unroll
       for (int i = 0; i < N; ++i) sums[i] += term[i];
     }
-    store<N>(call.y + token * call.C + vector * N, sums);
+    store<N>(y, sums);
   });
 }
 
@@ -105,6 +113,29 @@ struct CountRows {
   template <int N>
   __device__ void at(Dim e) const {
     counts[e] = first_rows[e + 1] - first_rows[e];
+  }
+};
+
+struct CutFirstRows {
+  static constexpr int kWidth = 1;
+  const std::int32_t* first_rows;
+  std::int32_t* part;
+  int first;
+  int count;
+  template <int N>
+  __device__ void at(Dim e) const {
+    part[e] = min(max(first_rows[e] - first, 0), count);
+  }
+};
+
+struct AddRowsBeyond {
+  static constexpr int kWidth = 1;
+  const std::int32_t* rows;  ///< of all experts
+  float* sum;
+  int bound;
+  template <int N>
+  __device__ void at(Dim /*index*/) const {
+    *sum += static_cast<float>(max(*rows - bound, 0));
   }
 };
 
@@ -167,16 +198,20 @@ void gather_rows(Context& ctx, CView x, CView pairs, Dim divisor, View y, CView 
   }
 }
 
-void sum_rows(Context& ctx, CView x, CView rows, View y) {
+void sum_rows(Context& ctx, CView x, CView rows, View y, const RowPart& part) {
   constexpr const char* kName = "sum_rows";
   if (y.numel() == 0) return;
   with_element(x.dtype(), kName, [&]<class T>(T) {
     const SumCall<T> call = {.x = x.data<T>(),
                              .rows = rows.data<std::int32_t>(),
+                             .used = part.used ? part.used.data<std::int32_t>() : nullptr,
                              .y = y.data<T>(),
                              .tokens = leading(rows.shape()),
                              .C = static_cast<int>(x.shape().back()),
-                             .K = static_cast<int>(rows.shape().back())};
+                             .K = static_cast<int>(rows.shape().back()),
+                             .first = static_cast<int>(part.first),
+                             .count = static_cast<int>(leading(x.shape())),
+                             .accumulate = part.accumulate == Accumulate::yes};
     if (call.C % kVector<T> == 0 && aligned(call.x, call.y)) {
       return launch_waiting(ctx, kName, call.tokens, sum_rows_kernel<kVector<T>, T>,
                             grid_of_rows(call.tokens, call.C / kVector<T>), call);
@@ -189,6 +224,18 @@ void sum_rows(Context& ctx, CView x, CView rows, View y) {
 void count_rows(Context& ctx, CView first_rows, View counts) {
   const CountRows op = {first_rows.data<std::int32_t>(), counts.data<std::int32_t>()};
   for_each(ctx, "count_rows", kOneBlock, counts.numel(), false, op);
+}
+
+void cut_first_rows(Context& ctx, CView first_rows, Dim first, Dim count, View part) {
+  const CutFirstRows op = {first_rows.data<std::int32_t>(), part.data<std::int32_t>(),
+                           static_cast<int>(first), static_cast<int>(count)};
+  for_each(ctx, "cut_first_rows", kOneBlock, part.numel(), false, op);
+}
+
+void add_rows_beyond(Context& ctx, CView first_rows, Dim bound, View sums) {
+  const AddRowsBeyond op = {first_rows.data<std::int32_t>() + first_rows.numel() - 1,
+                            sums.data<float>() + kSumRowsBeyond, static_cast<int>(bound)};
+  for_each(ctx, "add_rows_beyond", kOneBlock, 1, false, op);
 }
 
 void order_arrivals(Context& ctx, CView arrived, View first_rows, View order, View inverse) {

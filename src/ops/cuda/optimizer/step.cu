@@ -52,6 +52,7 @@ __device__ void publish(const StepResult& result, StepResult* to) {
   out->balance_sum = result.balance_sum;
   out->router_z_sum = result.router_z_sum;
   out->router_entropy_sum = result.router_entropy_sum;
+  out->rows_beyond = result.rows_beyond;
   out->gradient_norm = result.gradient_norm;
   out->learning_rate = result.learning_rate;
   out->loss_scale = result.loss_scale;
@@ -88,6 +89,7 @@ __global__ void finalize_step_kernel(FinalizeConstants constants, const float* s
            .balance_sum = sums[kSumBalance],
            .router_z_sum = sums[kSumRouterZ],
            .router_entropy_sum = sums[kSumRouterEntropy],
+           .rows_beyond = sums[kSumRowsBeyond],
            .gradient_norm = norm,
            .learning_rate = state.input.learning_rate,
            .loss_scale = loss_scale,
