@@ -142,6 +142,7 @@ void visit_experts(Visitor& v, Config& config) {
   v.real("balance_weight", experts.balance_weight, kNotNegative);
   v.real("bias_rate", experts.bias_rate, kNotNegative);
   v.real("z_weight", experts.z_weight, kNotNegative);
+  v.flag("in_turn", experts.in_turn);
 }
 
 template <class Visitor, class Config>

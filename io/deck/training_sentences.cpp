@@ -206,6 +206,9 @@ constexpr auto kTrainingSentences = std::to_array<KeySentence>({
     {"experts.z_weight",
      "Factor of the router's z-loss: the mean over tokens of log(Z)^2, Z the sum of the "
      "exponentials of a token's logits; 0: none."},
+    {"experts.in_turn",
+     "Tokens take experts in turn, whatever their scores: equal loads, for measurements. bench and "
+     "training say so."},
     {"adapter", "Low-rank adapters (LoRA) of a model that stays as it is: they alone are trained."},
     {"adapter.rank",
      "Rows of A and columns of B in y = x W^T + scale (x A^T) B^T; 0: no adapters."},

@@ -120,6 +120,11 @@ void TrainingRun::make_trainer() {
   mesh_ = train::make_mesh(world, config, options.device);
   setting_.position = mesh_->position();
   report_placement(start_, setting_.device);
+  if (start_.is_first() && start_.config.model.experts.in_turn) {
+    log::warn(
+        "experts.in_turn: tokens take experts in turn, whatever their scores; for "
+        "measurements");
+  }
   if (options.device == Device::cpu) report_emulation(start_);
   check_links(start_, *mesh_, options.device);
   loader_ = std::make_unique<io::Loader>(data_.train_samples(), config.train.global_batch,

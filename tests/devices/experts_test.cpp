@@ -41,6 +41,7 @@ std::vector<RouterRule> rules() {
                      .active_groups = active_groups});
     }
   }
+  out.push_back({.count = 33, .active = 5, .in_turn = true});
   return out;
 }
 

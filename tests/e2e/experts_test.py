@@ -43,6 +43,21 @@ class Experts(support.Case):
             self.assertLess(abs(line["balance"] - 1), 0.5)
             self.assertGreater(line["router_z"], 0)
 
+    def test_memory_for_few_rows_gives_the_same_curve_and_counts_those_beyond(self):
+        """Ranks with more rows than memory holds take them in parts, and no other does."""
+        layout = ("parallel.expert=2", "parallel.expert_exchange=all_gather", "parallel.expert_rows=1")
+        self.train("beyond", *EXPERTS, *layout, ranks=2)
+        self.assert_same_curve("beyond")
+        self.assertGreater(max(self.column("beyond", "rows_beyond")), 0)
+        self.train("at_once", *EXPERTS, *layout, "parallel.expert_rows=2", ranks=2)
+        self.assert_same_curve("at_once")
+        self.assertEqual(max(self.column("at_once", "rows_beyond")), 0)
+
+    def test_experts_in_turn_have_equal_loads_and_say_so(self):
+        result = self.train("in_turn", *EXPERTS, "experts.in_turn=true")
+        self.assertIn("experts.in_turn: tokens take experts in turn", result.err)
+        self.assertEqual(set(self.column("in_turn", "load_max")), {1})
+
     def test_layouts_give_the_same_curve_and_checkpoints(self):
         names = set(support.tensors(self.folder / "whole" / LAST))
         for run, (ranks, *layout) in LAYOUTS.items():

@@ -110,6 +110,25 @@ TEST(Prices, WithoutANetworkRateAllRanksAreOnOneNode) {
             prices.of_collective("data", "all_reduce", {16, 1, 16}, 1e6));
 }
 
+/// Of the groups that were measured, not all have as few of NCCL's blocks as gradients.
+TEST(Prices, AGroupThatWasNotMeasuredCostsWhatItsLikeCosts) {
+  MachineFile machine = made_up_machine();
+  std::erase_if(machine.collectives, [](const CollectiveRow& row) { return row.group != "data"; });
+  for (const CollectiveRow& row : std::vector(machine.collectives)) {
+    CollectiveRow twice = row;
+    twice.group = "tensor";
+    twice.seconds /= 2;
+    machine.collectives.push_back(twice);
+  }
+  const Prices prices(machine, Precision::bf16);
+  const auto seconds = [&](const char* group) {
+    return prices.of_collective(group, "all_reduce", {2, 1, 2}, 1e6);
+  };
+  EXPECT_EQ(seconds("expert"), seconds("tensor"));
+  EXPECT_EQ(seconds("expert_shard"), seconds("data"));
+  EXPECT_LT(seconds("tensor"), seconds("data"));
+}
+
 TEST(Prices, MoreRanksAddHopsToSmallCollectives) {
   const MachineFile machine = made_up_machine();
   const Prices prices(machine, Precision::bf16);

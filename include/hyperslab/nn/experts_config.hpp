@@ -30,6 +30,7 @@ struct ExpertsConfig {
   Dim balance_samples = 1;  ///< samples that are balanced together, with Balance::batch
   double balance_weight = 0.01;
   double bias_rate = 0;  ///< step of the selection bias, ops::update_router_bias(); 0: no bias
+  bool in_turn = false;  ///< ops::RouterRule::in_turn
   double z_weight = 0;   ///< weight of the mean of log(Z)^2, see ops::RouterLosses
 
   [[nodiscard]] explicit operator bool() const { return count > 0; }
@@ -46,7 +47,8 @@ struct ExpertsConfig {
     return found;
   }
   [[nodiscard]] ops::RouterRule rule() const {
-    return {count, active, score, normalize, static_cast<float>(scale), groups, active_groups};
+    return {count,  active,        score,  normalize, static_cast<float>(scale),
+            groups, active_groups, in_turn};
   }
   /// The terms that a router adds to the loss, of samples of so many tokens.
   [[nodiscard]] ops::RouterLosses losses(Dim sample_tokens) const {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "hyperslab/core/philox.hpp"
 #include "hyperslab/ops/matmul.hpp"
 #include "hyperslab/ops/quantized.hpp"
 #include "hyperslab/ops/step_state.hpp"
@@ -28,6 +29,13 @@ struct RouterRule {
   /// "DeepSeek-V3", section 2.1.2).
   Dim groups = 1;
   Dim active_groups = 1;
+  /// Token n takes the experts n K to n K + K - 1, modulo E, whatever their scores, which still are
+  /// its weights: equal loads, for measurements.
+  bool in_turn = false;
+  /// True if a token may take an expert by its place alone.
+  [[nodiscard]] HS_HOST_DEVICE bool is_turn_of(Dim token, Dim expert) const {
+    return (expert + count - token * active % count) % count < active;
+  }
   [[nodiscard]] Dim per_group() const { return count / groups; }
 };
 

@@ -90,6 +90,11 @@ BenchSetup setup_of(const train::Config& config) {
   setup.model =
       fmt::format("{}: {} layers, width {}, {} heads, vocabulary {}", name_of(spec.family),
                   spec.layers, spec.width, spec.heads, spec.vocabulary);
+  if (spec.experts) {
+    setup.model +=
+        fmt::format("; {} experts, {} a token{}", spec.experts.count, spec.experts.active,
+                    spec.experts.in_turn ? ", in turn and not by a router's choice" : "");
+  }
   setup.parameters = model::parameter_count(spec);
   setup.device = planned_device(config) == Device::cuda ? device_name() : "cpu";
   setup.precision = name_of(config.precision.compute);

@@ -90,7 +90,13 @@ void route_tokens(const RouterRule& rule, Dim begin, Dim end, const T* logits, c
     score(rule, logits + n * rule.count, token);
     choice = token.scores;
     for (std::size_t e = 0; bias != nullptr && e < choice.size(); ++e) choice[e] += bias[e];
-    keep_groups(rule, choice);
+    if (rule.in_turn) {
+      for (Dim e = 0; e < rule.count; ++e) {
+        choice[static_cast<std::size_t>(e)] = rule.is_turn_of(n, e) ? T(1) : T(0);
+      }
+    } else {
+      keep_groups(rule, choice);
+    }
     mark_largest(choice, rule.active, chosen);
     Dim k = n * rule.active;
     T sum = 0;

@@ -8,15 +8,34 @@
 #include "bf16_support.hpp"
 #include "hyperslab/ops/attention.hpp"
 #include "hyperslab/ops/classes.hpp"
+#include "hyperslab/ops/dropout.hpp"
+#include "hyperslab/ops/elementwise.hpp"
 #include "hyperslab/ops/embedding.hpp"
 #include "hyperslab/ops/experts.hpp"
 #include "hyperslab/ops/head_norm.hpp"
+#include "hyperslab/ops/image.hpp"
 #include "hyperslab/ops/loss.hpp"
 #include "hyperslab/ops/matmul.hpp"
+#include "hyperslab/ops/muon.hpp"
 #include "hyperslab/ops/norm.hpp"
 #include "hyperslab/ops/optimizer.hpp"
+#include "hyperslab/ops/quantized.hpp"
+#include "hyperslab/ops/step_state.hpp"
+#include "hyperslab/ops/token_position.hpp"
+#include "hyperslab/ops/vocabulary.hpp"
 
 namespace hyperslab::ops::cpu {
+
+template <class Operand, class... Others>
+inline constexpr bool kIsOneOf = (std::is_same_v<Operand, Others> || ...);
+/// Operands that hold no elements, or none that may be in bf16: those of the last five are codes,
+/// tables and statistics.
+template <class Operand>
+inline constexpr bool kHoldsNoElements =
+    std::is_arithmetic_v<Operand> || std::is_enum_v<Operand> || std::is_pointer_v<Operand> ||
+    kIsOneOf<Operand, HeadLayout, VocabularyShard, TokenPosition, Dropout, StepInput, ProductScales,
+             PooledRows, NormalSpec, ImageOutput, FinalizeConstants, RouterRule, RouterLosses,
+             CQuantizedMatrix, RotaryTables, SortedTokens, RowPart, RouterGradient>;
 
 /// Lets the CPU's ops, which compute in f32 and f64, take operands stored in bf16: it hands
 /// an op f32 copies of them, and rounds the copies of those that the op may have written back to
@@ -58,6 +77,8 @@ class WideOperands {
   /// Operands without elements in bf16.
   template <class Operand>
   [[nodiscard]] const Operand& operator()(const Operand& operand) {
+    static_assert(kHoldsNoElements<Operand>,
+                  "a struct with views needs an overload; kHoldsNoElements names those without");
     return operand;
   }
 

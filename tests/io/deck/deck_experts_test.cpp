@@ -16,12 +16,13 @@ TEST_P(ExpertsRules, AreRefusedWithTheirReason) {
 INSTANTIATE_TEST_SUITE_P(Table, ExpertsRules, testing::ValuesIn(broken_experts_rules()));
 
 TEST(Experts, KeysAreReadAndSayWhichLayersHaveExperts) {
-  const auto config = read(
-      kValid, {"model.layers=7", "experts.count=8", "experts.active=4", "experts.shared=1",
-               "experts.every=2", "experts.first_dense=2", "experts.score=sigmoid",
-               "experts.normalize=false", "experts.scale=2.5", "experts.groups=4",
-               "experts.group_active=2", "experts.balance=batch", "experts.balance_samples=4",
-               "experts.balance_weight=0.5", "experts.bias_rate=0.001", "experts.z_weight=0.25"});
+  const auto config =
+      read(kValid, {"model.layers=7", "experts.count=8", "experts.active=4", "experts.shared=1",
+                    "experts.every=2", "experts.first_dense=2", "experts.score=sigmoid",
+                    "experts.normalize=false", "experts.scale=2.5", "experts.groups=4",
+                    "experts.group_active=2", "experts.balance=batch", "experts.balance_samples=4",
+                    "experts.balance_weight=0.5", "experts.bias_rate=0.001",
+                    "experts.z_weight=0.25", "experts.in_turn=true"});
   const nn::ExpertsConfig& experts = config.model.experts;
 
   EXPECT_EQ(experts, (nn::ExpertsConfig{.count = 8,
@@ -39,6 +40,7 @@ TEST(Experts, KeysAreReadAndSayWhichLayersHaveExperts) {
                                         .balance_samples = 4,
                                         .balance_weight = 0.5,
                                         .bias_rate = 0.001,
+                                        .in_turn = true,
                                         .z_weight = 0.25}));
   EXPECT_EQ(read(to_yaml(config)).model.experts, experts);
   std::vector<Dim> layers;

@@ -53,7 +53,14 @@ __global__ void __launch_bounds__(kThreads) route_kernel(RouteCall call) {
       if (call.bias != nullptr && expert_of(i) < count) choice[i] += call.bias[expert_of(i)];
       if (isnan(choice[i])) choice[i] = -INFINITY;
     }
-    keep_groups(call.rule, choice);
+    if (call.rule.in_turn) {
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+        choice[i] = call.rule.is_turn_of(token, expert_of(i)) ? 1.0F : 0.0F;
+      }
+    } else {
+      keep_groups(call.rule, choice);
+    }
     write_chosen(call, token, scores,
                  mark_largest(choice, count, static_cast<int>(call.rule.active)));
   }
