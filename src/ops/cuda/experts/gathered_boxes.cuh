@@ -33,19 +33,11 @@ inline GatheredMatrix gathered_matrix(const GatheredRows& rows) {
 template <int kRows>
 class GatheredBox {
  public:
-  /// Reads which rows these are. At least one of them is there; the last one of these stands for
-  /// those beyond, whose products no one uses.
-  __device__ void find(const GatheredMatrix& from, int first_row, int rows) {
+  /// place(row): chunks before a row of the box.
+  template <class Place>
+  __device__ explicit GatheredBox(const Place& place) {
 #pragma unroll
-    for (int i = 0; i < kOwn; ++i) {
-      const int row = min(own_row() + i * kApart, rows - 1);
-      pairs_[i] = __ldg(from.pairs + first_row + row);
-    }
-  }
-  /// Turns pairs into places, once.
-  __device__ void resolve(const GatheredMatrix& from) {
-#pragma unroll
-    for (int i = 0; i < kOwn; ++i) pairs_[i] = pairs_[i] / from.divisor * from.chunks;
+    for (int i = 0; i < kOwn; ++i) places_[i] = place(own_row() + i * kApart);
   }
   /// Starts to copy eight chunks of each row, swizzled as boxes of the copy engine are; zeros
   /// beyond a row's end.
@@ -59,7 +51,7 @@ class GatheredBox {
     const uint4* const values = from.values + (there ? chunk : 0);
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) {
-      load_chunk(at + i * kApart * kRowBytes, values + static_cast<std::uint32_t>(pairs_[i]),
+      load_chunk(at + i * kApart * kRowBytes, values + static_cast<std::uint32_t>(places_[i]),
                  there);
     }
   }
@@ -71,7 +63,7 @@ class GatheredBox {
   [[nodiscard]] static __device__ int own_row() {
     return static_cast<int>(threadIdx.x) % warpgroup::kThreads / kChunks;
   }
-  int pairs_[kOwn];
+  int places_[kOwn];
 };
 
 /// Arrives at the barrier once all loads that this thread started have ended.
@@ -79,6 +71,17 @@ __device__ inline void arrive_after_loads(std::uint64_t* barrier) {
   asm volatile(
       "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(tma::shared_address(barrier))
       : "memory");
+}
+
+/// A barrier of the loading threads, which have looked up the next rows' places. Two lists of
+/// places in turn need one barrier for each list.
+__device__ inline void sync_loaders() {
+  asm volatile("bar.sync 2, %0;" ::"n"(warpgroup::kThreads) : "memory");
+}
+__device__ inline void swap(int*& a, int*& b) {
+  int* const before = a;
+  a = b;
+  b = before;
 }
 
 /// All loading threads: begin_slot() for so many bytes by the copy engine beside gathered boxes.

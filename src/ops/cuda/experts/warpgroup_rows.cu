@@ -72,23 +72,37 @@ __device__ void load_tiles(const RowsCall<T>& call, const Shared<kColumns>& shar
   }
 }
 
-/// load_tiles() of gathered rows, by all threads that load.
+/// load_tiles() of gathered rows, by all threads that load. Each looks up one row of the next tile
+/// while they load a tile.
 template <Over kRight, int kColumns, class T>
 __device__ void gather_tiles(const RowsCall<T>& call, const Shared<kColumns>& shared) {
+  static_assert(kTileRows == warpgroup::kThreads);
   const Work<kColumns> work(call, shared);
-  SlotCursor at;
+  const int own = static_cast<int>(threadIdx.x) % warpgroup::kThreads;
   const int tiles = work.tiles();
-  for (int tile = static_cast<int>(blockIdx.x); tile < tiles; tile += static_cast<int>(gridDim.x)) {
+  // The last row stands for those beyond, whose products are not stored.
+  const auto pair_of = [&](int tile) {
+    const ExpertTile at = work.at(min(tile, tiles - 1));
+    return __ldg(call.gathered.pairs + at.first_row + min(own, at.rows - 1));
+  };
+  SlotCursor at;
+  int* places = shared.places();
+  int* others = places + kTileRows;
+  int tile = static_cast<int>(blockIdx.x);
+  int pair = tile < tiles ? pair_of(tile) : 0;
+  for (; tile < tiles; tile += static_cast<int>(gridDim.x)) {
+    places[own] = pair / call.gathered.divisor * call.gathered.chunks;
+    sync_loaders();
+    pair = pair_of(tile + static_cast<int>(gridDim.x));
+    const GatheredBox<kTileRows> rows([places](int row) { return places[row]; });
     const ExpertTile here = work.at(tile);
-    GatheredBox<kTileRows> rows;
-    rows.find(call.gathered, here.first_row, here.rows);
-    rows.resolve(call.gathered);
     for (int i = 0; i < call.steps; ++i, at.advance()) {
       std::uint64_t* const full = begin_gathered_slot(shared, at, Shared<kColumns>::Right::kBytes);
       if (leads_loads()) load_matrix<kRight>(call, shared, here, i, at.slot, full);
       rows.load(call.gathered, i * kChunks, shared.left(at.slot));
       arrive_after_loads(full);
     }
+    swap(places, others);
   }
 }
 

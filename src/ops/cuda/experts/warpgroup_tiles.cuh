@@ -48,7 +48,9 @@ struct Shared {
   static constexpr int kStagedBytes = 16 * kDepth * 2;  ///< 16 rows of 64 columns of one warp
   static constexpr int kStagedAt = kSlots * kSlot;
   static constexpr int kBarriersAt = kStagedAt + kMultiplierWarps * kStagedBytes;
-  static constexpr int kCountsAt = kBarriersAt + static_cast<int>(sizeof(Barriers));
+  static constexpr int kPlacesAt = kBarriersAt + static_cast<int>(sizeof(Barriers));
+  static constexpr int kPlaces = 2 * 8 * kDepth;  ///< of gathered rows: two lists
+  static constexpr int kCountsAt = kPlacesAt + kPlaces * static_cast<int>(sizeof(int));
   static constexpr int kBytes = kCountsAt + static_cast<int>(sizeof(RowCounts));
   static_assert(kBytes <= 227 * 1024);
 
@@ -60,6 +62,9 @@ struct Shared {
   }
   [[nodiscard]] __device__ Barriers& barriers() const {
     return *reinterpret_cast<Barriers*>(memory + kBarriersAt);
+  }
+  [[nodiscard]] __device__ int* places() const {
+    return reinterpret_cast<int*>(memory + kPlacesAt);
   }
   [[nodiscard]] __device__ RowCounts& counts() const {
     return *reinterpret_cast<RowCounts*>(memory + kCountsAt);

@@ -67,43 +67,99 @@ __device__ void gather_boxes(const GatheredMatrix& from, const GatheredBox<kDept
   }
 }
 
-/// load_tiles() with one operand of gathered rows, by all threads that load. The rows of a step are
-/// looked up during the one before.
+/// Neighbouring rows of a tile's expert, of which the loading threads find the places at once.
+template <class T>
+struct RowBlock {
+  static constexpr int kRows = 8 * kDepth;
+  static constexpr int kOwn = kRows / warpgroup::kThreads;
+
+  int tile;
+  int row;  ///< the first one
+  int end;  ///< of the expert's rows
+
+  /// The first block at or after this tile; without rows at the end.
+  __device__ void find(const WeightsCall<T>& call, const RowCounts& counts) {
+    for (; tile < call.tiles(); tile += static_cast<int>(gridDim.x)) {
+      const int expert = call.at(tile).expert;
+      row = counts.first_rows[expert];
+      end = counts.first_rows[expert + 1];
+      if (row < end) return;
+    }
+  }
+  __device__ void advance(const WeightsCall<T>& call, const RowCounts& counts) {
+    row += kRows;
+    if (row < end) return;
+    tile += static_cast<int>(gridDim.x);
+    find(call, counts);
+  }
+  /// Reads this thread's pairs. The last row stands for those beyond, which mend_rows() clears.
+  __device__ void read_pairs(const GatheredMatrix& from, int (&pairs)[kOwn]) const {
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      const int own = row + static_cast<int>(threadIdx.x) % warpgroup::kThreads;
+      pairs[i] = __ldg(from.pairs + min(own + i * warpgroup::kThreads, end - 1));
+    }
+  }
+  static __device__ void store_places(const GatheredMatrix& from, const int (&pairs)[kOwn],
+                                      int* places) {
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      places[static_cast<int>(threadIdx.x) % warpgroup::kThreads + i * warpgroup::kThreads] =
+          pairs[i] / from.divisor * from.chunks;
+    }
+  }
+};
+
+/// One slot of a tile whose rows have these places.
+template <Gathers kGathers, int kColumns, class T>
+__device__ void gather_slot(const WeightsCall<T>& call, const Shared<kColumns>& shared,
+                            const WeightTile& tile, int row, const int* places, int slot,
+                            std::uint64_t* full) {
+  const GatheredBox<kDepth> rows([places](int own) { return places[own]; });
+  const int left_column = tile.row_tile * kTileRows;
+  const int right_column = tile.column_tile * kColumns;
+  if constexpr (kGathers == Gathers::left) {
+    if (leads_loads()) {
+      load_boxes<kColumns>(call.right_boxes, right_column, row, shared.right(slot), full);
+    }
+    gather_boxes<kMultipliers>(call.gathered, rows, left_column, shared.left(slot));
+  } else {
+    if (leads_loads()) {
+      load_boxes<kTileRows>(call.left_boxes, left_column, row, shared.left(slot), full);
+    }
+    gather_boxes<kColumns / kDepth>(call.gathered, rows, right_column, shared.right(slot));
+  }
+  arrive_after_loads(full);
+}
+
+/// load_tiles() with one operand of gathered rows, by all threads that load. They read the pairs of
+/// the next rows while they load a block, as what they read is far away.
 template <Gathers kGathers, int kColumns, class T>
 __device__ void gather_tiles(const WeightsCall<T>& call, const Shared<kColumns>& shared) {
-  constexpr bool kLeft = kGathers == Gathers::left;
+  using Block = RowBlock<T>;
   constexpr unsigned kOtherBytes =
-      kLeft ? Shared<kColumns>::Right::kBytes : Shared<kColumns>::kLeft;
-  const RowCounts& counts = shared.counts();
+      kGathers == Gathers::left ? Shared<kColumns>::Right::kBytes : Shared<kColumns>::kLeft;
+  int* places = shared.places();
+  int* others = places + Block::kRows;
   SlotCursor at;
-  for (int tile = static_cast<int>(blockIdx.x); tile < call.tiles();
-       tile += static_cast<int>(gridDim.x)) {
-    const WeightTile here = call.at(tile);
-    const int left_column = here.row_tile * kTileRows;
-    const int right_column = here.column_tile * kColumns;
-    const int end = counts.first_rows[here.expert + 1];
-    GatheredBox<kDepth> next;
-    int row = counts.first_rows[here.expert];
-    if (row < end) next.find(call.gathered, row, end - row);
-    for (; row < end; row += kDepth, at.advance()) {
-      GatheredBox<kDepth> rows = next;
-      rows.resolve(call.gathered);
-      const int after = row + kDepth;
-      if (after < end) next.find(call.gathered, after, end - after);
+  Block block = {static_cast<int>(blockIdx.x), 0, 0};
+  block.find(call, shared.counts());
+  int pairs[Block::kOwn] = {};
+  if (block.tile < call.tiles()) block.read_pairs(call.gathered, pairs);
+  while (block.tile < call.tiles()) {
+    Block::store_places(call.gathered, pairs, places);
+    sync_loaders();
+    Block next = block;
+    next.advance(call, shared.counts());
+    if (next.tile < call.tiles()) next.read_pairs(call.gathered, pairs);
+    const WeightTile here = call.at(block.tile);
+    const int rows = min(block.end - block.row, Block::kRows);
+    for (int first = 0; first < rows; first += kDepth, at.advance()) {
       std::uint64_t* const full = begin_gathered_slot(shared, at, kOtherBytes);
-      if constexpr (kLeft) {
-        if (leads_loads()) {
-          load_boxes<kColumns>(call.right_boxes, right_column, row, shared.right(at.slot), full);
-        }
-        gather_boxes<kMultipliers>(call.gathered, rows, left_column, shared.left(at.slot));
-      } else {
-        if (leads_loads()) {
-          load_boxes<kTileRows>(call.left_boxes, left_column, row, shared.left(at.slot), full);
-        }
-        gather_boxes<kColumns / kDepth>(call.gathered, rows, right_column, shared.right(at.slot));
-      }
-      arrive_after_loads(full);
+      gather_slot<kGathers>(call, shared, here, block.row + first, places + first, at.slot, full);
     }
+    block = next;
+    swap(places, others);
   }
 }
 
