@@ -52,6 +52,17 @@ std::string_view twin_of(std::string_view group) {
   return group;
 }
 
+/// Tells how far a measured row is from a group: the same group comes before its twin, and then the
+/// number of ranks counts.
+double distance_of(const CollectiveRow& row, std::string_view group, int ranks) {
+  constexpr double kTwin = 100;
+  constexpr double kOtherGroup = 200;
+  const double of_group = row.group == group            ? 0
+                          : row.group == twin_of(group) ? kTwin
+                                                        : kOtherGroup;
+  return of_group + std::abs(std::log2(static_cast<double>(row.ranks) / ranks));
+}
+
 const std::vector<OpRow>& rows_of(const MachineFile& machine, Precision precision) {
   const auto of = [&](Precision wanted) {
     const auto found = machine.ops.find(std::string(name_of(wanted)));
@@ -173,16 +184,8 @@ double Prices::of_collective(std::string_view group, std::string_view asked,
                              const GroupLayout& layout, double bytes) const {
   if (layout.ranks < 2 || bytes <= 0) return 0;
   const std::string_view call = measured(asked);
-  // The nearest measured: the same call, then the same group or its twin, then the number of ranks.
   const int inside = std::max(2, std::min(layout.ranks, machine_.ranks_per_node));
-  const auto distance = [&](const CollectiveRow& row) {
-    constexpr double kTwin = 100;
-    constexpr double kOtherGroup = 200;
-    const double of_group = row.group == group            ? 0
-                            : row.group == twin_of(group) ? kTwin
-                                                          : kOtherGroup;
-    return of_group + std::abs(std::log2(static_cast<double>(row.ranks) / inside));
-  };
+  const auto distance = [&](const CollectiveRow& row) { return distance_of(row, group, inside); };
   double nearest = std::numeric_limits<double>::infinity();
   for (const CollectiveRow& row : machine_.collectives) {
     if (row.call == call) nearest = std::min(nearest, distance(row));

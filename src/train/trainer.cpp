@@ -178,14 +178,11 @@ Trainer::Trainer(const Config& config, const mesh::Mesh& mesh, const TrainerOpti
 }
 
 void Trainer::share_memory() {
-  shared_memory_.push_back(mesh_.group(mesh::Axis::tensor).share(arenas_.scratch));
-  if (comm::Communicator* experts = mesh_.expert_group()) {
-    shared_memory_.push_back(experts->share(arenas_.scratch));
-  }
+  for (comm::Communicator* group : {&mesh_.group(mesh::Axis::tensor), mesh_.expert_group()})
+    if (group != nullptr) shared_memory_.push_back(group->share(arenas_.scratch));
   if (!options_.training) return;
-  for (const Arena* arena : {&arenas_.parameters, &arenas_.gradients}) {
+  for (const Arena* arena : {&arenas_.parameters, &arenas_.gradients})
     shared_memory_.push_back(mesh_.group(mesh::kShards).share(*arena));
-  }
 }
 
 void Trainer::set_up_worker() {

@@ -200,7 +200,7 @@ struct MetricsLine {
   std::optional<double> balance;
   std::optional<double> load_max;        ///< largest load of an expert / the mean of its layer
   std::optional<double> router_entropy;  ///< nats; mean of the entropy of a token's scores
-  std::optional<double> rows_beyond;     ///< of experts, with expert ranks; see kSumRowsBeyond
+  std::optional<double> rows_beyond;     ///< rows of experts in further parts, with expert ranks
   std::optional<double> router_z;  ///< mean log(Z)^2 of routers' logits, with experts.z_weight
   std::optional<double> spike;     ///< the largest z-score of a step that was a spike
   bool left_out = false;           ///< the step updated nothing because of a spike

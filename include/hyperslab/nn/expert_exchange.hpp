@@ -79,7 +79,7 @@ class ExpertExchange {
   /// Values on their way from start_...() to the call that ends it. Other work goes beside it.
   struct Transfer {
     comm::Ticket ticket = 0;  ///< 0: nothing is on its way
-    CView values;             ///< where they will be, or are
+    CView values;             ///< the memory that takes them, or has them
   };
 
   ExpertExchange() = default;

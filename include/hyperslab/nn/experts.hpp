@@ -30,7 +30,7 @@ class Experts final : public Sublayer {
     ExpertExchange::Room room;
     View values_here;       ///< (part, C): inputs, outputs, or gradients of either
     View activated;         ///< (part, F); with Recompute::selective only
-    Kept more;              ///< of parts after the first; absent if one part has all rows
+    Kept more;              ///< values of parts after the first; absent if one part has all rows
     View d_activated;       ///< (part, F)
     View d_weights_here;    ///< (here)
     View reduced_gradient;  ///< (part, most ranks of a product's adapters); absent without
@@ -41,7 +41,7 @@ class Experts final : public Sublayer {
   };
   /// Values by row of this rank's experts, of all rows or a part.
   struct Rows {
-    View weights;    ///< of all rows or a part
+    View weights;    ///< all rows' or a part's
     View d_weights;  ///< likewise
     Kept kept;
     View values;  ///< as Memory has them

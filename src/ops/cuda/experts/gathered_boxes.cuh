@@ -10,7 +10,7 @@
 
 namespace hyperslab::ops::cuda::experts {
 
-inline constexpr int kChunks = kDepth * 2 / 16;  // of a row of a box
+inline constexpr int kChunks = kDepth * 2 / 16;  // 16 bytes each, of a row of a box
 
 /// The matrix of GatheredRows.
 struct GatheredMatrix {
@@ -37,7 +37,7 @@ class GatheredBox {
   template <class Place>
   __device__ explicit GatheredBox(const Place& place) {
 #pragma unroll
-    for (int i = 0; i < kOwn; ++i) places_[i] = place(own_row() + i * kApart);
+    for (int i = 0; i < kEach; ++i) places_[i] = place(own_row() + i * kApart);
   }
   /// Starts to copy eight chunks of each row, swizzled as boxes of the copy engine are; zeros
   /// beyond a row's end.
@@ -50,7 +50,7 @@ class GatheredBox {
         static_cast<std::uint32_t>(own_row() * kRowBytes + (own_chunk ^ own_row() % 8) * 16);
     const uint4* const values = from.values + (there ? chunk : 0);
 #pragma unroll
-    for (int i = 0; i < kOwn; ++i) {
+    for (int i = 0; i < kEach; ++i) {
       load_chunk(at + i * kApart * kRowBytes, values + static_cast<std::uint32_t>(places_[i]),
                  there);
     }
@@ -59,11 +59,11 @@ class GatheredBox {
  private:
   static constexpr int kRowBytes = kDepth * 2;
   static constexpr int kApart = warpgroup::kThreads / kChunks;
-  static constexpr int kOwn = kRows / kApart;
+  static constexpr int kEach = kRows / kApart;
   [[nodiscard]] static __device__ int own_row() {
     return static_cast<int>(threadIdx.x) % warpgroup::kThreads / kChunks;
   }
-  int places_[kOwn];
+  int places_[kEach];
 };
 
 /// Arrives at the barrier once all loads that this thread started have ended.

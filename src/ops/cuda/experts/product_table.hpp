@@ -55,7 +55,7 @@ inline constexpr int kExpertTileRows = 128;
 inline constexpr int kExpertColumns = 256;  // a wide tile has them
 inline constexpr int kFewerExpertColumns = 128;
 
-/// Of tiles, which are loaded from rows in order or not.
+/// Tiles may be loaded from rows in order or not.
 [[nodiscard]] inline Reason suits_tiles_of_any_rows(const ExpertsProblem& problem) {
   constexpr Dim kMostRows = Dim{1} << 30;
   if (size_of(problem.dtype) != 2) return "elements are not 16 bits wide";

@@ -130,7 +130,7 @@ struct CutFirstRows {
 
 struct AddRowsBeyond {
   static constexpr int kWidth = 1;
-  const std::int32_t* rows;  ///< of all experts
+  const std::int32_t* rows;  ///< all experts'
   float* sum;
   int bound;
   template <int N>

@@ -49,7 +49,7 @@ struct Shared {
   static constexpr int kStagedAt = kSlots * kSlot;
   static constexpr int kBarriersAt = kStagedAt + kMultiplierWarps * kStagedBytes;
   static constexpr int kPlacesAt = kBarriersAt + static_cast<int>(sizeof(Barriers));
-  static constexpr int kPlaces = 2 * 8 * kDepth;  ///< of gathered rows: two lists
+  static constexpr int kPlaces = 2 * 8 * kDepth;  ///< two lists for gathered rows
   static constexpr int kCountsAt = kPlacesAt + kPlaces * static_cast<int>(sizeof(int));
   static constexpr int kBytes = kCountsAt + static_cast<int>(sizeof(RowCounts));
   static_assert(kBytes <= 227 * 1024);

@@ -71,11 +71,11 @@ __device__ void gather_boxes(const GatheredMatrix& from, const GatheredBox<kDept
 template <class T>
 struct RowBlock {
   static constexpr int kRows = 8 * kDepth;
-  static constexpr int kOwn = kRows / warpgroup::kThreads;
+  static constexpr int kEach = kRows / warpgroup::kThreads;
 
   int tile;
   int row;  ///< the first one
-  int end;  ///< of the expert's rows
+  int end;  ///< the expert's last row, plus one
 
   /// The first block at or after this tile; without rows at the end.
   __device__ void find(const WeightsCall<T>& call, const RowCounts& counts) {
@@ -93,17 +93,17 @@ struct RowBlock {
     find(call, counts);
   }
   /// Reads this thread's pairs. The last row stands for those beyond, which mend_rows() clears.
-  __device__ void read_pairs(const GatheredMatrix& from, int (&pairs)[kOwn]) const {
+  __device__ void read_pairs(const GatheredMatrix& from, int (&pairs)[kEach]) const {
 #pragma unroll
-    for (int i = 0; i < kOwn; ++i) {
+    for (int i = 0; i < kEach; ++i) {
       const int own = row + static_cast<int>(threadIdx.x) % warpgroup::kThreads;
       pairs[i] = __ldg(from.pairs + min(own + i * warpgroup::kThreads, end - 1));
     }
   }
-  static __device__ void store_places(const GatheredMatrix& from, const int (&pairs)[kOwn],
+  static __device__ void store_places(const GatheredMatrix& from, const int (&pairs)[kEach],
                                       int* places) {
 #pragma unroll
-    for (int i = 0; i < kOwn; ++i) {
+    for (int i = 0; i < kEach; ++i) {
       places[static_cast<int>(threadIdx.x) % warpgroup::kThreads + i * warpgroup::kThreads] =
           pairs[i] / from.divisor * from.chunks;
     }
@@ -144,7 +144,7 @@ __device__ void gather_tiles(const WeightsCall<T>& call, const Shared<kColumns>&
   SlotCursor at;
   Block block = {static_cast<int>(blockIdx.x), 0, 0};
   block.find(call, shared.counts());
-  int pairs[Block::kOwn] = {};
+  int pairs[Block::kEach] = {};
   if (block.tile < call.tiles()) block.read_pairs(call.gathered, pairs);
   while (block.tile < call.tiles()) {
     Block::store_places(call.gathered, pairs, places);
