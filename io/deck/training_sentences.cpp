@@ -24,7 +24,7 @@ constexpr auto kTrainingSentences = std::to_array<KeySentence>({
      "all_gather on GPUs."},
     {"parallel.expert_rows",
      "Rows of a rank's experts that memory holds at once with all_gather, divided by the rows of "
-     "its tokens; more of them take further passes."},
+     "its tokens; more of them are computed in further parts."},
     {"parallel.sequence",
      "Whether tensor ranks also share the tokens between those matrices, "
      "which saves activations."},
@@ -208,7 +208,7 @@ constexpr auto kTrainingSentences = std::to_array<KeySentence>({
      "exponentials of a token's logits; 0: none."},
     {"experts.in_turn",
      "Tokens take experts in turn, whatever their scores: equal loads, for measurements. bench and "
-     "training say so."},
+     "the log say so."},
     {"adapter", "Low-rank adapters (LoRA) of a model that stays as it is: they alone are trained."},
     {"adapter.rank",
      "Rows of A and columns of B in y = x W^T + scale (x A^T) B^T; 0: no adapters."},

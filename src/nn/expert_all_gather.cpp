@@ -58,10 +58,7 @@ class AllGather final : public ExpertExchange {
     const Transfer of_pairs = gather(ctx, weights, room.weights);
     wait(ctx, choices);
     ops::sort_by_expert(ctx, choices.values, first, way.first_rows, way.pairs, way.rows);
-    for (Dim part = 0; way.part_first && part < way.part_first.shape()[0]; ++part) {
-      ops::cut_first_rows(ctx, way.first_rows, part * way.at_once, way.at_once,
-                          way.part_first.slice(part, 1).flat());
-    }
+    if (way.part_first) ops::cut_first_rows(ctx, way.first_rows, way.at_once, way.part_first);
     wait(ctx, of_pairs);
   }
 
@@ -186,6 +183,7 @@ ExpertExchange::Room ExpertExchange::Room::of_tokens(Dim N, Dim K, Dim ranks) co
   if (tokens) {
     room.tokens = tokens.slice(0, ranks * N);
     room.terms = terms.slice(0, ranks * N);
+    if (inputs) room.inputs = inputs.slice(0, ranks * N);
     room.received = received.slice(0, N);
     room.weights = weights.slice(0, ranks * N);
   }

@@ -95,8 +95,9 @@ void Experts::for_parts(const Context& ctx, const Slot& slot, Work&& work) const
   const Dim at_once = slot.way.at_once;
   const Kept& more = slot.memory.more.pre ? slot.memory.more : slot.here.kept;
   for (Dim first = 0; first == 0 || first < all; first += at_once) {
-    work(Part{slot.way.part(first / at_once), slot.here.part(first, std::min(at_once, all - first),
-                                                             first == 0 ? slot.here.kept : more)});
+    const Kept& kept = first == 0 ? slot.here.kept : more;
+    work(Part{slot.way.part(first / at_once),
+              slot.here.part(first, std::min(at_once, all - first), kept), at_once});
   }
 }
 
@@ -169,11 +170,17 @@ void Experts::backward_activated(Context& ctx, const BackwardPass& pass, const S
                                  const Part& part, Arrivals& from) const {
   if (!part.rows.is_first()) {
     activate(ctx, slot, part, from.inputs);
+    // An adapter's gradient reads what its forward pass left.
+    if (down_.adapter_ranks() > 0) {
+      down_.forward(ctx, part.here.kept.activated, part.of_down(), part.here.values);
+    }
   } else if (config_.recompute == Recompute::selective) {
     ops::weighted_activation_forward(ctx, config_.activation, part.weighted(),
                                      part.here.kept.activated);
   }
-  const ops::GatheredRows dy = rows_of(ctx, slot, part, from.gradients);
+  ops::GatheredRows dy = rows_of(ctx, slot, part, from.gradients);
+  // No product of a CPU gathers rows, and two need them.
+  if (ctx.planned() == Device::cpu) dy = ops::rows_in_order(ctx, dy);
   down_.backward_input(ctx, dy, part.of_down(), part.here.d_activated);
   if (part.rows.is_first() && pass.part == BackwardPart::both) {
     down_.backward_weight(ctx, dy, part.here.kept.activated, part.of_down(), pass.accumulate);
@@ -245,6 +252,7 @@ void Experts::backward_input(Context& ctx, CView dy, CView x, const BackwardPass
     up_.backward_input(ctx, part.here.kept.pre, part.of_up(), part.here.values);
     exchange.add_rows(ctx, slot.way, room, part.rows, part.here.values, term);
   });
+  if (!both) exchange.wait(ctx, from.inputs);  // where no later part has
   const ExpertExchange::Transfer d_weights = exchange.start_weights_to_tokens(
       ctx, slot.way, room, slot.here.d_weights.slice(0, rows_here(ctx, slot)),
       slot.memory.d_weights);

@@ -153,12 +153,13 @@ void count_rows(Context& ctx, CView first_rows, View counts) {
   dispatch<cuda::count_rows, cpu::count_rows>(ctx, first_rows, counts);
 }
 
-void cut_first_rows(Context& ctx, CView first_rows, Dim first, Dim count, View part) {
+void cut_first_rows(Context& ctx, CView first_rows, Dim count, View parts) {
   require_dtype(ctx, first_rows, DType::i32, "cut_first_rows first_rows");
-  require_count(ctx, part, first_rows.numel(), DType::i32, "cut_first_rows part");
-  require(first >= 0 && count >= 0, "cut_first_rows: no part");
-  if (on_meta(ctx, "cut_first_rows", touched(part), {first_rows, part})) return;
-  dispatch<cuda::cut_first_rows, cpu::cut_first_rows>(ctx, first_rows, first, count, part);
+  require_rows(ctx, parts, leading(parts.shape()), first_rows.numel(), DType::i32,
+               "cut_first_rows parts");
+  require(count > 0, "cut_first_rows: no rows in a part");
+  if (on_meta(ctx, "cut_first_rows", touched(parts), {first_rows, parts})) return;
+  dispatch<cuda::cut_first_rows, cpu::cut_first_rows>(ctx, first_rows, count, parts);
 }
 
 void add_rows_beyond(Context& ctx, CView first_rows, Dim bound, View sums) {

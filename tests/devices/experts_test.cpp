@@ -338,17 +338,19 @@ TEST_F(Experts, SumsOfPartsMatchTheOracle) {
         problem.input(random_tensor(dtype, {kRows, width}, 1))
             .fixed(int_tensor({7, 2}, rows))
             .fixed(int_tensor({4}, first_rows))
-            .fixed(int_tensor({4}, {0, 0, 0, 0}))
+            .fixed(int_tensor({4, 4}, std::vector<std::int32_t>(16)))
             .output(dtype, {7, width})
             .in_out(random_tensor(DType::f32, {kSumCount}, 2));
         problem.expect_match(
             [&](Context& ctx, const Views& v) {
-              for (Dim first = 0; first < kRows + at_once; first += at_once) {
-                cut_first_rows(ctx, v[2], first, at_once, v[3]);
+              cut_first_rows(ctx, v[2], at_once, v[3]);
+              for (Dim part = 0; part < 4; ++part) {
+                const Dim first = part * at_once;
                 const Dim count = std::clamp<Dim>(kRows - first, 0, at_once);
                 const CView x = v[0].slice(std::min(first, kRows), count);
                 sum_rows(ctx, x, v[1], v[4],
-                         {first, first == 0 ? Accumulate::no : Accumulate::yes, v[3].slice(3, 1)});
+                         {first, part == 0 ? Accumulate::no : Accumulate::yes,
+                          v[3].slice(part, 1).flat().slice(3, 1)});
               }
               add_rows_beyond(ctx, v[2], at_once, v[5]);
             },

@@ -89,6 +89,64 @@ TEST(ExpertsBalance, OfABatchDoesNotDependOnMicrobatches) {
   EXPECT_TRUE(report.agrees) << report.rows.front().tensor << " " << report.rows.front().difference;
 }
 
+/// Layouts whose ranks have more rows than memory holds at once, or so many that no plan counts on
+/// them: `layout` for all ranks, and steps enough that an operation nobody waits for is found.
+struct UnevenCase {
+  const char* what;
+  int least_ranks;
+  Choices model;
+  Choices layout;
+  int steps = kSteps;
+};
+
+class UnevenLoads : public testing::TestWithParam<UnevenCase> {};
+
+TEST_P(UnevenLoads, AgreeWithOneRank) {
+  const UnevenCase& uneven = GetParam();
+  if (world().size() < uneven.least_ranks) GTEST_SKIP() << "for more ranks";
+  std::vector<std::string> model = {"model.family=llama", "model.bias=false",
+                                    "experts.balance_weight=0.3"};
+  model.insert(model.end(), uneven.model.begin(), uneven.model.end());
+  std::vector<std::string> layout = {"parallel.expert=2"};
+  layout.insert(layout.end(), uneven.layout.begin(), uneven.layout.end());
+  const bool has_stages = uneven.least_ranks > 2;
+  layout.push_back(fmt::format("parallel.data={}", world().size() / (has_stages ? 2 : 1)));
+  if (has_stages) layout.emplace_back("parallel.pipeline=2");
+  const parity::LayoutTrace found =
+      parity::trace_layout(world(), test::read_layout(model, layout, world().size()), uneven.steps);
+  const parity::LayoutTrace expected =
+      parity::trace_layout(world(), test::read_layout(model, {}, 1), uneven.steps);
+  if (world().rank() != 0) return;
+  const parity::ParityReport report = parity::compare(expected, found, kTolerance);
+  EXPECT_TRUE(report.agrees) << report.rows.front().tensor << " " << report.rows.front().difference;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Cases, UnevenLoads,
+    testing::Values(
+        UnevenCase{"adapters_in_parts",
+                   2,
+                   {"experts.count=6", "experts.active=3", "experts.width=12", "adapter.rank=2",
+                    "adapter.targets=[mlp.up,mlp.down]"},
+                   {"parallel.expert_exchange=all_gather", "parallel.expert_rows=1"}},
+        UnevenCase{"zero_bubble_in_parts",
+                   4,
+                   {"experts.count=4", "experts.width=24"},
+                   {"parallel.expert_exchange=all_gather", "parallel.expert_rows=1",
+                    "parallel.schedule=zero_bubble", "train.microbatch=1"},
+                   12},
+        UnevenCase{"rounded_inputs_of_parts",
+                   2,
+                   {"experts.count=2", "experts.active=1", "experts.width=24",
+                    "quantization.weights=int8", "quantization.activations=dynamic-int8"},
+                   {"parallel.expert_exchange=all_gather", "parallel.expert_rows=1"}},
+        UnevenCase{"rounded_inputs_of_all_rows",
+                   2,
+                   {"experts.count=2", "experts.active=1", "experts.width=24",
+                    "quantization.weights=int8", "quantization.activations=dynamic-int8"},
+                   {"parallel.expert_exchange=all_to_all"}}),
+    [](const auto& info) { return std::string(info.param.what); });
+
 INSTANTIATE_TEST_SUITE_P(
     Models, ExpertsParity,
     testing::Values(Choices{"experts.count=4", "experts.width=24", "experts.balance_weight=0.5",

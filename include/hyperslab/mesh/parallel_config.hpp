@@ -34,7 +34,7 @@ struct ParallelConfig {
   int expert = 1;          ///< data ranks that hold other experts, the nearest ones
   ExchangeKind expert_exchange = ExchangeKind::automatic;
   /// Rows of a rank's experts that memory holds at once with all_gather, divided by its tokens'
-  /// rows; more of them take further passes.
+  /// rows; more of them are computed in further parts.
   double expert_rows = 1.5;
   /// Never automatic.
   [[nodiscard]] ExchangeKind expert_exchange_on(Device device) const {

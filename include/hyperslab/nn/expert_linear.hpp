@@ -10,7 +10,7 @@ namespace hyperslab::nn {
 
 /// The rows of one product of a rank's experts, in the order of the experts, and its memory.
 struct ExpertRows {
-  CView first_rows;       ///< (E + 1) i32, on the host's side: expert e has rows
+  CView first_rows;       ///< (E + 1) i32: expert e has rows
                           ///< [first_rows[e], first_rows[e + 1])
   Dim most = 0;           ///< rows that may come
   View reduced;           ///< (rows, adapter_ranks()): as forward leaves it for backward_weight

@@ -83,12 +83,12 @@ class Experts final : public Sublayer {
   struct Part {
     ExpertExchange::Part rows;
     Rows here;
+    Dim most = 0;  ///< rows that a part may have
     [[nodiscard]] ExpertRows of_up() const {
-      return {rows.first_rows, here.values.shape()[0], here.kept.up_reduced, here.reduced_gradient};
+      return {rows.first_rows, most, here.kept.up_reduced, here.reduced_gradient};
     }
     [[nodiscard]] ExpertRows of_down() const {
-      return {rows.first_rows, here.values.shape()[0], here.kept.down_reduced,
-              here.reduced_gradient};
+      return {rows.first_rows, most, here.kept.down_reduced, here.reduced_gradient};
     }
     [[nodiscard]] ops::WeightedRows weighted() const {
       return {here.kept.pre, here.weights, rows.used};

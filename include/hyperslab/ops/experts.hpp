@@ -29,8 +29,8 @@ struct RouterRule {
   /// "DeepSeek-V3", section 2.1.2).
   Dim groups = 1;
   Dim active_groups = 1;
-  /// Token n takes the experts n K to n K + K - 1, modulo E, whatever their scores, which still are
-  /// its weights: equal loads, for measurements.
+  /// Token n of a call takes the experts n K to n K + K - 1, modulo E, whatever their scores, which
+  /// still are its weights: equal loads of N K / E rows, for measurements.
   bool in_turn = false;
   /// True if a token may take an expert by its place alone.
   [[nodiscard]] HS_HOST_DEVICE bool is_turn_of(Dim token, Dim expert) const {
@@ -104,9 +104,10 @@ void sort_by_expert(Context& ctx, CView experts, Dim first_expert, View first_ro
 
 /// counts[e] = first_rows[e + 1] - first_rows[e]. counts: (E) i32.
 void count_rows(Context& ctx, CView first_rows, View counts);
-/// Cuts rows into a part that memory holds at once: part[e] = first_rows[e] - first, at least 0 and
-/// at most `count`, are the experts' first rows among [first, first + count). Both (E + 1) i32.
-void cut_first_rows(Context& ctx, CView first_rows, Dim first, Dim count, View part);
+/// Cuts rows into parts of `count`, which memory holds at once: parts[p, e] = first_rows[e] - p
+/// count, at least 0 and at most `count`, are the experts' first rows in part p. first_rows: (E +
+/// 1) i32; parts: (parts, E + 1) i32.
+void cut_first_rows(Context& ctx, CView first_rows, Dim count, View parts);
 /// sums[kSumRowsBeyond] += the rows from `bound` on, of first_rows: (E + 1) i32.
 void add_rows_beyond(Context& ctx, CView first_rows, Dim bound, View sums);
 /// Orders rows that arrived rank after rank, each rank's by expert, by expert, then by rank.
@@ -122,7 +123,7 @@ void gather_rows(Context& ctx, CView x, CView pairs, Dim divisor, View y, CView 
 struct RowPart {
   Dim first = 0;
   Accumulate accumulate = Accumulate::no;
-  CView used{};  ///< (1) i32: 0 if the part has no rows, absent if it has
+  CView used{};  ///< (1) i32: with 0 nothing is added; absent: there are rows
 };
 /// y[n] (+)= sum over k of x[rows[n, k] - part.first], in the order of k, in f32 or better; a
 /// negative row and those of other parts are left out. x: (R, C); rows: (N, K) i32; y: (..., C) of
@@ -150,10 +151,9 @@ struct GatheredRows {
 /// The rows in order: room, after a copy, if they are not.
 CView rows_in_order(Context& ctx, const GatheredRows& rows);
 
-/// Products of each expert's rows by its matrix. Only rows that some expert has are computed, and
-/// first_rows must be on the host's side of memory, as on a CPU. x: (R, C_in); weights: (E C_out,
-/// C_in), one matrix after the other; first_rows: (E + 1) i32; y: (R, C_out). Gathered rows and
-/// rows in order give the same bits.
+/// Products of each expert's rows by its matrix. Only rows that some expert has are computed. x:
+/// (R, C_in); weights: (E C_out, C_in), one matrix after the other; first_rows: (E + 1) i32; y: (R,
+/// C_out). Gathered rows and rows in order give the same bits.
 void experts_forward(Context& ctx, const GatheredRows& x, CView weights, CView first_rows, View y);
 /// experts_forward() of quantized weights, see quantized_linear_forward().
 void quantized_experts_forward(Context& ctx, CView x, const CQuantizedMatrix& weights,

@@ -76,11 +76,13 @@ void count_rows(Context& /*ctx*/, CView first_rows, View counts) {
   for (Dim e = 0; e < counts.numel(); ++e) count[e] = first[e + 1] - first[e];
 }
 
-void cut_first_rows(Context& /*ctx*/, CView first_rows, Dim first, Dim count, View part) {
+void cut_first_rows(Context& /*ctx*/, CView first_rows, Dim count, View parts) {
   const auto* from = first_rows.data<std::int32_t>();
-  auto* to = part.data<std::int32_t>();
-  for (Dim e = 0; e < part.numel(); ++e) {
-    to[e] = static_cast<std::int32_t>(std::clamp<Dim>(Dim{from[e]} - first, 0, count));
+  auto* to = parts.data<std::int32_t>();
+  const Dim width = first_rows.numel();
+  for (Dim i = 0; i < parts.numel(); ++i) {
+    to[i] = static_cast<std::int32_t>(
+        std::clamp<Dim>(Dim{from[i % width]} - i / width * count, 0, count));
   }
 }
 

@@ -22,7 +22,7 @@ struct GatheredMatrix {
 
 inline GatheredMatrix gathered_matrix(const GatheredRows& rows) {
   const Dim chunk = 16 / static_cast<Dim>(size_of(rows.values.dtype()));
-  require(rows.values.numel() / chunk <= Dim{UINT32_MAX}, "too many values to gather rows from");
+  require(rows.values.numel() / chunk <= Dim{INT32_MAX}, "too many values to gather rows from");
   return {.values = static_cast<const uint4*>(rows.values.raw()),
           .pairs = rows.pairs.data<std::int32_t>(),
           .divisor = static_cast<int>(rows.divisor),

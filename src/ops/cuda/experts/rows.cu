@@ -119,12 +119,13 @@ struct CountRows {
 struct CutFirstRows {
   static constexpr int kWidth = 1;
   const std::int32_t* first_rows;
-  std::int32_t* part;
-  int first;
-  int count;
+  std::int32_t* parts;
+  Dim width;
+  Dim count;
   template <int N>
-  __device__ void at(Dim e) const {
-    part[e] = min(max(first_rows[e] - first, 0), count);
+  __device__ void at(Dim i) const {
+    const Dim rows = first_rows[i % width] - i / width * count;
+    parts[i] = static_cast<std::int32_t>(min(max(rows, Dim{0}), count));
   }
 };
 
@@ -226,10 +227,10 @@ void count_rows(Context& ctx, CView first_rows, View counts) {
   for_each(ctx, "count_rows", kOneBlock, counts.numel(), false, op);
 }
 
-void cut_first_rows(Context& ctx, CView first_rows, Dim first, Dim count, View part) {
-  const CutFirstRows op = {first_rows.data<std::int32_t>(), part.data<std::int32_t>(),
-                           static_cast<int>(first), static_cast<int>(count)};
-  for_each(ctx, "cut_first_rows", kOneBlock, part.numel(), false, op);
+void cut_first_rows(Context& ctx, CView first_rows, Dim count, View parts) {
+  const CutFirstRows op = {first_rows.data<std::int32_t>(), parts.data<std::int32_t>(),
+                           first_rows.numel(), count};
+  for_each(ctx, "cut_first_rows", kOneBlock, parts.numel(), false, op);
 }
 
 void add_rows_beyond(Context& ctx, CView first_rows, Dim bound, View sums) {
