@@ -115,7 +115,7 @@ ChatTokens ChatEncoder::encode_rendered(std::span<const ChatPiece> parts, TrainO
         pieces.push_back({PieceKind::text, std::string(part.text), is_trained});
         continue;
       }
-      std::string name = tokenizer_.decode(part.id);
+      const std::string name = tokenizer_.decode(part.id);
       pieces.push_back({PieceKind::token, name.empty() ? kEndOfBytes : name, is_trained});
     }
   }

@@ -195,6 +195,7 @@ std::span<const ChatFamily> chat_families() { return kFamilies; }
 
 std::vector<std::string_view> chat_template_names() {
   std::vector<std::string_view> names;
+  names.reserve(kFamilies.size());
   for (const ChatFamily& family : kFamilies) names.push_back(family.name);
   return names;
 }

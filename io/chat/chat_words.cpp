@@ -73,8 +73,9 @@ std::string with_reasoning(const ChatMessage& message, bool is_after_query, bool
 void append_calls(const ChatMessage& message, std::string& words) {
   for (const ToolCall& call : message.calls) {
     if (!words.empty()) words += '\n';
-    words += "<tool_call>\n{\"name\": \"" + call.name + "\", \"arguments\": " + call.arguments +
-             "}\n</tool_call>";
+    words += "<tool_call>\n";
+    words += R"({"name": ")" + call.name + R"(", "arguments": )" + call.arguments;
+    words += "}\n</tool_call>";
   }
 }
 

@@ -22,6 +22,9 @@ constexpr std::size_t kMostRowKeys = 1024;  // each is compared with all before 
 /// Builds the value of a text of JSON, and refuses what a reader might take in two ways.
 class RowBuilder final : public nlohmann::json_sax<RowJson> {
  public:
+  /// `root`: gets the value, and must outlive this.
+  explicit RowBuilder(RowJson& root) : root_(root) {}
+
   bool null() override { return put(nullptr); }
   bool boolean(bool value) override { return put(value); }
   bool number_integer(number_integer_t value) override { return put(value); }
@@ -52,8 +55,6 @@ class RowBuilder final : public nlohmann::json_sax<RowJson> {
     fail_json(fmt::format("is no JSON in UTF-8 from byte {} on", position));
   }
 
-  RowJson take() { return std::move(root_); }
-
  private:
   bool put(RowJson value) {
     place(std::move(value));
@@ -83,7 +84,7 @@ class RowBuilder final : public nlohmann::json_sax<RowJson> {
     return true;
   }
 
-  RowJson root_;
+  RowJson& root_;
   std::vector<RowJson*> open_;  ///< lists and objects within each other
   RowJson* next_ = nullptr;     ///< place of a key's value
 };
@@ -99,7 +100,7 @@ std::string python_float(double value) {
   if (value != 0 && (exponent < -4 || exponent >= 16)) return std::string(all);
   const auto [fixed_end, fixed_error] =
       std::to_chars(buffer.data(), buffer.data() + buffer.size(), value, std::chars_format::fixed);
-  std::string fixed(buffer.data(), fixed_end);
+  const std::string fixed(buffer.data(), fixed_end);
   return fixed.find('.') == fixed.npos ? fixed + ".0" : fixed;
 }
 
@@ -122,9 +123,9 @@ void append_python(const RowJson& value, std::string& out) {
 }  // namespace
 
 RowJson read_row(std::string_view line) {
-  RowBuilder builder;
+  RowJson row;
+  RowBuilder builder(row);
   RowJson::sax_parse(line.data(), line.data() + line.size(), &builder);
-  RowJson row = builder.take();
   if (!row.is_object()) {
     fail_json(fmt::format("expected an object of JSON, found {}", row.type_name()));
   }
