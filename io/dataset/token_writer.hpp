@@ -42,7 +42,6 @@ class TokenWriter {
   void finish_npy();
   void finish_hdf5();
   void write_ids(AtomicFile& out, std::int64_t ids_at, std::int64_t starts_at);
-  void write_mask(AtomicFile& out, std::int64_t mask_at);
 
   std::string path_;
   Format format_;

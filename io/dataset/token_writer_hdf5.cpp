@@ -72,6 +72,17 @@ class DocumentStarts {
   std::vector<std::int64_t> starts_;
 };
 
+/// Copies all bytes of a temporary file to an offset of another.
+void copy_bytes(const AtomicFile& from, std::int64_t bytes, AtomicFile& to, std::int64_t offset) {
+  std::vector<std::byte> block(kBlockBytes);
+  for (std::int64_t done = 0; done < bytes;) {
+    const std::size_t got = from.read_at(done, block);
+    require(got > 0, "token writer: the temporary file of the mask has shrunk");
+    to.write_at(offset + done, std::span<const std::byte>(block.data(), got));
+    done += static_cast<std::int64_t>(got);
+  }
+}
+
 }  // namespace
 
 void TokenWriter::finish_hdf5() {
@@ -94,7 +105,7 @@ void TokenWriter::finish_hdf5() {
 
   if (has_record) out.write_at(record_at, std::as_bytes(std::span(record)));
   write_ids(out, ids_at, starts_at);
-  if (mask_) write_mask(out, mask_at);
+  if (mask_) copy_bytes(*mask_, count_, out, mask_at);
   out.commit();
 }
 
@@ -109,16 +120,6 @@ void TokenWriter::write_ids(AtomicFile& out, std::int64_t ids_at, std::int64_t s
     const std::span<const std::byte> ids(block.data(), got);
     out.write_at(ids_at + done, ids);
     if (!mask_) width_ == 2 ? starts.scan<std::uint16_t>(ids) : starts.scan<std::uint32_t>(ids);
-    done += static_cast<std::int64_t>(got);
-  }
-}
-
-void TokenWriter::write_mask(AtomicFile& out, std::int64_t mask_at) {
-  std::vector<std::byte> block(kBlockBytes);
-  for (std::int64_t done = 0; done < count_;) {
-    const std::size_t got = mask_->read_at(done, block);
-    require(got > 0, "token writer: the temporary file of the mask has shrunk");
-    out.write_at(mask_at + done, std::span<const std::byte>(block.data(), got));
     done += static_cast<std::int64_t>(got);
   }
 }
