@@ -28,10 +28,12 @@ TEST(ChatTemplates, WriteWhatTheTemplatesOfTheFamiliesWrite) {
     const auto form = io::find_chat_template(one["template"].get<std::string>());
     names.insert(std::string(form.name()));
     const Chat chat = io::read_chat(nlohmann::json{{"messages", one["messages"]}}.dump());
+    const std::string text = one["text"];
+    const std::string prompt = one["prompt"];
 
     for (const TrainOn train_on : {TrainOn::last, TrainOn::assistant, TrainOn::all}) {
-      EXPECT_EQ(text_of(form.render(chat, train_on)), one["text"]) << one;
-      EXPECT_EQ(text_of(form.render(chat, train_on, io::ChatEnd::prompt)), one["prompt"]) << one;
+      EXPECT_EQ(text_of(form.render(chat, train_on)), text) << one;
+      EXPECT_EQ(text_of(form.render(chat, train_on, io::ChatEnd::prompt)), prompt) << one;
     }
   }
   const auto all = io::chat_template_names();
