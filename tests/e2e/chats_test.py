@@ -37,9 +37,9 @@ class Chats(support.Case):
         self.assertEqual(result.code, 0, result.err)
         self.assertRegex(result.out, r"chats.h5: 2 conversations of 4 messages as plain writes them, 48 tokens of a vocabulary of 257, "
                                      r"12.5 % trained, in [\d.]+ s")
-        self.assertIn("1 conversations without an answer of the assistant are left out", result.err)
-        self.assertIn("1 conversations are left out, as their first answer ends after token 30 (--context)", result.err)
-        self.assertIn("1 conversations are cut after their last answer within 30 tokens (--context): 2 messages are left out", result.err)
+        self.assertIn("conversations left out without an answer of the assistant: 1\n", result.err)
+        self.assertIn("conversations left out without an answer that ends within 30 tokens (--context): 1\n", result.err)
+        self.assertIn("conversations cut after their last answer that ends within 30 tokens (--context): 1, with 2 messages left out", result.err)
 
     def test_refuses_options_and_rows_by_name(self):
         self.write([chat("a", "b"), {"messages": "x"}])

@@ -33,20 +33,20 @@ std::int64_t longest(const Arguments& args) {
 
 void warn_of_left_out(const io::ChatFigures& figures, std::int64_t longest) {
   if (figures.without_answer > 0) {
-    log::warn(fmt::format("{} conversations without an answer of the assistant are left out",
+    log::warn(fmt::format("conversations left out without an answer of the assistant: {}",
                           figures.without_answer));
   }
   if (figures.too_long > 0) {
     log::warn(
-        fmt::format("{} conversations are left out, as their first answer ends after token "
-                    "{} (--context)",
-                    figures.too_long, longest));
+        fmt::format("conversations left out without an answer that ends within {} tokens "
+                    "(--context): {}",
+                    longest, figures.too_long));
   }
   if (figures.cut > 0) {
     log::warn(
-        fmt::format("{} conversations are cut after their last answer within {} tokens "
-                    "(--context): {} messages are left out",
-                    figures.cut, longest, figures.messages_left_out));
+        fmt::format("conversations cut after their last answer that ends within {} tokens "
+                    "(--context): {}, with {} messages left out",
+                    longest, figures.cut, figures.messages_left_out));
   }
 }
 

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hyperslab/io/chat_tokens.hpp"
 
+#include <algorithm>
+
+#include "hyperslab/io/vocabulary_files.hpp"
 #include "io/chat/chats.hpp"
 #include "io/tokenizer/vocabularies.hpp"
 
@@ -187,6 +190,8 @@ TEST_F(ChatTokens, TheTemplateIsTheOneOfTheVocabularysFolder) {
   expect_error(ExitCode::data,
                {path("vocab/chat_template.jinja"), "fingerprint", "render_chats.py", "qwen2.5"},
                name);
+  const auto files = io::read_vocabulary_files(path("vocab"));
+  EXPECT_EQ(std::ranges::count(files, "chat_template.jinja", &io::VocabularyFile::name), 1);
   std::filesystem::remove(path("vocab/chat_template.jinja"));
   write("vocab/tokenizer_config.json", R"({"chat_template": {"default": "x"}})");
   expect_error(ExitCode::data, {path("vocab/tokenizer_config.json"), "named 'default'", "object"},
