@@ -54,6 +54,8 @@ class Chats(support.Case):
         self.assertIn("--chat-template 'x': expected one of chatml, ", self.tokenize(template="x").err)
         result = self.run_program("tokenize", "--vocab", "bytes", "--input", "text.txt", "--output", "x.bin", "--context", "3")
         self.assertIn("--context does not go with --input", result.err)
+        result = self.run_program("tokenize", "--vocab", "bytes", "--input", "text.txt", "--output", "x.bin", "--train-on", "all")
+        self.assertIn("--train-on does not go with --input", result.err)
         self.assertIn("the option '--input' is required", self.run_program("tokenize", "--vocab", "bytes", "--output", "x.bin").err)
 
     def test_a_model_learns_the_answers_alone(self):
@@ -84,6 +86,7 @@ class Chats(support.Case):
         result = self.tokenize(template="rendered")
 
         self.assertEqual(result.code, 0, result.err)
+        self.assertIn("chats.h5: 2 conversations as they were rendered, 59 tokens", result.out)
         found = support.h5(self.folder / "chats.h5")
         if found is None:
             self.skipTest("no h5py")

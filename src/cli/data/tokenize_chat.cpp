@@ -12,6 +12,7 @@ namespace hyperslab::cli {
 namespace {
 
 io::TrainOn train_on(const Arguments& args) {
+  if (!args.has("train-on")) return io::TrainOn::assistant;
   const auto name = args.get<std::string>("train-on");
   if (name == "last") return io::TrainOn::last;
   if (name == "assistant") return io::TrainOn::assistant;
@@ -60,16 +61,17 @@ void add_chat_options(Arguments& args) {
       fmt::format("form of conversations: {} (default: by the vocabulary's chat_template.jinja or "
                   "tokenizer_config.json)",
                   fmt::join(io::chat_template_names(), ", "))
-          .c_str())("train-on", po::value<std::string>()->default_value("assistant"),
-                    "tokens that count as targets: the words of the assistant with the token that "
-                    "ends them (assistant), those of its last answer (last), or all")(
+          .c_str())(
+      "train-on", po::value<std::string>(),
+      "tokens that count as targets: the words of the assistant with the token that ends them "
+      "(assistant, the default), those of its last answer (last), or all")(
       "context", po::value<std::int64_t>(),
       "tokens that a conversation may have: longer ones end with the last answer that fits "
       "(default: any number)");
 }
 
 void refuse_chat_options(const Arguments& args, const char* use) {
-  for (const char* name : {"chat-template", "context"}) {
+  for (const char* name : {"chat-template", "train-on", "context"}) {
     if (!args.has(name)) continue;
     throw Error(ExitCode::usage,
                 fmt::format("--{} does not go with {}; leave one of them out", name, use));
@@ -91,11 +93,12 @@ void tokenize_chat(const Arguments& args, const std::string& vocabulary,
   const double start = now_seconds();
   const io::ChatFigures figures = io::tokenize_chats(encoder, files);
   warn_of_left_out(figures, files.longest);
+  const std::string written = form.is_rendered() ? "as they were rendered"
+                                                 : fmt::format("of {} messages as {} writes them",
+                                                               figures.messages, form.name());
   fmt::print(
-      "{}: {} conversations of {} messages as {} writes them, {} tokens of a vocabulary of "
-      "{}, {:.1f} % trained, in {:.2f} s\n",
-      output, figures.conversations, figures.messages, form.name(), figures.tokens,
-      tokenizer->vocabulary(),
+      "{}: {} conversations {}, {} tokens of a vocabulary of {}, {:.1f} % trained, in {:.2f} s\n",
+      output, figures.conversations, written, figures.tokens, tokenizer->vocabulary(),
       100 * static_cast<double>(figures.trained) / static_cast<double>(figures.tokens),
       now_seconds() - start);
 }
