@@ -71,6 +71,19 @@ void TokenWriter::append(std::span<const std::int32_t> ids) {
   }
 }
 
+void TokenWriter::append_document(std::span<const std::int32_t> ids,
+                                  std::span<const std::uint8_t> mask) {
+  require(format_ == Format::hdf5 && ids.size() == mask.size() && !ids.empty(),
+          "token writer: a document with another mask, or in a file without one");
+  require(mask_.has_value() == (count_ > 0), "token writer: documents after other tokens");
+  if (!mask_) mask_.emplace(path_, process_suffix("mask"));
+  starts_.push_back(count_);
+  append(ids);
+  documents_ = std::ssize(starts_);
+  mask_buffer_.insert(mask_buffer_.end(), mask.begin(), mask.end());
+  if (mask_buffer_.size() >= kBufferBytes) flush();
+}
+
 void TokenWriter::fail_length() const {
   throw Error(
       ExitCode::data,
@@ -82,6 +95,8 @@ void TokenWriter::fail_length() const {
 void TokenWriter::flush() {
   file_.append(buffer_);
   buffer_.clear();
+  if (mask_) mask_->append(std::as_bytes(std::span(mask_buffer_)));
+  mask_buffer_.clear();
 }
 
 std::int64_t TokenWriter::finish() {

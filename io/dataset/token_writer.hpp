@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -24,6 +25,10 @@ class TokenWriter {
   /// Throws Error(storage) if writing fails, an internal Error for ids outside the vocabulary,
   /// and Error(data) before a .bin has more tokens than its header can hold: 2^31 - 1.
   void append(std::span<const std::int32_t> ids);
+  /// Appends one document, and for each of its ids whether it counts as a target: the `loss_mask`.
+  /// From the first call on documents are these, whatever ends them. For .h5 alone, without calls
+  /// of append().
+  void append_document(std::span<const std::int32_t> ids, std::span<const std::uint8_t> mask);
   /// Completes and renames the file; returns its tokens.
   std::int64_t finish();
 
@@ -36,6 +41,7 @@ class TokenWriter {
   void finish_bin();
   void finish_npy();
   void finish_hdf5();
+  void write_ids(AtomicFile& out, std::int64_t ids_at, std::int64_t starts_at);
 
   std::string path_;
   Format format_;
@@ -46,6 +52,9 @@ class TokenWriter {
   bool document_begins_ = true;
   std::vector<std::byte> buffer_;
   AtomicFile file_;  ///< for .h5 it has the ids alone, which the end copies into the HDF5 file
+  std::optional<AtomicFile> mask_;  ///< likewise, with append_document()
+  std::vector<std::uint8_t> mask_buffer_;
+  std::vector<std::int64_t> starts_;  ///< first tokens of these documents
 };
 
 /// Writes `ids` as one file, as above, without a record of the vocabulary.

@@ -13,7 +13,7 @@ namespace hyperslab::io {
 namespace {
 
 using hdf5::Handle;
-constexpr std::int64_t kMetadataBytes = 64 << 10;  // far more than three datasets need
+constexpr std::int64_t kMetadataBytes = 64 << 10;  // far more than four datasets need
 constexpr std::size_t kBlockBytes = 1 << 20;
 
 [[noreturn]] void fail_layout(const std::string& path) {
@@ -72,17 +72,30 @@ class DocumentStarts {
   std::vector<std::int64_t> starts_;
 };
 
+/// Copies all bytes of a temporary file to an offset of another.
+void copy_bytes(const AtomicFile& from, std::int64_t bytes, AtomicFile& to, std::int64_t offset) {
+  std::vector<std::byte> block(kBlockBytes);
+  for (std::int64_t done = 0; done < bytes;) {
+    const std::size_t got = from.read_at(done, block);
+    require(got > 0, "token writer: the temporary file of the mask has shrunk");
+    to.write_at(offset + done, std::span<const std::byte>(block.data(), got));
+    done += static_cast<std::int64_t>(got);
+  }
+}
+
 }  // namespace
 
 void TokenWriter::finish_hdf5() {
   AtomicFile out(path_);
   const std::int64_t id_bytes = count_ * width_;
-  out.reserve(id_bytes + 8 * documents_ + kMetadataBytes);
+  out.reserve(id_bytes + (mask_ ? count_ : 0) + 8 * documents_ + kMetadataBytes);
   Handle layout = hdf5::create_file(out.temporary());
   if (!layout) fail_layout(path_);
   const hid_t type = width_ == 2 ? H5T_STD_U16LE : H5T_STD_U32LE;
   const std::int64_t ids_at = lay_out(layout, "tokens", type, count_, path_);
   const std::int64_t starts_at = lay_out(layout, "documents", H5T_STD_I64LE, documents_, path_);
+  const std::int64_t mask_at =
+      mask_ ? lay_out(layout, "loss_mask", H5T_STD_U8LE, count_, path_) : 0;
   const std::array record = {vocabulary_.ids, static_cast<std::int64_t>(vocabulary_.fingerprint),
                              std::int64_t{vocabulary_.end}};
   const bool has_record = vocabulary_.fingerprint != 0;
@@ -91,17 +104,24 @@ void TokenWriter::finish_hdf5() {
   if (layout.close() < 0) fail_layout(path_);
 
   if (has_record) out.write_at(record_at, std::as_bytes(std::span(record)));
+  write_ids(out, ids_at, starts_at);
+  if (mask_) copy_bytes(*mask_, count_, out, mask_at);
+  out.commit();
+}
+
+/// Copies the ids, and writes the starts of documents that they have.
+void TokenWriter::write_ids(AtomicFile& out, std::int64_t ids_at, std::int64_t starts_at) {
   DocumentStarts starts(out, starts_at, vocabulary_.end);
+  if (mask_) out.write_at(starts_at, std::as_bytes(std::span(starts_)));
   std::vector<std::byte> block(kBlockBytes);
-  for (std::int64_t done = 0; done < id_bytes;) {
+  for (std::int64_t done = 0; done < count_ * width_;) {
     const std::size_t got = file_.read_at(done, block);
     require(got > 0, "token writer: the temporary file of ids has shrunk");
     const std::span<const std::byte> ids(block.data(), got);
     out.write_at(ids_at + done, ids);
-    width_ == 2 ? starts.scan<std::uint16_t>(ids) : starts.scan<std::uint32_t>(ids);
+    if (!mask_) width_ == 2 ? starts.scan<std::uint16_t>(ids) : starts.scan<std::uint32_t>(ids);
     done += static_cast<std::int64_t>(got);
   }
-  out.commit();
 }
 
 }  // namespace hyperslab::io

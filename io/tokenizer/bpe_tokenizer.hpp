@@ -37,6 +37,9 @@ class BpeTokenizer final : public Tokenizer {
   [[nodiscard]] TextEnds text_ends() const override { return vocabulary_.ends; }
   [[nodiscard]] TextTemplate text_template() const override { return vocabulary_.text_template; }
   [[nodiscard]] NamedTokens named_tokens() const override { return vocabulary_.named; }
+  [[nodiscard]] std::optional<SpecialToken> special_token(std::string_view name) const override {
+    return vocabulary_.special_token(name);
+  }
 
  private:
   /// Working memory of one thread, kept from call to call.

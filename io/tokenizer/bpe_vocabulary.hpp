@@ -3,7 +3,9 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "hyperslab/io/tokenizer.hpp"
@@ -29,6 +31,8 @@ struct MergeVocabulary {
 
   /// By id, whether it is no text (Tokenizer::is_special()).
   [[nodiscard]] std::vector<bool> special_marks() const;
+  /// Tokenizer::special_token().
+  [[nodiscard]] std::optional<SpecialToken> special_token(std::string_view name) const;
 };
 
 /// A byte-level BPE vocabulary as read from files.

@@ -41,6 +41,10 @@ class ByteTokenizer final : public Tokenizer {
   }
   [[nodiscard]] bool is_special(std::int32_t id) const override { return id == 256; }
   [[nodiscard]] std::int32_t end_of_text() const override { return 256; }
+  [[nodiscard]] std::optional<SpecialToken> special_token(std::string_view name) const override {
+    if (name != kEnd) return {};
+    return SpecialToken{.id = 256};
+  }
 
  private:
   AddedTokenSearch added_;
@@ -51,6 +55,8 @@ class ByteTokenizer final : public Tokenizer {
 std::size_t Tokenizer::last_cut(std::string_view text, std::size_t from) const {
   return io::last_cut(text, from);
 }
+
+std::optional<SpecialToken> Tokenizer::special_token(std::string_view /*name*/) const { return {}; }
 
 TextEnds Tokenizer::text_ends() const {
   TextEnds ends;

@@ -28,7 +28,8 @@ std::string ends_of_config(const std::filesystem::path& folder) {
 
 std::vector<VocabularyFile> read_vocabulary_files(const std::string& vocabulary) {
   constexpr std::array kSettings = {"tokenizer_config.json", "special_tokens_map.json",
-                                    "added_tokens.json", "generation_config.json"};
+                                    "added_tokens.json", "generation_config.json",
+                                    "chat_template.jinja"};
   if (vocabulary == "bytes") return {};
   const std::string file = vocabulary_file(vocabulary);
   std::vector<VocabularyFile> files;

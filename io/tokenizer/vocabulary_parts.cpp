@@ -185,6 +185,20 @@ std::vector<bool> MergeVocabulary::special_marks() const {
   return marks;
 }
 
+std::optional<SpecialToken> MergeVocabulary::special_token(std::string_view name) const {
+  for (const AddedToken& token : added) {
+    if (!token.special || token.text != name) continue;
+    return SpecialToken{token.id, token.takes_before, token.takes_after};
+  }
+  const std::vector<bool> marks = special_marks();
+  for (std::size_t id = 0; id < tokens.size(); ++id) {
+    if (marks[id] && tokens[id] == name) {
+      return SpecialToken{.id = static_cast<std::int32_t>(id)};
+    }
+  }
+  return {};
+}
+
 std::string unparsed_special_token(const MergeVocabulary& vocabulary) {
   const auto is_unparsed = [](const AddedToken& token) {
     return token.special && token.single_word;

@@ -26,7 +26,7 @@ namespace {
 namespace fs = std::filesystem;
 
 /// Files of a vocabulary's folder, and their names among transformers' own.
-constexpr std::array<std::pair<const char*, const char*>, 9> kTokenizerFiles = {{
+constexpr std::array<std::pair<const char*, const char*>, 10> kTokenizerFiles = {{
     {"tokenizer.json", "tokenizer.json"},
     {"tokenizer_config.json", "tokenizer_config.json"},
     {"vocab.json", "vocab.json"},
@@ -36,6 +36,7 @@ constexpr std::array<std::pair<const char*, const char*>, 9> kTokenizerFiles = {
     {"vocab.txt", "vocab.txt"},
     {"special_tokens_map.json", "special_tokens_map.json"},
     {"added_tokens.json", "added_tokens.json"},
+    {"chat_template.jinja", "chat_template.jinja"},
 }};
 
 constexpr const char* kBytes = "bytes";  // the vocabulary without files

@@ -27,6 +27,13 @@ struct NamedTokens {
   std::int32_t pad = -1;  ///< that fills up a row
 };
 
+/// A special token that stands for itself where no text names it.
+struct SpecialToken {
+  std::int32_t id = -1;
+  bool takes_before = false;  ///< in a parsed text: with the white space before it (lstrip)
+  bool takes_after = false;   ///< and after it (rstrip)
+};
+
 /// Position of a part of a text.
 enum class TextPlace : std::uint8_t {
   start,        ///< the text begins with it
@@ -68,6 +75,9 @@ class Tokenizer {
   /// By tokenizer_config.json or special_tokens_map.json; where they name none, the first token of
   /// text_template().before begins texts and end_of_text() ends them.
   [[nodiscard]] virtual NamedTokens named_tokens() const { return {.eos = end_of_text()}; }
+  /// The special token of this name, whether texts are parsed for it or not; nothing if there is
+  /// none.
+  [[nodiscard]] virtual std::optional<SpecialToken> special_token(std::string_view name) const;
 };
 
 /// Decodes one text, id after id.

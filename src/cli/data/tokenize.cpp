@@ -8,16 +8,22 @@
 #include "hyperslab/core/log.hpp"
 #include "hyperslab/core/recorder.hpp"
 #include "hyperslab/io/tokenizer.hpp"
+#include "tokenize_chat.hpp"
 
 namespace hyperslab::cli {
 namespace {
 
-std::string required(const Arguments& args, const std::string& name) {
-  if (args.has(name)) return args.get<std::string>(name);
+void require_option(const Arguments& args, const std::string& name) {
+  if (args.has(name)) return;
   throw Error(ExitCode::usage,
               fmt::format("the option '--{}' is required but missing; see hyperslab "
                           "tokenize --help",
                           name));
+}
+
+std::string required(const Arguments& args, const std::string& name) {
+  require_option(args, name);
+  return args.get<std::string>(name);
 }
 
 /// Options of the other use are a mistake, not to be passed over.
@@ -28,6 +34,16 @@ void refuse_options(const Arguments& args, std::initializer_list<const char*> na
     throw Error(ExitCode::usage,
                 fmt::format("--{} does not go with {}; leave one of them out", name, use));
   }
+}
+
+/// The options of `tokenize --chat`, which others do not go with.
+void chat(const Arguments& args) {
+  refuse_options(
+      args,
+      {"input", "decode", "train-vocab", "special", "output-vocab", "document-separator", "jsonl",
+       "text-key", "end-of-text", "no-end-of-text", "no-special-tokens", "parse-special"},
+      "--chat");
+  tokenize_chat(args, required(args, "vocab"), required(args, "output"));
 }
 
 /// The options for reading inputs of JSON lines.
@@ -117,36 +133,50 @@ void tokenize(const Arguments& args) {
              now_seconds() - start);
 }
 
+void add_json_options(Arguments& args) {
+  args.add()("jsonl", "every input holds JSON lines, whatever its name")(
+      "text-key", po::value<std::string>(),
+      "key of the text in a line of JSON, in its outermost object (default: text)")(
+      "skip-broken-lines",
+      "leave out lines of JSON that have no such text or conversation, and say how many (default: "
+      "an error)");
+}
+
+void add_training_options(Arguments& args) {
+  args.add()("train-vocab", po::value<std::int64_t>(),
+             "train a byte-level BPE of so many ids: 256 bytes, merges, special tokens")(
+      "special", po::value<std::vector<std::string>>()->multitoken()->composing(),
+      "special tokens: split the text, get the last ids (default: <|endoftext|>)")(
+      "output-vocab", po::value<std::string>(),
+      "folder for the trained vocab.json, merges.txt and tokenizer.json");
+}
+
 }  // namespace
 
 Arguments tokenize_arguments() {
   Arguments args(
       "hyperslab tokenize --vocab DIR|bytes --input FILE... --output FILE\n"
+      "hyperslab tokenize --chat FILE... --vocab DIR|bytes --output FILE.h5\n"
       "hyperslab tokenize --decode --vocab DIR|bytes --input FILE...\n"
       "                   [--output FILE]\n"
       "hyperslab tokenize --train-vocab SIZE --input FILE... [--special TEXT...]\n"
       "                   --output-vocab DIR",
-      "Turns text files into a file of tokens, a file of tokens into text, or learns a vocabulary "
-      "from text files.");
+      "Turns text files or conversations into a file of tokens, a file of tokens into text, or "
+      "learns a vocabulary from text files.");
   args.add()(
       "vocab", po::value<std::string>(),
       unicode_help("vocabulary; `bytes`: 256 bytes and an end-of-text id; else a tokenizer.json, "
                    "or a folder with one or with vocab.json and merges.txt; letters and "
                    "digits of split patterns are those of Unicode ")
           .c_str())(
-      "input", po::value<std::vector<std::string>>()->multitoken()->required(),
+      "input", po::value<std::vector<std::string>>()->multitoken(),
       "text files, each of which ends a document, and .jsonl files, of which each line is "
       "a document; - is standard input; with --decode token files")(
       "output", po::value<std::string>(),
       "token file: .bin, .npy or .h5; with --decode a text file (default: standard output)")(
       "document-separator", po::value<std::string>(),
       "what else ends a document: a text with \\n, \\r, \\t, \\\\, \\xHH, or blank-lines "
-      "(default: a line <|endoftext|>)")("jsonl",
-                                         "every input holds JSON lines, whatever its name")(
-      "text-key", po::value<std::string>(),
-      "key of the text in a line of JSON, in its outermost object (default: text)")(
-      "skip-broken-lines",
-      "leave out lines of JSON that have no such text, and say how many (default: an error)")(
+      "(default: a line <|endoftext|>)")(
       "end-of-text", po::value<std::string>(),
       "token that follows each document (default: the one that the vocabulary's files name)")(
       "no-end-of-text", "let documents follow each other without a token between them")(
@@ -154,14 +184,11 @@ Arguments tokenize_arguments() {
       "leave out the special tokens that the vocabulary puts around each text (post_processor of "
       "tokenizer.json, or add_bos_token and add_eos_token of tokenizer_config.json); the "
       "end-of-text "
-      "id stays")("decode", "token files back to text; what a normalizer made of it stays")(
-      "train-vocab", po::value<std::int64_t>(),
-      "train a byte-level BPE of so many ids: 256 bytes, merges, special tokens")(
-      "special", po::value<std::vector<std::string>>()->multitoken()->composing(),
-      "special tokens: split the text, get the last ids (default: <|endoftext|>)")(
-      "output-vocab", po::value<std::string>(),
-      "folder for the trained vocab.json, merges.txt and tokenizer.json");
+      "id stays")("decode", "token files back to text; what a normalizer made of it stays");
+  add_json_options(args);
+  add_training_options(args);
   add_parse_special_option(args);
+  add_chat_options(args);
   return args;
 }
 
@@ -172,6 +199,12 @@ ExitCode run_tokenize(comm::World& world, const std::vector<std::string>& argume
     throw Error(ExitCode::usage, "tokenize runs on one rank; start it without mpirun")
         .on_all_ranks();
   }
+  if (args.has("chat")) {
+    chat(args);
+    return ExitCode::ok;
+  }
+  refuse_chat_options(args, "--input");
+  require_option(args, "input");
   if (args.has("decode")) {
     decode(args);
   } else if (args.has("train-vocab")) {

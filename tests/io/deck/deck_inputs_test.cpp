@@ -64,6 +64,7 @@ const std::vector<Input>& inputs() {
       {"olmoe-1b-7b", 6'919'161'856, Needs::cpu, 8},
       {"qwen3-30b-a3b", 30'532'122'624, Needs::cpu, 8},
       {"mixtral-8x7b", 46'702'792'704, Needs::cpu, 8},
+      {"tune-chat", 3'344'064, Needs::cpu, 1},
   };
   return all;
 }
