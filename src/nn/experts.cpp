@@ -252,7 +252,7 @@ void Experts::backward_input(Context& ctx, CView dy, CView x, const BackwardPass
     up_.backward_input(ctx, part.here.kept.pre, part.of_up(), part.here.values);
     exchange.add_rows(ctx, slot.way, room, part.rows, part.here.values, term);
   });
-  if (!both) exchange.wait(ctx, from.inputs);  // where no later part has
+  if (!both) exchange.wait(ctx, from.inputs);  // no later part does it
   const ExpertExchange::Transfer d_weights = exchange.start_weights_to_tokens(
       ctx, slot.way, room, slot.here.d_weights.slice(0, rows_here(ctx, slot)),
       slot.memory.d_weights);
