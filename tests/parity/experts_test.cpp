@@ -145,7 +145,7 @@ INSTANTIATE_TEST_SUITE_P(
                    {"experts.count=2", "experts.active=1", "experts.width=24",
                     "quantization.weights=int8", "quantization.activations=dynamic-int8"},
                    {"parallel.expert_exchange=all_to_all"}}),
-    [](const auto& info) { return std::string(info.param.what); });
+    [](const auto& given) { return std::string(given.param.what); });
 
 INSTANTIATE_TEST_SUITE_P(
     Models, ExpertsParity,
