@@ -289,6 +289,7 @@ void expect_same(const Finalized& a, const Finalized& b) {
   EXPECT_EQ(a.result.balance_sum, b.result.balance_sum);
   EXPECT_EQ(a.result.router_z_sum, b.result.router_z_sum);
   EXPECT_EQ(a.result.router_entropy_sum, b.result.router_entropy_sum);
+  EXPECT_EQ(a.result.rows_beyond, b.result.rows_beyond);
   EXPECT_EQ(a.result.learning_rate, b.result.learning_rate);
   EXPECT_EQ(a.result.loss_scale, b.result.loss_scale);
   EXPECT_EQ(a.result.skipped, b.result.skipped);
@@ -321,7 +322,7 @@ TEST_F(Optimizer, StepsAreJudgedAsByTheOracle) {
     before.adam_step = 12345;
     before.good_steps = c.good_steps;
     const StepInput input = {7, 0.125F, 0.5F, 0.25F, c.stop};
-    std::vector<double> sums = {c.norm_squared, c.non_finite, c.loss, 5, 2, 1, 0.25, 3, 6, 9};
+    std::vector<double> sums = {c.norm_squared, c.non_finite, c.loss, 5, 2, 1, 0.25, 3, 6, 9, 4};
     sums.push_back(static_cast<double>(c.stop));
     Tensor reduced = tensor_of(DType::f32, {kSumCount}, sums);
     Problem problem(DType::f32);

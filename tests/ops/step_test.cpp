@@ -51,6 +51,7 @@ TEST_F(Step, AFiniteStepAdvancesAdamAndReports) {
   set(kSumBalance, 8);
   set(kSumRouterZ, 9);
   set(kSumRouterEntropy, 10);
+  set(kSumRowsBeyond, 11);
   state.adam_step = 1;
 
   finalize({.clip_norm = 1, .beta1 = 0.5F, .beta2 = 0.75F});
@@ -69,6 +70,7 @@ TEST_F(Step, AFiniteStepAdvancesAdamAndReports) {
   EXPECT_EQ(result.balance_sum, 8);
   EXPECT_EQ(result.router_z_sum, 9);
   EXPECT_EQ(result.router_entropy_sum, 10);
+  EXPECT_EQ(result.rows_beyond, 11);
   EXPECT_EQ(result.gradient_norm, 4);
   EXPECT_EQ(result.learning_rate, 0.125F);
   EXPECT_EQ(result.skipped, 0);

@@ -181,56 +181,88 @@ __device__ void mend_rows(const Shared<kColumns>& shared, int slot, int rows) {
   asm volatile("bar.sync 1, %0;" ::"n"(kThreadsThatMend) : "memory");
 }
 
-/// The elements of a tile that a lane has: pairs in two rows of every block of eight columns.
+/// The elements of a tile that a lane stores: four neighbours in two rows of every second block of
+/// eight columns, of even lanes the first one of two.
 template <int kColumns, class Out>
-struct LanePairs {
+struct LaneQuads {
   Out* first;
   Dim row_stride;  ///< between the two rows
   bool has_row[2];
-  int columns;  ///< that are there from the first pair on
+  int columns;  ///< that are there from the first quad's block on
 
   template <class T>
-  __device__ LanePairs(const WeightsCall<T>& call, const WeightTile& tile, int warp) {
+  __device__ LaneQuads(const WeightsCall<T>& call, const WeightTile& tile, int warp) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const int row = tile.row_tile * kTileRows + warp * 16 + lane / 4;
-    const int column = tile.column_tile * kColumns + lane % 4 * 2;
+    const int block = tile.column_tile * kColumns + lane % 2 * 8;
     first = static_cast<Out*>(call.dweights) +
-            (static_cast<Dim>(tile.expert) * call.outputs + row) * call.inputs + column;
+            (static_cast<Dim>(tile.expert) * call.outputs + row) * call.inputs + block +
+            lane % 4 / 2 * 4;
     row_stride = static_cast<Dim>(8) * call.inputs;
     has_row[0] = row < call.outputs;
     has_row[1] = row + 8 < call.outputs;
-    columns = call.inputs - column;
+    columns = call.inputs - block;
   }
-  [[nodiscard]] __device__ bool has(int half, int block) const {
-    return has_row[half] && 8 * block < columns;
+  [[nodiscard]] __device__ bool has(int half, int pair) const {
+    return has_row[half] && 16 * pair < columns;
   }
-  [[nodiscard]] __device__ Out* at(int half, int block) const {
-    return first + half * row_stride + 8 * block;
+  [[nodiscard]] __device__ Out* at(int half, int pair) const {
+    return first + half * row_stride + 16 * pair;
   }
 };
+
+/// A lane's quad of two blocks of sums, of which it has two neighbours each: lanes beside each
+/// other exchange what the other one stores.
+__device__ inline void take_quad(const float (&first)[4], const float (&second)[4], int half,
+                                 float (&quad)[4]) {
+  const bool is_odd = threadIdx.x % 2 == 1;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const float own = is_odd ? second[2 * half + i] : first[2 * half + i];
+    const float others = is_odd ? first[2 * half + i] : second[2 * half + i];
+    const float received = __shfl_xor_sync(0xFFFFFFFFU, others, 1);
+    quad[i] = is_odd ? received : own;
+    quad[2 + i] = is_odd ? own : received;
+  }
+}
+
+/// Stores what no product reads again soon, so that operands stay in the L2 cache.
+template <class Out>
+__device__ void store_quad(Out* to, const float (&from)[4]) {
+  Vec<Out, 4> raw;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) raw.at[i] = from_real<Out>(from[i]);
+  if constexpr (sizeof(raw) == 16) {
+    __stcs(reinterpret_cast<uint4*>(to), *reinterpret_cast<const uint4*>(&raw));
+  } else {
+    __stcs(reinterpret_cast<uint2*>(to), *reinterpret_cast<const uint2*>(&raw));
+  }
+}
 
 /// Stores a warp's 16 rows of a tile, or adds them to what is there.
 template <int kColumns, class Out, class T>
 __device__ void store_sums(const WeightsCall<T>& call, const WeightTile& tile, int warp,
                            const float (&sums)[kColumns / 8][4]) {
-  constexpr int kAtOnce = 8;  // blocks whose former values are on their way together
-  const LanePairs<kColumns, Out> pairs(call, tile, warp);
+  constexpr int kAtOnce = 4;  // quads whose former values are on their way together
+  const LaneQuads<kColumns, Out> quads(call, tile, warp);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
 #pragma unroll
-    for (int first = 0; first < kColumns / 8; first += kAtOnce) {
-      float values[kAtOnce][2] = {};
+    for (int first = 0; first < kColumns / 16; first += kAtOnce) {
+      float before[kAtOnce][4] = {};
       if (call.accumulate) {
 #pragma unroll
         for (int i = 0; i < kAtOnce; ++i) {
-          if (pairs.has(half, first + i)) load<2>(pairs.at(half, first + i), values[i]);
+          if (quads.has(half, first + i)) load<4>(quads.at(half, first + i), before[i]);
         }
       }
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
-        values[i][0] += sums[first + i][2 * half];
-        values[i][1] += sums[first + i][2 * half + 1];
-        if (pairs.has(half, first + i)) store<2>(pairs.at(half, first + i), values[i]);
+        float quad[4];
+        take_quad(sums[2 * (first + i)], sums[2 * (first + i) + 1], half, quad);
+#pragma unroll
+        for (int k = 0; k < 4; ++k) quad[k] += before[i][k];
+        if (quads.has(half, first + i)) store_quad(quads.at(half, first + i), quad);
       }
     }
   }
@@ -239,11 +271,11 @@ __device__ void store_sums(const WeightsCall<T>& call, const WeightTile& tile, i
 /// The gradient of an expert without rows.
 template <int kColumns, class Out, class T>
 __device__ void store_zeros(const WeightsCall<T>& call, const WeightTile& tile, int warp) {
-  constexpr float kZeros[2] = {0, 0};
-  const LanePairs<kColumns, Out> pairs(call, tile, warp);
+  constexpr float kZeros[4] = {0, 0, 0, 0};
+  const LaneQuads<kColumns, Out> quads(call, tile, warp);
   for (int half = 0; half < 2; ++half) {
-    for (int block = 0; block < kColumns / 8; ++block) {
-      if (pairs.has(half, block)) store<2>(pairs.at(half, block), kZeros);
+    for (int pair = 0; pair < kColumns / 16; ++pair) {
+      if (quads.has(half, pair)) store_quad(quads.at(half, pair), kZeros);
     }
   }
 }
