@@ -291,8 +291,8 @@ std::map<std::string, double> overlap_cost(Device device, const CtaBudgets& ctas
   return {{"data", cost(ctas.data)},
           {"pipeline", cost(ctas.pipeline)},
           {"tied", cost(ctas.tied)},
-          // Ops were measured beside the collectives of their tensor group. Two expert ranks copy,
-          // and of more nobody has measured the cost.
+          // Ops were measured beside the collectives of their tensor group. Two expert ranks copy;
+          // the cost of more was not measured.
           {"tensor", device == Device::cuda ? 0.0 : 1.0},
           {"expert", device == Device::cuda ? 0.0 : 1.0}};
 }

@@ -210,7 +210,7 @@ void TrainingRun::roll_back(std::int64_t step) {
 
 /// Rank 0.
 void TrainingRun::require_directory() {
-  const bool is_new = locks_->renew();
+  const bool is_new = locks_ && locks_->renew();
   if (is_new && memory_) io::write_run_id(start_.checkpoints, run_id_);
 }
 

@@ -110,7 +110,7 @@ TEST(Prices, WithoutANetworkRateAllRanksAreOnOneNode) {
             prices.of_collective("data", "all_reduce", {16, 1, 16}, 1e6));
 }
 
-/// Of the groups that were measured, not all have as few of NCCL's blocks as gradients.
+/// Groups that sum gradients have fewer of NCCL's blocks than those of layers.
 TEST(Prices, AGroupThatWasNotMeasuredCostsWhatItsLikeCosts) {
   MachineFile machine = made_up_machine();
   std::erase_if(machine.collectives, [](const CollectiveRow& row) { return row.group != "data"; });
