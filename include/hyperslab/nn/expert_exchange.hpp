@@ -39,9 +39,8 @@ class ExpertExchange {
     /// (1): the rows here, for a device that alone knows them; absent if the host does.
     View used;
     // all_gather
-    View chosen;  ///< (P N, K): the experts of all ranks' tokens
-    View
-        part_first;  ///< (parts, E / P + 1): first_rows of each part of rows; absent if one has all
+    View chosen;      ///< (P N, K): the experts of all ranks' tokens
+    View part_first;  ///< (parts, E / P + 1): first_rows of each part; absent if one has all
     // all_to_all, on the host's side of memory
     View all_first_rows;  ///< (E + 1): this rank's rows of every expert
     View sent;            ///< (E): rows for every expert
@@ -129,7 +128,7 @@ class ExpertExchange {
   [[nodiscard]] virtual Transfer start_weights_to_tokens(Context& ctx, const Way& way,
                                                          const Room& room, CView here,
                                                          View weights) const = 0;
-  /// Ends it: afterwards weights are there.
+  /// Ends a transfer, once: afterwards its values are there.
   virtual void wait(Context& ctx, const Transfer& transfer) const = 0;
 };
 
