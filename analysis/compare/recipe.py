@@ -26,10 +26,10 @@ Choices = dict[str, tuple[str, ...]]
 ONLY: Choices = {
     "model.norm_place": ("pre",), "model.parallel_block": ("false",), "model.dropout": ("0",), "model.position": ("learned", "rope", "none"),
     "model.norm": ("layernorm", "rmsnorm"), "model.activation": ("gelu_tanh", "swiglu"),
-    "data.ignore_token": ("-1",), "data.loss_mask": ("false",), "data.validation_fraction": ("0",), "data.weights": ("[]",), "data.documents": ("joined",), "data.packing": ("contiguous",), "data.predict_starts": ("true",),
+    "data.ignore_token": ("-1",), "data.loss_mask": ("false",), "data.token_weights": ("false",), "data.validation_fraction": ("0",), "data.weights": ("[]",), "data.documents": ("joined",), "data.packing": ("contiguous",), "data.predict_starts": ("true",),
     "optimizer.name": ("adamw", "muon"), "optimizer.decay_norms_and_biases": ("false",),
     "optimizer.cautious_decay": ("false",), "optimizer.state": ("fp32",), "precision.compute": ("fp32", "tf32", "bf16"), "precision.gemm": ("compute",),
-    "train.overfit_one_batch": ("false",), "train.z_loss": ("0",),
+    "train.overfit_one_batch": ("false",), "train.z_loss": ("0",), "train.loss": ("cross_entropy",),
     "model.head_width": ("0",), "model.qkv_bias": ("false",), "model.unbiased_qkv": ("false",), "model.qk_norm": ("none",), "model.rotary_fraction": ("1",), "model.rope_scaling": ("none",),
     "model.window": ("0",), "model.attention_scale": ("0",), "model.attention_softcap": ("0",), "model.attention_sinks": ("false",), "model.logit_softcap": ("0",),
     "model.mup_base_width": ("0",),

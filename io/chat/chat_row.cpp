@@ -100,26 +100,45 @@ ChatMessage message_of(const RowJson& message, std::size_t number) {
   return out;
 }
 
+void refuse_tools(const RowJson& row) {
+  const RowJson& tools = row_value(row, "tools");
+  if (tools.is_null() || tools.empty()) return;
+  refuse_row(
+      "has tools, whose descriptions no template here writes; render such rows by "
+      "jobs/data/render_chats.py");
+}
+
+/// Appends the messages under a key, of which there must be some.
+void add_messages(const RowJson& row, const char* key, std::vector<ChatMessage>& out) {
+  const RowJson& messages = row_value(row, key);
+  if (!messages.is_array()) {
+    refuse_row(fmt::format("the key '{}' must hold a list, found {}", key,
+                           row.contains(key) ? messages.type_name() : "no such key"));
+  }
+  if (messages.empty()) refuse_row(fmt::format("has no messages in '{}'", key));
+  out.reserve(out.size() + messages.size());
+  for (const RowJson& message : messages) out.push_back(message_of(message, out.size() + 1));
+}
+
 }  // namespace
 
 std::vector<ChatMessage> read_chat(std::string_view line) {
   const RowJson row = read_row(line);
-  const RowJson& tools = row_value(row, "tools");
-  if (!tools.is_null() && !tools.empty()) {
-    refuse_row(
-        "has tools, whose descriptions no template here writes; render such rows by "
-        "jobs/data/render_chats.py");
-  }
-  const RowJson& messages = row_value(row, "messages");
-  if (!messages.is_array()) {
-    refuse_row(fmt::format("the key 'messages' must hold a list, found {}",
-                           row.contains("messages") ? messages.type_name() : "no such key"));
-  }
-  if (messages.empty()) refuse_row("has no messages");
+  refuse_tools(row);
   std::vector<ChatMessage> out;
-  out.reserve(messages.size());
-  for (const RowJson& message : messages) out.push_back(message_of(message, out.size() + 1));
+  add_messages(row, "messages", out);
   return out;
+}
+
+ChatPair read_chat_pair(std::string_view line) {
+  const RowJson row = read_row(line);
+  refuse_tools(row);
+  ChatPair pair;
+  if (row.contains("prompt")) add_messages(row, "prompt", pair.chosen);
+  pair.rejected = pair.chosen;
+  add_messages(row, "chosen", pair.chosen);
+  add_messages(row, "rejected", pair.rejected);
+  return pair;
 }
 
 std::vector<ChatPiece> read_rendered(std::string_view line) {

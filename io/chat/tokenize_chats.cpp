@@ -16,7 +16,8 @@ namespace {
 
 /// A row as it is written, or why it is not.
 struct ChatRow {
-  ChatTokens tokens;  ///< none if it is left out
+  ChatTokens tokens;    ///< none if it is left out
+  ChatTokens rejected;  ///< a pair's second answer
   std::int64_t messages = 0;
   std::int64_t left_out = 0;  ///< messages
   bool has_answer = true;
@@ -35,7 +36,9 @@ class ChatRows {
   [[nodiscard]] ChatRow encode(std::string_view line) const {
     ChatRow row;
     try {
-      if (encoder_.form().is_rendered()) {
+      if (files_.pairs) {
+        encode(read_chat_pair(line), row);
+      } else if (encoder_.form().is_rendered()) {
         take(encoder_.encode_rendered(read_rendered(line), files_.train_on), row);
       } else {
         encode(read_chat(line), row);
@@ -54,6 +57,17 @@ class ChatRows {
     row.messages = std::ssize(messages);
     take(encoder_.encode(messages, files_.train_on), row);
     if (row.has_answer && row.tokens.ids.empty()) cut(messages, row);
+  }
+
+  void encode(const ChatPair& pair, ChatRow& row) const {
+    row.messages = std::ssize(pair.chosen) + std::ssize(pair.rejected);
+    ChatTokens chosen = encoder_.encode(pair.chosen, files_.train_on);
+    ChatTokens rejected = encoder_.encode(pair.rejected, files_.train_on);
+    row.has_answer = has_trained(chosen) && has_trained(rejected);
+    const auto tokens = std::ssize(chosen.ids) + std::ssize(rejected.ids);
+    if (!row.has_answer || (files_.longest > 0 && tokens > files_.longest)) return;
+    row.tokens = std::move(chosen);
+    row.rejected = std::move(rejected);
   }
 
   /// Keeps the tokens if they have something to train on, and fit.
@@ -96,9 +110,11 @@ void count_row(const ChatRow& row, ChatFigures& figures) {
   } else {
     ++figures.conversations;
     figures.messages += row.messages;
-    figures.tokens += std::ssize(row.tokens.ids);
-    figures.trained +=
-        std::reduce(row.tokens.is_trained.begin(), row.tokens.is_trained.end(), std::int64_t{0});
+    for (const ChatTokens* tokens : {&row.tokens, &row.rejected}) {
+      const auto& trained = tokens->is_trained;
+      figures.tokens += std::ssize(tokens->ids);
+      figures.trained += std::reduce(trained.begin(), trained.end(), std::int64_t{0});
+    }
     figures.messages_left_out += row.left_out;
     if (row.left_out > 0) ++figures.cut;
   }
@@ -115,8 +131,9 @@ void append_chats(const std::string& path, const ChatFiles& files, const ChatRow
     for (std::size_t i = 0; i < lines.size(); ++i) {
       if (!batches.take(lines, i, found[i].problem)) continue;
       count_row(found[i], figures);
-      const ChatTokens& tokens = found[i].tokens;
-      if (!tokens.ids.empty()) writer.append_document(tokens.ids, tokens.is_trained);
+      for (const ChatTokens* tokens : {&found[i].tokens, &found[i].rejected}) {
+        if (!tokens->ids.empty()) writer.append_document(tokens->ids, tokens->is_trained);
+      }
     }
   }
 }

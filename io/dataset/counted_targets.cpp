@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <vector>
 
 #include "hyperslab/ops/loss.hpp"
 
@@ -10,6 +11,22 @@ namespace hyperslab::io {
 namespace {
 
 constexpr std::size_t kPiece = 2048;  // ids or masks on the stack at once
+
+/// Calls action(first, targets) for pieces of the targets [first, first + count).
+template <class Action>
+void each_piece(const TokenSource& source, const TargetRules& rules, std::int64_t first,
+                std::int64_t count, Action&& action) {
+  std::array<std::int32_t, kPiece + 1> piece;  // one token, then the targets after it
+  for (const std::int64_t end = first + count; first < end;) {
+    const auto here = std::min(static_cast<std::int64_t>(kPiece), end - first);
+    const auto tokens = std::span(piece).first(static_cast<std::size_t>(here) + 1);
+    const auto targets = tokens.subspan(1);
+    source.read(first - 1, tokens);
+    ignore_targets(source, rules, first, tokens.front(), targets);
+    action(first, targets);
+    first += here;
+  }
+}
 
 }  // namespace
 
@@ -37,18 +54,29 @@ void ignore_targets(const TokenSource& source, const TargetRules& rules, std::in
 
 std::int64_t count_targets(const TokenSource& source, const TargetRules& rules, std::int64_t first,
                            std::int64_t count) {
-  std::array<std::int32_t, kPiece + 1> piece;  // one token, then the targets after it
   std::int64_t counted = 0;
-  for (const std::int64_t end = first + count; first < end;) {
-    const auto here = std::min(static_cast<std::int64_t>(kPiece), end - first);
-    const auto tokens = std::span(piece).first(static_cast<std::size_t>(here) + 1);
-    const auto targets = tokens.subspan(1);
-    source.read(first - 1, tokens);
-    ignore_targets(source, rules, first, tokens.front(), targets);
-    counted += here - std::ranges::count(targets, ops::kIgnoredTarget);
-    first += here;
-  }
+  each_piece(source, rules, first, count, [&](std::int64_t /*first*/, auto targets) {
+    counted += std::ssize(targets) - std::ranges::count(targets, ops::kIgnoredTarget);
+  });
   return counted;
+}
+
+double sum_weights(const TokenSource& source, const TargetRules& rules, std::int64_t first,
+                   std::int64_t count) {
+  const TokenColumns columns = source.columns();
+  const auto width = static_cast<std::size_t>(columns.count());
+  const auto column = static_cast<std::size_t>(columns.at(TokenColumn::weight));
+  std::vector<float> values;
+  double sum = 0;
+  each_piece(source, rules, first, count, [&](std::int64_t at, auto targets) {
+    values.resize(targets.size() * width);
+    source.read_values(at, values);
+    for (std::size_t i = 0; i < targets.size(); ++i) {
+      if (targets[i] == ops::kIgnoredTarget) continue;
+      sum += static_cast<double>(values[i * width + column]);
+    }
+  });
+  return sum;
 }
 
 }  // namespace hyperslab::io

@@ -17,4 +17,8 @@ void ignore_targets(const TokenSource& source, const TargetRules& rules, std::in
 [[nodiscard]] std::int64_t count_targets(const TokenSource& source, const TargetRules& rules,
                                          std::int64_t first, std::int64_t count);
 
+/// Likewise, and returns the sum of the weights of those.
+[[nodiscard]] double sum_weights(const TokenSource& source, const TargetRules& rules,
+                                 std::int64_t first, std::int64_t count);
+
 }  // namespace hyperslab::io

@@ -29,26 +29,38 @@ void DocumentView::append(std::int64_t begin, std::int64_t end) {
 }
 
 template <class T, class Action>
-void DocumentView::for_each_part(std::int64_t first, std::span<T> out, Action action) const {
-  require(first >= 0 && first + static_cast<std::int64_t>(out.size()) <= size(),
+void DocumentView::for_each_part(std::int64_t first, std::span<T> out, std::int64_t columns,
+                                 Action action) const {
+  require(first >= 0 && first + std::ssize(out) / columns <= size(),
           "tokens beyond the end of the source");
   auto range = static_cast<std::size_t>(std::ranges::upper_bound(ends_, first) - ends_.begin());
   for (; !out.empty(); ++range) {
     const std::int64_t range_first = range == 0 ? 0 : ends_[range - 1];
-    const auto count = std::min(static_cast<std::int64_t>(out.size()), ends_[range] - first);
-    action(begins_[range] + first - range_first, out.first(static_cast<std::size_t>(count)));
-    out = out.subspan(static_cast<std::size_t>(count));
+    const auto count = std::min(std::ssize(out) / columns, ends_[range] - first);
+    const auto here = out.first(static_cast<std::size_t>(count * columns));
+    action(begins_[range] + first - range_first, here);
+    out = out.subspan(here.size());
     first += count;
   }
 }
 
 void DocumentView::read(std::int64_t first, std::span<std::int32_t> out) const {
-  for_each_part(first, out, [this](std::int64_t index, auto part) { all_->read(index, part); });
+  for_each_part(first, out, 1, [this](std::int64_t index, auto part) { all_->read(index, part); });
 }
 
 void DocumentView::read_mask(std::int64_t first, std::span<std::uint8_t> out) const {
-  for_each_part(first, out,
+  for_each_part(first, out, 1,
                 [this](std::int64_t index, auto part) { all_->read_mask(index, part); });
+}
+
+void DocumentView::read_values(std::int64_t first, std::span<float> out) const {
+  for_each_part(first, out, columns().count(),
+                [this](std::int64_t index, auto part) { all_->read_values(index, part); });
+}
+
+void DocumentView::read_teacher_ids(std::int64_t first, std::span<std::int32_t> out) const {
+  for_each_part(first, out, columns().teachers,
+                [this](std::int64_t index, auto part) { all_->read_teacher_ids(index, part); });
 }
 
 std::vector<std::int64_t> DocumentView::documents(std::int32_t end_token) const {

@@ -32,6 +32,9 @@ class DocumentView final : public TokenSource {
   }
   [[nodiscard]] bool has_mask() const override { return all_->has_mask(); }
   void read_mask(std::int64_t first, std::span<std::uint8_t> out) const override;
+  [[nodiscard]] TokenColumns columns() const override { return all_->columns(); }
+  void read_values(std::int64_t first, std::span<float> out) const override;
+  void read_teacher_ids(std::int64_t first, std::span<std::int32_t> out) const override;
   /// The other source's documents, each run beginning one.
   [[nodiscard]] std::vector<std::int64_t> documents(std::int32_t end_token) const override;
   /// The other source's segments, as far as runs of them are here.
@@ -39,7 +42,8 @@ class DocumentView final : public TokenSource {
 
  private:
   template <class T, class Action>
-  void for_each_part(std::int64_t first, std::span<T> out, Action action) const;
+  void for_each_part(std::int64_t first, std::span<T> out, std::int64_t columns,
+                     Action action) const;
 
   std::shared_ptr<const TokenSource> all_;
   std::string name_;

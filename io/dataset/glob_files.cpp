@@ -7,10 +7,21 @@
 #include <algorithm>
 #include <string_view>
 
+#include "hyperslab/core/token_columns.hpp"
 #include "hyperslab/io/file_patterns.hpp"
 
 namespace hyperslab::io {
 namespace {
+
+/// True for an array of values beside a token file.
+bool is_column_file(const std::string& path) {
+  const auto ends_with = [&](std::string_view column) {
+    return path.ends_with("." + std::string(column) + ".npy");
+  };
+  return std::ranges::any_of(kTokenColumns,
+                             [&](TokenColumn column) { return ends_with(dataset_of(column)); }) ||
+         ends_with(kTeacherIds) || ends_with(kTeacherLogProbabilities);
+}
 
 class GlobResult {
  public:
@@ -25,6 +36,7 @@ class GlobResult {
   [[nodiscard]] std::vector<std::string> sorted() const {
     if (status_ != 0) return {};
     std::vector<std::string> paths(result_.gl_pathv, result_.gl_pathv + result_.gl_pathc);
+    std::erase_if(paths, is_column_file);
     std::ranges::sort(paths);  // by bytes: glob's own order follows the locale
     return paths;
   }

@@ -197,6 +197,49 @@ void read_hdf5_tokens(Shard& shard, bool loss_mask) {
   shard.format = fmt::format("HDF5 {}", name_of(shard.type));
 }
 
+namespace {
+
+/// Elements of 4 bytes in this machine's order; `is_type` tests them.
+ShardColumn column_in(const Shard& shard, const Source& source, std::string_view name,
+                      std::uint64_t dimensions, const char* type,
+                      bool (*is_type)(const ElementType&)) {
+  const auto dataset = find_dataset(source, std::string(name), dimensions);
+  ShardColumn column;
+  if (!dataset) return column;
+  if (!is_type(dataset->type) || dataset->type.is_big_endian || dataset->type.bytes != 4) {
+    fail_file(shard.path, fmt::format("a dataset {} of little-endian {}", name, type),
+              fmt::format("elements of {} bytes of another type", dataset->type.bytes),
+              fmt::format("write it as {}", type));
+  }
+  require_elements(source, *dataset);
+  column.columns = static_cast<std::int64_t>(dataset->columns);
+  const std::int64_t offset = offset_in_file(shard, *dataset);
+  const std::size_t bytes = dataset->count * dataset->type.bytes;
+  if (offset >= 0) {
+    column.bytes = shard.file.bytes().subspan(static_cast<std::size_t>(offset), bytes);
+    return column;
+  }
+  column.memory = stored_elements(source, *dataset);
+  column.bytes = column.memory;
+  return column;
+}
+
+}  // namespace
+
+void read_hdf5_columns(Shard& shard) {
+  const Source source = open_hdf5(shard);
+  const auto is_float = [](const ElementType& type) { return type.is_float32; };
+  const auto is_id = [](const ElementType& type) { return type.is_integer && type.is_signed; };
+  for (const TokenColumn column : kTokenColumns) {
+    if (!shard.columns.has(column)) continue;
+    shard.values[static_cast<std::size_t>(column)] =
+        column_in(shard, source, dataset_of(column), 1, "float32", is_float);
+  }
+  if (shard.columns.teachers == 0) return;
+  shard.teacher_ids = column_in(shard, source, kTeacherIds, 2, "int32", is_id);
+  shard.teacher_values = column_in(shard, source, kTeacherLogProbabilities, 2, "float32", is_float);
+}
+
 std::vector<std::int64_t> read_hdf5_documents(const Shard& shard) {
   const Source source = open_hdf5(shard);
   if (!find_dataset(source, "documents")) return {};

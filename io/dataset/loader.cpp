@@ -112,6 +112,14 @@ std::int64_t Loader::first_sample(std::int64_t step, int microbatch, Dim B) cons
   return first_sample(step) + position_of(microbatch, B);
 }
 
+template <class Of>
+auto Loader::sum_of_step(std::int64_t step, Of&& of_sample) const {
+  const std::int64_t base = first_sample(step);
+  auto sum = of_sample(base);
+  for (std::int64_t i = 1; i < global_batch_; ++i) sum += of_sample(base + i);
+  return sum;
+}
+
 std::int64_t Loader::counted_tokens(std::int64_t step) {
   require(step >= 1, "counted tokens of a step before the first");
   if (!samples_.may_ignore()) return global_batch_ * samples_.targets();
@@ -119,12 +127,22 @@ std::int64_t Loader::counted_tokens(std::int64_t step) {
   // Held while counting, so that a second thread waits for the number instead of reading as well.
   const std::lock_guard lock(count_mutex_);
   Count& count = counts_[static_cast<std::size_t>(step) % counts_.size()];
-  if (count.step == step) return count.tokens;
-  std::int64_t tokens = 0;
-  const std::int64_t base = first_sample(step);
-  for (std::int64_t i = 0; i < global_batch_; ++i) tokens += samples_.counted(base + i);
-  count = {step, tokens};
-  return tokens;
+  if (count.step == step && count.tokens >= 0) return count.tokens;
+  if (count.step != step) count = {.step = step};
+  count.tokens = sum_of_step(step, [&](std::int64_t index) { return samples_.counted(index); });
+  return count.tokens;
+}
+
+double Loader::weights(std::int64_t step) {
+  if (!samples_.has_weights()) return static_cast<double>(counted_tokens(step));
+  require(step >= 1, "weights of a step before the first");
+  if (overfit_one_batch_) step = 1;
+  const std::lock_guard lock(count_mutex_);
+  Count& count = counts_[static_cast<std::size_t>(step) % counts_.size()];
+  if (count.step == step && count.weights >= 0) return count.weights;
+  if (count.step != step) count = {.step = step};
+  count.weights = sum_of_step(step, [&](std::int64_t index) { return samples_.weights(index); });
+  return count.weights;
 }
 
 }  // namespace hyperslab::io

@@ -37,7 +37,7 @@ std::vector<std::int64_t> documents_in(const std::vector<std::int64_t>& document
 
 MixedSamples::MixedSamples(const TokenSource& all, const std::vector<MixtureStage>& stages,
                            Sampling sampling, Dim T, std::uint64_t seed, const TargetRules& rules,
-                           Packing packing)
+                           MixedPacking packing)
     : schedule_(stages) {
   const std::vector<std::int64_t> parts = all.parts();
   for (const MixtureStage& stage : stages) {
@@ -48,17 +48,18 @@ MixedSamples::MixedSamples(const TokenSource& all, const std::vector<MixtureStag
                             parts.size(), stage.weights.size()));
   }
   std::vector<std::int64_t> documents;
-  if (packing != Packing::contiguous) documents = all.documents(rules.end_token);
+  if (packing.packing != Packing::contiguous) documents = all.documents(rules.end_token);
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const std::int64_t end = i + 1 < parts.size() ? parts[i + 1] : all.size();
     sources_.push_back(std::make_unique<Source>(all, i, parts[i], end));
     Source& source = *sources_.back();
-    if (packing == Packing::contiguous) {
+    if (packing.packing == Packing::contiguous) {
       source.samples =
           std::make_unique<TokenSamples>(source.tokens, sampling, T, seed + i, true, rules);
     } else {
-      source.samples = std::make_unique<PackedSamples>(
-          source.tokens, documents_in(documents, parts[i], end), packing, T, seed + i, rules);
+      source.samples =
+          std::make_unique<PackedSamples>(source.tokens, documents_in(documents, parts[i], end),
+                                          packing.packing, T, seed + i, rules, packing.packed_as);
     }
   }
 }
@@ -89,6 +90,16 @@ std::int64_t MixedSamples::counted(std::int64_t index) const {
   return sources_[place.source]->samples->counted(place.index);
 }
 
+bool MixedSamples::has_weights() const {
+  return std::ranges::any_of(sources_,
+                             [](const auto& source) { return source->samples->has_weights(); });
+}
+
+double MixedSamples::weights(std::int64_t index) const {
+  const MixturePlace place = schedule_.place(index);
+  return sources_[place.source]->samples->weights(place.index);
+}
+
 std::optional<PackingFigures> MixedSamples::packing() const {
   std::optional<PackingFigures> all;
   for (const auto& source : sources_) {
@@ -106,7 +117,10 @@ void MixedSamples::read(std::int64_t first, std::int64_t end, const Batch& out) 
     Batch row;
     row.tokens = out.tokens.slice(b, 1);
     row.targets = out.targets.slice(b, 1);
-    if (out.first_keys) row.first_keys = out.first_keys.slice(b, 1);
+    for (const auto view :
+         {&Batch::first_keys, &Batch::token_values, &Batch::teacher_ids, &Batch::pairs}) {
+      if (out.*view) row.*view = (out.*view).slice(b, 1);
+    }
     const bool counts = first + b < end;
     const MixturePlace place = schedule_.place(counts ? first + b : 0);
     sources_[place.source]->samples->read(place.index, counts ? kNoEnd : place.index, row);

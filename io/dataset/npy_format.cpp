@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cstring>
 #include <string_view>
+#include <utility>
 
 #include "dataset/shard.hpp"
 
@@ -57,15 +58,19 @@ std::string_view value_of(const Shard& shard, std::string_view dict, std::string
   fail_file(shard.path, fmt::format("'{}' in the .npy header", key), "none", kNpyRemedy);
 }
 
-IdType type_of(const Shard& shard, std::string_view value) {
+std::string_view descr_of(std::string_view value) {
   const std::size_t end = value.find(value.front(), 1);
   const bool quoted = (value.front() == '\'' || value.front() == '"') && end != value.npos;
-  const std::string_view descr = quoted ? value.substr(1, end - 1) : "a structured type";
+  return quoted ? value.substr(1, end - 1) : "a structured type";
+}
+
+IdType type_of(const Shard& shard, std::string_view value) {
+  const std::string_view descr = descr_of(value);
   if (descr == "<u2") return IdType::u16;
   if (descr == "<u4") return IdType::u32;
   if (descr == "<i4") return IdType::i32;
   if (descr == "<i8") return IdType::i64;
-  const bool big_endian = quoted && descr.starts_with('>');
+  const bool big_endian = descr.starts_with('>');
   fail_file(shard.path, "little-endian token ids of dtype <u2, <u4, <i4 or <i8",
             fmt::format("{}{}", descr, big_endian ? " (big-endian)" : ""), kNpyRemedy);
 }
@@ -89,7 +94,56 @@ std::int64_t count_of(const Shard& shard, std::string_view value) {
   return count;
 }
 
+/// Rows and columns of an array of one or two dimensions, (-1, 1) of another.
+std::pair<std::int64_t, std::int64_t> rows_and_columns(std::string_view shape, bool is_matrix) {
+  std::int64_t rows = -1;
+  std::int64_t columns = 1;
+  const char* end = shape.data() + shape.size();
+  const auto number = [&](const char* from, std::int64_t& value) {
+    while (from < end && (*from == '(' || *from == ' ' || *from == ',')) ++from;
+    const auto [rest, error] = std::from_chars(from, end, value);
+    return error == std::errc{} ? rest : end;
+  };
+  const char* rest = number(shape.data(), rows);
+  if (is_matrix) rest = number(rest, columns);
+  while (rest < end && (*rest == ',' || *rest == ' ')) ++rest;
+  const bool is_whole = rest < end && *rest == ')' && rows >= 0 && columns > 0;
+  return is_whole ? std::pair{rows, columns} : std::pair{std::int64_t{-1}, std::int64_t{1}};
+}
+
 }  // namespace
+
+ShardColumn open_npy_column(const Shard& shard, std::string_view name, std::string_view descr,
+                            bool is_matrix) {
+  ShardColumn column;
+  const std::string path(name);
+  if (!stamp_of(path)) return column;
+  Shard file;
+  file.path = path;
+  file.file = MappedFile(path);
+  std::size_t body = 0;
+  const std::string_view dict = dict_of(file, body);
+  const std::string_view found = descr_of(value_of(file, dict, "descr"));
+  const std::string_view text = value_of(file, dict, "shape");
+  const std::string_view shape = text.substr(0, text.find(')') + 1);
+  const auto [rows, columns] = rows_and_columns(shape, is_matrix);
+  const auto bytes = file.file.bytes().subspan(body);
+  const bool fits = rows >= 0 && rows == shard.count &&
+                    static_cast<std::int64_t>(bytes.size()) / 4 / columns == rows &&
+                    bytes.size() == static_cast<std::size_t>(4 * rows * columns);
+  if (found != descr || !fits || !value_of(file, dict, "fortran_order").starts_with("False")) {
+    fail_file(path,
+              fmt::format("dtype {} and shape ({}{}) in C order", descr, shard.count,
+                          is_matrix ? ", k" : ",") +
+                  ", as the tokens have",
+              fmt::format("dtype {} and shape {}, {} bytes", found, shape, bytes.size()),
+              "write tokens and their values again");
+  }
+  column.columns = columns;
+  column.file = std::move(file.file);
+  column.bytes = column.file.bytes().subspan(body);
+  return column;
+}
 
 bool has_npy_magic(const Shard& shard) { return shard_text(shard).starts_with(kMagic); }
 

@@ -90,12 +90,12 @@ DataTokens split_documents(const std::shared_ptr<const TokenSource>& all, double
 }
 
 DataTokens open_data(const DataConfig& data, std::int64_t vocabulary, std::uint64_t seed,
-                     DataPart part, std::int64_t ids) {
+                     DataPart part, std::int64_t ids, const TokenColumns& columns) {
   constexpr std::int64_t kByteIds = 257;  // and end of text
   const std::int64_t training_ids = data.vocabulary == "bytes" ? kByteIds : ids;
   const auto open_train = [&] {
     return open_tokens(data.train, data.dtype, ids_of(data.train, vocabulary, training_ids), seed,
-                       data.loss_mask, data.join_files);
+                       data.loss_mask, data.join_files, {columns, true});
   };
   if (data.validation_fraction > 0) {
     return split_documents(open_train(), data.validation_fraction, data.end_token);
@@ -105,7 +105,7 @@ DataTokens open_data(const DataConfig& data, std::int64_t vocabulary, std::uint6
   if (!data.validation.empty()) {
     tokens.validation =
         open_tokens(data.validation, data.dtype, ids_of(data.validation, vocabulary, ids), seed + 1,
-                    data.loss_mask, data.join_files);
+                    data.loss_mask, data.join_files, {columns, false});
   }
   return tokens;
 }

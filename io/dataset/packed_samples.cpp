@@ -8,6 +8,7 @@
 
 #include "dataset/best_fit.hpp"
 #include "dataset/counted_targets.hpp"
+#include "dataset/read_rows.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/philox.hpp"
 #include "hyperslab/io/packing.hpp"
@@ -90,10 +91,13 @@ struct PackedSamples::Row {
   std::span<std::int32_t> tokens;
   std::span<std::int32_t> targets;
   std::span<std::int32_t> first_keys;  ///< empty if not asked for
+  std::span<std::int32_t> pairs;       ///< likewise
+  TargetValues values;
 };
 
 PackedSamples::PackedSamples(const TokenSource& source, std::span<const std::int64_t> documents,
-                             Packing packing, Dim T, std::uint64_t seed, const TargetRules& rules)
+                             Packing packing, Dim T, std::uint64_t seed, const TargetRules& rules,
+                             PackedAs packed_as)
     : source_(source), T_(T), seed_(seed), rules_(rules) {
   require(T > 0 && T <= kMostPackedTokens && packing != Packing::contiguous,
           "packed samples of another length or kind");
@@ -101,6 +105,8 @@ PackedSamples::PackedSamples(const TokenSource& source, std::span<const std::int
           "packed samples without documents");
   rules_.end_token = -1;  // documents are known
   if (source.size() > kMostTokens) fail_size(source, "at most 8796093022208 tokens");
+  std::vector<std::int64_t> pairs;
+  if (packed_as == PackedAs::pairs) documents = pairs = pairs_of(documents);
   pieces_ = pieces_in(source, documents, T);
   if (packing == Packing::best_fit) {
     place_by_segment();
@@ -117,6 +123,30 @@ PackedSamples::PackedSamples(const TokenSource& source, std::span<const std::int
     if (end - documents[i] > T) ++figures_.cut;
   }
   figures_.cut_contiguous = cut_by_blocks(documents, source.size(), T);
+}
+
+std::vector<std::int64_t> PackedSamples::pairs_of(std::span<const std::int64_t> documents) {
+  if (documents.size() % 2 != 0) {
+    throw Error(ExitCode::data,
+                fmt::format("{}: train.loss: preference expects documents in pairs, a chosen and a "
+                            "rejected answer each, found {} documents; write the missing one",
+                            source_.description(), documents.size()));
+  }
+  std::vector<std::int64_t> pairs;
+  for (std::size_t i = 0; i < documents.size(); i += 2) {
+    const std::int64_t end = i + 2 < documents.size() ? documents[i + 2] : source_.size();
+    if (end - documents[i] > T_) {
+      throw Error(
+          ExitCode::data,
+          fmt::format("{}: train.loss: preference expects pairs of at most model.context {} "
+                      "tokens, found {} in pair {}, which begins at token {}; leave it out, "
+                      "or make model.context larger",
+                      source_.description(), T_, end - documents[i], i / 2, documents[i]));
+    }
+    pairs.push_back(documents[i]);
+    rejected_.push_back(documents[i + 1]);
+  }
+  return pairs;
 }
 
 void PackedSamples::place_by_segment() {
@@ -169,29 +199,62 @@ std::int64_t PackedSamples::counted(std::int64_t index) const {
   return counted;
 }
 
+double PackedSamples::weights(std::int64_t index) const {
+  const auto pieces = place_of(index);
+  if (!rejected_.empty()) return static_cast<double>(pieces.size());
+  if (!has_weights()) return static_cast<double>(counted(index));
+  double sum = 0;
+  for (const std::uint64_t each : pieces) {
+    const Piece piece = piece_of(each);
+    const std::int64_t targets = piece.end - piece.begin - (piece.ends_document ? 1 : 0);
+    sum += sum_weights(source_, rules_, piece.begin + 1, targets);
+  }
+  return sum;
+}
+
+void PackedSamples::read_piece(const Row& row, std::size_t at, Piece piece) const {
+  const auto length = static_cast<std::size_t>(piece.end - piece.begin);
+  const auto tokens = row.tokens.subspan(at, length);
+  const auto targets = row.targets.subspan(at, length);
+  source_.read(piece.begin, tokens);
+  std::ranges::copy(tokens.subspan(1), targets.begin());
+  if (piece.ends_document) {
+    targets.back() = ops::kIgnoredTarget;
+  } else {
+    source_.read(piece.end, targets.last(1));
+  }
+  const std::size_t own = length - (piece.ends_document ? 1 : 0);
+  ignore_targets(source_, rules_, piece.begin + 1, tokens.front(), targets.first(own));
+  row.values.read(source_, piece.begin + 1, at, own);
+  if (row.first_keys.empty()) return;
+  std::ranges::fill(row.first_keys.subspan(at, length), static_cast<std::int32_t>(at));
+}
+
 void PackedSamples::read_row(std::int64_t index, const Row& row) const {
   std::size_t at = 0;
+  std::int32_t pair = 0;
+  row.values.clear();
   for (const std::uint64_t each : place_of(index)) {
     const Piece piece = piece_of(each);
     const auto length = static_cast<std::size_t>(piece.end - piece.begin);
-    const auto tokens = row.tokens.subspan(at, length);
-    const auto targets = row.targets.subspan(at, length);
-    source_.read(piece.begin, tokens);
-    std::ranges::copy(tokens.subspan(1), targets.begin());
-    if (piece.ends_document) {
-      targets.back() = ops::kIgnoredTarget;
+    if (rejected_.empty()) {
+      read_piece(row, at, piece);
     } else {
-      source_.read(piece.end, targets.last(1));
-    }
-    ignore_targets(source_, rules_, piece.begin + 1, tokens.front(),
-                   targets.first(length - (piece.ends_document ? 1 : 0)));
-    if (!row.first_keys.empty()) {
-      std::ranges::fill(row.first_keys.subspan(at, length), static_cast<std::int32_t>(at));
+      const std::int64_t middle = *std::ranges::upper_bound(rejected_, piece.begin);
+      const auto chosen = static_cast<std::size_t>(middle - piece.begin);
+      read_piece(row, at, {piece.begin, middle, true});
+      read_piece(row, at + chosen, {middle, piece.end, true});
+      if (!row.pairs.empty()) {
+        std::ranges::fill(row.pairs.subspan(at, chosen), 2 * pair);
+        std::ranges::fill(row.pairs.subspan(at + chosen, length - chosen), 2 * pair + 1);
+      }
+      ++pair;
     }
     at += length;
   }
   std::ranges::fill(row.tokens.subspan(at), 0);
   std::ranges::fill(row.targets.subspan(at), ops::kIgnoredTarget);
+  if (!row.pairs.empty()) std::ranges::fill(row.pairs.subspan(at), kNoPair);
   if (row.first_keys.empty()) return;
   std::ranges::fill(row.first_keys.subspan(at), static_cast<std::int32_t>(at));
 }
@@ -203,7 +266,8 @@ void PackedSamples::read(std::int64_t first, std::int64_t end, const Batch& out)
     const auto row_of = [b](const View& view) {
       return view ? view.slice(b, 1).span<std::int32_t>() : std::span<std::int32_t>();
     };
-    const Row row = {row_of(out.tokens), row_of(out.targets), row_of(out.first_keys)};
+    const Row row = {row_of(out.tokens), row_of(out.targets), row_of(out.first_keys),
+                     row_of(out.pairs), TargetValues(out, b)};
     if (first + b < end) {
       read_row(first + b, row);
       continue;
@@ -211,6 +275,8 @@ void PackedSamples::read(std::int64_t first, std::int64_t end, const Batch& out)
     std::ranges::fill(row.tokens, 0);
     std::ranges::fill(row.targets, ops::kIgnoredTarget);
     std::ranges::fill(row.first_keys, 0);
+    std::ranges::fill(row.pairs, kNoPair);
+    row.values.clear();
   }
 }
 

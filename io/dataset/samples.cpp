@@ -130,9 +130,11 @@ std::int64_t TokenSamples::start(std::int64_t index) const {
 }
 
 void TokenSamples::read(std::int64_t first, std::int64_t end, const Batch& out) const {
-  read_rows(
-      first, end, out, rules_.end_token,
-      [this](std::int64_t index, auto tokens, auto targets) { read(index, tokens, targets); });
+  read_rows(first, end, out, rules_.end_token,
+            [this](std::int64_t index, auto tokens, auto targets, const TargetValues& values) {
+              read(index, tokens, targets);
+              values.read(source_, start(index) + 1, 0, static_cast<std::size_t>(length(index)));
+            });
 }
 
 void TokenSamples::read(std::int64_t index, std::span<std::int32_t> tokens,
@@ -153,6 +155,13 @@ void TokenSamples::read(std::int64_t index, std::span<std::int32_t> tokens,
 void TokenSamples::ignore(std::int64_t first, std::int32_t before,
                           std::span<std::int32_t> targets) const {
   ignore_targets(source_, rules_, first, before, targets);
+}
+
+double TokenSamples::weights(std::int64_t index) const {
+  if (!has_weights()) return static_cast<double>(counted(index));
+  const std::int64_t all = length(index);
+  const std::int64_t own = all - repeated(index);
+  return sum_weights(source_, rules_, start(index) + all - own + 1, own);
 }
 
 std::int64_t TokenSamples::counted(std::int64_t index) const {

@@ -30,7 +30,7 @@ const char* name_of(IdType type) {
   return "";
 }
 
-Shard open_shard(const std::string& path, IdType raw, bool loss_mask) {
+Shard open_shard(const std::string& path, IdType raw, bool loss_mask, const ColumnNeeds& needs) {
   Shard shard;
   shard.path = path;
   shard.file = MappedFile(path);
@@ -56,6 +56,7 @@ Shard open_shard(const std::string& path, IdType raw, bool loss_mask) {
               "none in this " + shard.format + " file",
               "set data.loss_mask to false, or write tokens and mask as HDF5");
   }
+  if (needs.columns.count() > 0) open_columns(shard, needs);
   return shard;
 }
 

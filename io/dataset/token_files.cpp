@@ -69,15 +69,16 @@ void TokenFiles::fail_id(const Shard& shard, std::int64_t first, std::int64_t co
 }
 
 template <class T, class Action>
-void TokenFiles::for_each_part(std::int64_t first, std::span<T> out, Action action) const {
-  require(first >= 0 && first + static_cast<std::int64_t>(out.size()) <= size(),
+void TokenFiles::for_each_part(std::int64_t first, std::span<T> out, std::int64_t columns,
+                               Action action) const {
+  require(first >= 0 && first + std::ssize(out) / columns <= size(),
           "tokens beyond the end of the source");
   auto number = static_cast<std::size_t>(std::ranges::upper_bound(ends_, first) - ends_.begin());
   while (!out.empty()) {
     const Shard& shard = shards_[number];
     const std::int64_t index = first - (ends_[number] - shard.count);
-    const std::int64_t count = std::min(static_cast<std::int64_t>(out.size()), shard.count - index);
-    const auto here = out.first(static_cast<std::size_t>(count));
+    const std::int64_t count = std::min(std::ssize(out) / columns, shard.count - index);
+    const auto here = out.first(static_cast<std::size_t>(count * columns));
     action(shard, index, here);
     out = out.subspan(here.size());
     first += count;
@@ -86,7 +87,7 @@ void TokenFiles::for_each_part(std::int64_t first, std::span<T> out, Action acti
 }
 
 void TokenFiles::read(std::int64_t first, std::span<std::int32_t> out) const {
-  for_each_part(first, out, [&](const Shard& shard, std::int64_t index, auto here) {
+  for_each_part(first, out, 1, [&](const Shard& shard, std::int64_t index, auto here) {
     if (copy_ids(shard, index, here) >= static_cast<std::uint64_t>(vocabulary_)) {
       fail_id(shard, index, static_cast<std::int64_t>(here.size()));
     }
@@ -94,9 +95,20 @@ void TokenFiles::read(std::int64_t first, std::span<std::int32_t> out) const {
 }
 
 void TokenFiles::read_mask(std::int64_t first, std::span<std::uint8_t> out) const {
-  for_each_part(first, out, [](const Shard& shard, std::int64_t index, auto here) {
+  for_each_part(first, out, 1, [](const Shard& shard, std::int64_t index, auto here) {
     std::memcpy(here.data(), shard.mask() + index, here.size());
   });
+}
+
+void TokenFiles::read_values(std::int64_t first, std::span<float> out) const {
+  for_each_part(first, out, columns().count(), read_shard_values);
+}
+
+void TokenFiles::read_teacher_ids(std::int64_t first, std::span<std::int32_t> out) const {
+  for_each_part(first, out, columns().teachers,
+                [&](const Shard& shard, std::int64_t index, auto here) {
+                  read_shard_teachers(shard, index, vocabulary_, here);
+                });
 }
 
 std::vector<std::int64_t> TokenFiles::documents(std::int32_t end_token) const {

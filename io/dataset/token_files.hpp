@@ -30,15 +30,20 @@ class TokenFiles final : public TokenSource {
   [[nodiscard]] bool has_mask() const override { return shards_.front().has_mask; }
   /// Only if has_mask().
   void read_mask(std::int64_t first, std::span<std::uint8_t> out) const override;
+  [[nodiscard]] TokenColumns columns() const override { return shards_.front().columns; }
+  void read_values(std::int64_t first, std::span<float> out) const override;
+  void read_teacher_ids(std::int64_t first, std::span<std::int32_t> out) const override;
   [[nodiscard]] std::vector<std::int64_t> documents(std::int32_t end_token) const override;
   [[nodiscard]] std::vector<std::pair<std::string, VocabularyRecord>> vocabularies() const override;
   [[nodiscard]] std::vector<std::int64_t> parts() const override;
   [[nodiscard]] std::vector<std::int64_t> segments() const override;
 
  private:
-  /// action(shard, index in it, part of out) for every shard that [first, ...) meets.
+  /// action(shard, index in it, part of out) for every shard that [first, ...) meets; out has
+  /// `columns` elements a token.
   template <class T, class Action>
-  void for_each_part(std::int64_t first, std::span<T> out, Action action) const;
+  void for_each_part(std::int64_t first, std::span<T> out, std::int64_t columns,
+                     Action action) const;
   void check_all_ids() const;
   [[noreturn]] void fail_id(const Shard& shard, std::int64_t first, std::int64_t count) const;
 

@@ -181,6 +181,9 @@ constexpr auto kModelSentences = std::to_array<KeySentence>({
     {"data.loss_mask",
      "Whether only those tokens count as targets that the files' loss_mask "
      "marks."},
+    {"data.token_weights",
+     "Whether the files' column weights are weights of targets in the mean of the loss "
+     "(docs/losses.md)."},
     {"data.validation_fraction",
      "Share of the training documents, chosen by hash, that is set "
      "aside for validation."},

@@ -79,6 +79,7 @@ namespace hyperslab::deck {
 /// Rules of the maximal update parametrization.
 [[nodiscard]] std::span<const Rule> mup_rules();
 /// Rules of windows and scores of attention.
+[[nodiscard]] std::span<const Rule> loss_rules();
 [[nodiscard]] std::span<const Rule> score_rules();
 
 }  // namespace hyperslab::deck

@@ -377,7 +377,7 @@ std::span<const Rule> rules() {
           std::span<const Rule>(kModelRules), std::span<const Rule>(kRunRules),
           std::span<const Rule>(kTrainingRules), adapter_rules(), image_rules(), rope_rules(),
           score_rules(), mup_rules(), precision_rules(), memory_rules(), mixture_rules(),
-          document_rules(), sample_rules()}) {
+          document_rules(), loss_rules(), sample_rules()}) {
       made.insert(made.end(), part.begin(), part.end());
     }
     return made;

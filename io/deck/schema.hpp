@@ -159,6 +159,7 @@ void visit_data(Visitor& v, Config& config) {
   v.integer("ignore_token", data.ignore_token, kIdOrNone);
   v.flag("join_files", data.join_files);
   v.flag("loss_mask", data.loss_mask);
+  v.flag("token_weights", data.token_weights);
   v.real("validation_fraction", data.validation_fraction, kUpToHalf);
   v.integer("end_token", data.end_token, kIdOrNone);
   v.named("documents", data.documents, kDocuments);
@@ -276,6 +277,13 @@ void visit_steps(Visitor& v, Config& config) {
   v.integer("validate_batches", train.validate_batches, kSteps);
   v.texts("tasks", train.tasks);
   v.integer("tasks_every", train.tasks_every, kSteps);
+  v.named("loss", train.loss, kLosses);
+  v.real("clip_low", train.clip_low, kBelowOne);
+  v.real("clip_high", train.clip_high, kNotNegative);
+  v.real("kl_weight", train.kl_weight, kNotNegative);
+  v.real("preference_beta", train.preference_beta, kPositive);
+  v.real("teacher_weight", train.teacher_weight, kFraction);
+  v.integer("teacher_tokens", train.teacher_tokens, IntegerRange{0, ops::kMostTeachers});
   v.real("z_loss", train.z_loss, kNotNegative);
   v.integer("sample_every", train.sample_every, kSteps);
   v.texts("sample_prompts", train.sample_prompts);

@@ -108,6 +108,12 @@ inline constexpr std::array<Name<io::BrokenImages>, 2> kBrokenImages = {{
     {"refuse", io::BrokenImages::refuse},
     {"skip", io::BrokenImages::skip},
 }};
+inline constexpr std::array<Name<train::Loss>, 4> kLosses = {{
+    {"cross_entropy", train::Loss::cross_entropy},
+    {"clipped", train::Loss::clipped},
+    {"preference", train::Loss::preference},
+    {"distillation", train::Loss::distillation},
+}};
 inline constexpr std::array<Name<io::Documents>, 2> kDocuments = {{
     {"joined", io::Documents::joined},
     {"masked", io::Documents::masked},

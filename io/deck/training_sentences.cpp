@@ -149,6 +149,20 @@ constexpr auto kTrainingSentences = std::to_array<KeySentence>({
      "Task files whose questions the model answers while it trains (docs/tasks.md), recorded in "
      "tasks.jsonl."},
     {"train.tasks_every", "Steps between scores of train.tasks; 0: only after the last step."},
+    {"train.loss",
+     "Loss of training: of the next token (cross_entropy), of a policy's ratio (clipped), of pairs "
+     "of answers (preference), or beside a teacher's distribution (distillation); docs/losses.md "
+     "names the columns that files need. Validation measures cross-entropy."},
+    {"train.clip_low", "With a clipped loss: ratios below 1 - clip_low give no gradient."},
+    {"train.clip_high", "With a clipped loss: likewise above 1 + clip_high."},
+    {"train.kl_weight",
+     "With a clipped loss: factor of the divergence from the reference model, added to it; 0: "
+     "none."},
+    {"train.preference_beta", "With a loss of preference: factor of the margin of a pair."},
+    {"train.teacher_weight",
+     "With distillation: share of the divergence from the teacher; the next token has the rest."},
+    {"train.teacher_tokens",
+     "With distillation: likely tokens of the teacher that are read, up to 32."},
     {"train.z_loss",
      "Times the square of the logarithm of the softmax's normalizer, added to the loss of every "
      "token that is trained on; 1.0e-4 in PaLM, 0: none. Logged beside the loss."},

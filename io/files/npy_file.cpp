@@ -19,6 +19,9 @@ std::string npy_header(const std::string& type, const std::string& shape) {
   return header + '\n';
 }
 
+NpyFile::NpyFile(const std::string& path, std::int64_t elements)
+    : NpyFile(path, npy_header("<f4", fmt::format("({},)", elements))) {}
+
 NpyFile::NpyFile(const std::string& path, std::int64_t rows, std::int64_t columns)
     : NpyFile(path, npy_header("<f4", fmt::format("({}, {})", rows, columns))) {}
 

@@ -24,8 +24,8 @@ class DatasetReader {
     dataset_.name = std::move(name);
   }
 
-  Dataset read() {
-    read_dataspace();
+  Dataset read(std::uint64_t dimensions) {
+    read_dataspace(dimensions);
     read_type();
     require_no_external_files();
     read_layout();
@@ -47,7 +47,7 @@ class DatasetReader {
     source_.fail_unread(fmt::format("a dataset {} {}", dataset_.name, expected), found);
   }
 
-  void read_dataspace() {
+  void read_dataspace(std::uint64_t dimensions) {
     Cursor cursor = get(MessageType::dataspace, "the shape");
     const std::uint64_t version = cursor.number(1);
     if (version != 1 && version != 2) cursor.fail(fmt::format("version {}, not 1 or 2", version));
@@ -55,11 +55,20 @@ class DatasetReader {
     cursor.skip(1);
     const bool is_null = version == 2 && cursor.number(1) == 2;
     if (version == 1) cursor.skip(5);
-    if (rank != 1 || is_null) {
-      source_.fail_unread(fmt::format("a 1-D dataset {}", dataset_.name),
+    if (rank != dimensions || is_null) {
+      source_.fail_unread(fmt::format("a {}-D dataset {}", dimensions, dataset_.name),
                           fmt::format("{} dimensions", rank));
     }
     dataset_.count = cursor.number(8);
+    if (dimensions == 1) return;
+    dataset_.columns = cursor.number(8);
+    constexpr std::uint64_t kMost = std::uint64_t{1} << 24;  // whose products are no overflow
+    const std::uint64_t columns = dataset_.columns;
+    if (columns == 0 || columns > kMost || dataset_.count > (std::uint64_t{1} << 38)) {
+      source_.fail_unread(fmt::format("a dataset {} of fewer rows and columns", dataset_.name),
+                          fmt::format("{} x {}", dataset_.count, columns));
+    }
+    dataset_.count *= columns;
   }
 
   void read_type() {
@@ -69,6 +78,7 @@ class DatasetReader {
 
   static ElementType type_of(Cursor& cursor, bool is_base) {
     constexpr std::uint64_t kInteger = 0;
+    constexpr std::uint64_t kFloat = 1;
     constexpr std::uint64_t kEnum = 8;
     const std::uint64_t kind = cursor.number(1) & 15U;
     const std::uint64_t flags = cursor.number(3);
@@ -82,15 +92,26 @@ class DatasetReader {
       type.is_integer = false;
       type.bytes = bytes;
     }
+    if (kind == kFloat) type.is_float32 = is_binary32(cursor, flags, type.bytes);
+    if (kind == kFloat || kind == kInteger) type.is_big_endian = (flags & 1U) != 0;
     if (kind != kInteger) return type;
     const std::uint64_t first_bit = cursor.number(2);
     const std::uint64_t bits = cursor.number(2);
     const bool is_whole = first_bit == 0 && bits == 8 * type.bytes;
     type.is_integer =
         is_whole && (type.bytes == 1 || type.bytes == 2 || type.bytes == 4 || type.bytes == 8);
-    type.is_big_endian = (flags & 1U) != 0;
     type.is_signed = (flags & 8U) != 0;
     return type;
+  }
+
+  /// Fields of a float: bits in all, then place and number of those of exponent and mantissa.
+  static bool is_binary32(Cursor& cursor, std::uint64_t flags, std::size_t bytes) {
+    constexpr std::uint64_t kSignPlace = 31;
+    const std::array found = {cursor.number(2), cursor.number(2), cursor.number(1),
+                              cursor.number(1), cursor.number(1), cursor.number(1),
+                              cursor.number(4)};
+    constexpr std::array<std::uint64_t, 7> kBinary32 = {0, 32, 23, 8, 0, 23, 127};
+    return bytes == 4 && found == kBinary32 && (flags >> 8U & 255U) == kSignPlace;
   }
 
   void require_no_external_files() const {
@@ -148,7 +169,8 @@ void require_whole(const Source& source, const Dataset& dataset) {
 
 }  // namespace
 
-std::optional<Dataset> find_dataset(const Source& source, const std::string& name) {
+std::optional<Dataset> find_dataset(const Source& source, const std::string& name,
+                                    std::uint64_t dimensions) {
   const std::optional<Link> link = find_link(source, name);
   if (!link) return std::nullopt;
   if (link->kind != Link::Kind::hard) {
@@ -157,7 +179,7 @@ std::optional<Dataset> find_dataset(const Source& source, const std::string& nam
     if (link->kind == Link::Kind::external) found = "an external link to another file";
     source.fail_unread(fmt::format("the dataset {} itself", name), found);
   }
-  return DatasetReader(source, name, link->address).read();
+  return DatasetReader(source, name, link->address).read(dimensions);
 }
 
 void require_elements(const Source& source, const Dataset& dataset) {

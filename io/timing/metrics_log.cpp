@@ -24,6 +24,11 @@ void each_meaning(const LossMeaning& meaning, bool validation, const Number& num
   } else if (const auto* images = std::get_if<ImageMetrics>(&meaning)) {
     put("top1", "validation_top1", images->top1);
     put("top5", "validation_top5", images->top5);
+  } else if (const auto* policy = std::get_if<PolicyMetrics>(&meaning)) {
+    number("clipped", policy->clipped);
+    number("kl", policy->kl);
+  } else {
+    number("preferred", std::get<PreferenceMetrics>(meaning).preferred);
   }
 }
 

@@ -63,7 +63,9 @@ nn::ResidualStream LmHead::forward(Context& ctx, const UnitCall& call, nn::Resid
     logits_of(ctx, x, call.logits.rows, call.logits.to);
     return {};
   }
-  const CView targets = call.batch.targets.flat();
+  const Batch& batch = call.batch;
+  const nn::Head::Targets targets = {batch.targets.flat(), batch.token_values, batch.teacher_ids,
+                                     batch.pairs};
   if (call.mode == Mode::train) {
     head_.loss_and_gradient(ctx, x, targets, call.step, memory_, call.d, call.accumulate);
   } else {
@@ -126,6 +128,16 @@ void LmHead::backward(Context& ctx, const UnitCall& call) {
   if (call.part == nn::BackwardPart::weight || !parts_.has_final_norm()) return;
   const Slot& slot = slots_.at(static_cast<std::size_t>(call.slot));
   norm_.backward(ctx, slot.norm, call.d, Accumulate::no, call.d, call.accumulate);
+}
+
+BatchViews LmHead::reads(Mode mode) const {
+  const StageOptions& options = parts_.options;
+  const BatchViews targets = {&Batch::targets};
+  if (mode == Mode::decode) return targets;
+  const bool trains = mode == Mode::train;
+  return targets.with(&Batch::token_values, options.loss.columns.count() > 0)
+      .with(&Batch::teacher_ids, trains && options.loss.columns.teachers > 0)
+      .with(&Batch::pairs, trains && options.loss.of_pairs);
 }
 
 CView LmHead::input(int slot) const {

@@ -26,6 +26,7 @@ nn::EmbeddingConfig embedding_config(const ModelSpec& spec, const StageOptions& 
   config.logit_scale = static_cast<float>(spec.parametrization().logit_factor());
   config.logit_softcap = static_cast<float>(spec.logit_softcap);
   config.z_loss = options.z_loss;
+  config.loss = options.loss;
   config.dropout = static_cast<float>(spec.dropout);
   config.seed = options.seed;
   config.init_std = static_cast<float>(spec.init_std);
@@ -99,6 +100,17 @@ Batch Transformer::plan_batch(Arena& activations, ChunkEnds /*chunk*/) const {
   batch.targets = activations.take(DType::i32, {B, T}, "targets");
   batch.token_sort_index = activations.take(DType::i32, {B * T}, "token sort index");
   batch.sample_position = activations.take(DType::i64, {B}, "sample positions");
+  const TokenColumns& columns = parts_->options.loss.columns;
+  if (columns.count() > 0) {
+    batch.token_values = activations.take(DType::f32, {B, T, columns.count()}, "values of targets");
+  }
+  if (columns.teachers > 0) {
+    batch.teacher_ids =
+        activations.take(DType::i32, {B, T, columns.teachers}, "tokens of a teacher");
+  }
+  if (parts_->options.loss.of_pairs) {
+    batch.pairs = activations.take(DType::i32, {B, T}, "pairs of targets");
+  }
   if (parts_->options.documents) {
     const nn::ContextGroup& group = parts_->options.context_group;
     batch.first_keys = activations.take(DType::i32, {B, group.all_tokens(T)}, "first keys");

@@ -160,7 +160,7 @@ class LmHead final : public Unit {
   [[nodiscard]] nn::ResidualStream forward(Context& ctx, const UnitCall& call,
                                            nn::ResidualStream in) override;
   void backward(Context& ctx, const UnitCall& call) override;
-  [[nodiscard]] BatchViews reads(Mode /*mode*/) const override { return {&Batch::targets}; }
+  [[nodiscard]] BatchViews reads(Mode mode) const override;
   [[nodiscard]] bool forward_writes_gradients() const override { return true; }
   [[nodiscard]] CView input(int slot) const override;
   [[nodiscard]] HeadResults results() const override {

@@ -95,6 +95,7 @@
   X(softmax_cross_entropy, WIDENED)          \
   X(softmax_statistics, WIDENED)             \
   X(vocabulary_cross_entropy, WIDENED)       \
+  X(preference_loss, WIDENED)                \
   X(matmul, MULTIPLIED)                      \
   X(matmul_columns, MULTIPLIED)              \
   X(linear_activation_forward, KNOWN)        \

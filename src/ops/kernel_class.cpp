@@ -56,6 +56,7 @@ constexpr std::array kPatterns = {
     Pattern{"square_kernel", KernelClass::reduction},
     Pattern{"runs_kernel", KernelClass::reduction},
     Pattern{"losses_kernel", KernelClass::reduction},
+    Pattern{"pairs_kernel", KernelClass::reduction},
     Pattern{"argmax_kernel", KernelClass::reduction},
     Pattern{"sample_kernel", KernelClass::reduction},
     Pattern{"mark_kernel", KernelClass::other},

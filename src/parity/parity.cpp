@@ -119,7 +119,7 @@ class Tracer {
       const double loss_scale = step == 1 ? trainer_->state().step_state().loss_scale : 1;
       trainer_->step(args, *loader_);
       const ops::StepResult& result = trainer_->result(step);
-      trace.losses.push_back(result.loss_sum / result.tokens);
+      trace.losses.push_back(result.loss());
       if (step > 1) continue;
       trace.gradients = gather_tensors(world_, trainer_->state().gradient_slabs());
       for (auto& [name, gradient] : trace.gradients) {

@@ -289,8 +289,7 @@ Error CheckpointPolicy::numerics_error(const ops::StepResult& result) const {
   return Error(ExitCode::numerics,
                fmt::format("the gradients of the last {} steps were not finite (step {}, loss {}); "
                            "{}",
-                           finite_.in_a_row(), result.step, result.loss_sum / result.tokens,
-                           advice_to_go_back()))
+                           finite_.in_a_row(), result.step, result.loss(), advice_to_go_back()))
       .on_all_ranks();
 }
 

@@ -46,6 +46,12 @@ std::string meaning_text(const io::LossMeaning& meaning) {
     return fmt::format("top-1 {:.2f} %  top-5 {:.2f} %", 100.0 * images->top1,
                        100.0 * images->top5);
   }
+  if (const auto* policy = std::get_if<io::PolicyMetrics>(&meaning)) {
+    return fmt::format("clipped {:.2f} %  kl {:.4f}", 100.0 * policy->clipped, policy->kl);
+  }
+  if (const auto* pairs = std::get_if<io::PreferenceMetrics>(&meaning)) {
+    return fmt::format("preferred {:.2f} %", 100.0 * pairs->preferred);
+  }
   const auto& text = std::get<io::TextMetrics>(meaning);
   return fmt::format(
       "perplexity {:.3f}  token accuracy {:.2f} %{}", text.perplexity, 100.0 * text.token_accuracy,

@@ -238,6 +238,16 @@ void put_balance(const train::Config& config, const ops::StepResult& result,
   if (experts.z_weight > 0) line.router_z = result.router_z_sum / routed;
 }
 
+/// The figures of a text's loss.
+io::LossMeaning meaning_of(const train::Config& config, const ops::StepResult& result) {
+  switch (config.train.loss) {
+    case train::Loss::clipped:
+      return io::PolicyMetrics{result.marked / result.tokens, result.kl_sum / result.weights};
+    case train::Loss::preference: return io::PreferenceMetrics{result.marked / result.weights};
+    default: return io::TextMetrics{std::exp(result.loss()), result.correct / result.tokens};
+  }
+}
+
 }  // namespace
 
 void RunRecords::report(const ops::StepResult& result, double step_seconds,
@@ -246,7 +256,7 @@ void RunRecords::report(const ops::StepResult& result, double step_seconds,
   const std::int64_t tokens = config.train.global_batch * config.model.context;
   io::MetricsLine line;
   line.step = result.step;
-  line.loss = result.loss_sum / result.tokens;
+  line.loss = result.loss();
   line.grad_norm = result.gradient_norm;
   line.lr = result.learning_rate;
   line.tokens = result.step * tokens;
@@ -258,9 +268,9 @@ void RunRecords::report(const ops::StepResult& result, double step_seconds,
         io::ImageMetrics{result.correct / result.tokens, result.correct5 / result.tokens};
     line.images_per_second = static_cast<double>(config.train.global_batch) / step_seconds;
   } else {
-    line.meaning = io::TextMetrics{std::exp(line.loss), result.correct / result.tokens};
+    line.meaning = meaning_of(config, result);
   }
-  if (config.train.z_loss > 0) line.z_loss = result.z_loss_sum / result.tokens;
+  if (config.train.z_loss > 0) line.z_loss = result.z_loss_sum / result.weights;
   put_balance(config, result, trainer_.loads(result.step), line);
   line.wall_seconds =
       earlier_seconds_ + clock_.end(result.step, step_seconds, now_seconds()) - started_;

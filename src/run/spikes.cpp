@@ -99,7 +99,7 @@ bool Spikes::judge_before_update(std::int64_t step, double loss, double norm) {
 
 std::optional<Spikes::Spike> Spikes::take(const ops::StepResult& result) {
   if (!is_counted(result)) return std::nullopt;
-  const double loss = result.loss_sum / result.tokens;
+  const double loss = result.loss();
   Spike spike{result.step, loss, result.gradient_norm, {}, false};
   if (leaves_out(result.step)) {
     spike.verdict = detector_.look(loss, result.gradient_norm);

@@ -114,7 +114,7 @@ TrainerState::ReplicaSums TrainerState::replica_sums() {
 
 Trainer::BadNumbers Trainer::find_bad_numbers(const StepArgs& args, io::Loader& loader) {
   state_->wait_all();
-  begin(args, loader.counted_tokens(args.step));
+  begin(args, loader.weights(args.step));
   StageWorker::PassArgs passes;
   passes.step_views = step_views();
   passes.step = args.step;

@@ -39,22 +39,29 @@ std::unique_ptr<io::Samples> token_samples(const Config& config, const io::Token
                                             config.data.target_rules());
 }
 
+io::PackedSamples::PackedAs packed_as(const Config& config) {
+  using enum io::PackedSamples::PackedAs;
+  return config.train.loss == Loss::preference ? pairs : documents;
+}
+
 std::unique_ptr<io::Samples> training_samples(const Config& config, const io::TokenSource& tokens,
                                               Dim T) {
   const io::DataConfig& data = config.data;
   if (!data.weights.empty()) {
     return std::make_unique<io::MixedSamples>(tokens, mixture_stages(config), data.sampling, T,
-                                              config.run.seed, data.target_rules(), data.packing);
+                                              config.run.seed, data.target_rules(),
+                                              io::MixedPacking{data.packing, packed_as(config)});
   }
   if (data.packing == io::Packing::contiguous) return token_samples(config, tokens, T, true);
   return std::make_unique<io::PackedSamples>(tokens, tokens.documents(data.end_token), data.packing,
-                                             T, config.run.seed, data.target_rules());
+                                             T, config.run.seed, data.target_rules(),
+                                             packed_as(config));
 }
 
 DeckData open_text(const Config& config, io::DataPart part, std::int64_t ids) {
   const Dim T = config.model.context;
-  io::DataTokens tokens =
-      io::open_data(config.data, config.model.vocabulary, config.run.seed, part, ids);
+  io::DataTokens tokens = io::open_data(config.data, config.model.vocabulary, config.run.seed, part,
+                                        ids, config.token_columns());
   DeckData data;
   if (tokens.train && part == io::DataPart::both) {
     data.train_samples = training_samples(config, *tokens.train, T);
@@ -166,6 +173,7 @@ std::string sample_order(const Config& config, std::int64_t step, const io::Data
                                   io::name_of(data.sampling), config.model.context);
   if (data.packing != io::Packing::contiguous) {
     order += fmt::format(" packing={} end_token={}", io::name_of(data.packing), data.end_token);
+    if (config.train.loss == Loss::preference) order += " pairs=true";
   }
   // One file has one order, also as an entry of a mixture. Joined files have one file's order.
   const auto* tokens = dynamic_cast<const io::TokenSource*>(&train);
@@ -188,6 +196,7 @@ std::string differing_order_keys(const std::string& one, const std::string& othe
                                 std::pair{"context", "model.context"},
                                 std::pair{"packing", "data.packing"},
                                 std::pair{"end_token", "data.end_token"},
+                                std::pair{"pairs", "train.loss"},
                                 std::pair{"join_files", "data.join_files"},
                                 std::pair{"weights", "data.weights"},
                                 std::pair{"weight_steps", "data.weight_steps"},

@@ -136,6 +136,7 @@ class ToListeners {
 void add_sums(const auto& sums, Evaluation& to) {
   to.loss_sum += sums[ops::kSumLoss];
   to.tokens += sums[ops::kSumTokens];
+  to.weights += sums[ops::kSumWeights];
   to.correct += sums[ops::kSumCorrect];
   to.correct5 += sums[ops::kSumCorrect5];
 }
@@ -185,7 +186,7 @@ Evaluation Trainer::evaluate(const io::Samples& samples, std::int64_t count, com
   }
   evaluation_->finish(*ctx_);
   return {world.sum(mine.loss_sum), world.sum(mine.tokens), world.sum(mine.correct),
-          world.sum(mine.correct5), mine.is_whole};
+          world.sum(mine.correct5), mine.is_whole,          world.sum(mine.weights)};
 }
 
 }  // namespace hyperslab::train

@@ -137,7 +137,7 @@ std::exception_ptr Prefetcher::load(io::Loader& loader, BatchIndex index, const 
   try {
     fault::reach("step.load");
     // The trainer asks for the count when the step begins, and shall not wait for it.
-    if (index.microbatch == 0) (void)loader.counted_tokens(index.step);
+    if (index.microbatch == 0) (void)loader.weights(index.step);
     cut_->read(out, [&](const Batch& whole) { loader.load(index.step, index.microbatch, whole); });
   } catch (...) {
     return std::current_exception();

@@ -2,6 +2,8 @@
 #include "token_cut.hpp"
 
 #include <algorithm>
+#include <cstddef>
+#include <cstring>
 #include <span>
 
 #include "batch_views.hpp"
@@ -18,6 +20,11 @@ Batch whole_like(const Batch& part, int parts) {
     const auto [B, T] = (part.*view).dims<2>("tokens of a part");
     whole.*view = View(nullptr, DType::i32, Device::cpu, {B, T * parts});
   }
+  for (const auto view : {&Batch::token_values, &Batch::teacher_ids}) {
+    if (!(part.*view)) continue;
+    const auto [B, T, columns] = (part.*view).dims<3>("values of a part");
+    whole.*view = View(nullptr, (part.*view).dtype(), Device::cpu, {B, T * parts, columns});
+  }
   return whole;
 }
 
@@ -31,19 +38,21 @@ void TokenCut::cut(const Batch& out) {
   const Batch& whole = whole_->views();
   const auto take = [&](const View& from, const View& to) {
     if (!from || !to) return;
-    const auto [B, T] = to.dims<2>("tokens of a part");
+    const Dim B = to.shape()[0];
     for (Dim b = 0; b < B; ++b) {
-      const auto row = from.slice(b, 1).span<std::int32_t>().subspan(
-          static_cast<std::size_t>(part_.part * T), static_cast<std::size_t>(T));
-      std::ranges::copy(row, to.slice(b, 1).span<std::int32_t>().begin());
+      const std::size_t bytes = to.slice(b, 1).bytes();
+      const auto* row = static_cast<const std::byte*>(from.slice(b, 1).raw());
+      std::memcpy(to.slice(b, 1).raw(), row + static_cast<std::size_t>(part_.part) * bytes, bytes);
     }
   };
   take(whole.tokens, out.tokens);
   take(whole.targets, out.targets);
   take(whole.first_keys, out.own_first_keys);
+  take(whole.token_values, out.token_values);
+  take(whole.teacher_ids, out.teacher_ids);
   Context host(Device::cpu);
   Batch uncut = whole;
-  uncut.tokens = uncut.targets = View();
+  uncut.tokens = uncut.targets = uncut.token_values = uncut.teacher_ids = View();
   copy_batch(host, uncut, out);
   if (!out.token_sort_index) return;
   scratch_.resize(static_cast<std::size_t>(out.tokens.numel()));

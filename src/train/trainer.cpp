@@ -82,6 +82,7 @@ model::StageOptions stage_options(const Config& config, const mesh::Mesh& mesh,
     stage.vocabulary_multiple = kVocabularyMultipleOnGpu;
   }
   stage.z_loss = static_cast<float>(config.train.z_loss);
+  stage.loss = config.head_loss(options.training);
   stage.seed = config.run.seed;
   stage.tensor = nn::TensorGroup(&mesh.group(mesh::Axis::tensor), config.parallel.sequence);
   stage.context_group = nn::ContextGroup(mesh.context_group());
@@ -231,7 +232,7 @@ const ops::StepResult& Trainer::result(std::int64_t step) const { return records
 int Trainer::segments() const { return worker_->segments() + 1; }
 
 void Trainer::step(const StepArgs& args, io::Loader& loader) {
-  begin(args, loader.counted_tokens(args.step));
+  begin(args, loader.weights(args.step));
   train(args, LoadedData{loader});
 }
 
@@ -331,12 +332,12 @@ void Trainer::warm_up(io::Loader& loader, std::int64_t step) {
 
 void Trainer::release_loader() { feed_->release(); }
 
-void Trainer::begin(const StepArgs& args, std::int64_t targets) {
+void Trainer::begin(const StepArgs& args, double weights) {
   ctx_->recorder().begin_step(args.step, args.traced);
   inspection_->begin_step(args.traced, args.waits_at_marks);
   input_.step = args.step;
   input_.learning_rate = static_cast<float>(args.learning_rate);
-  input_.inverse_tokens = 1.0F / static_cast<float>(std::max<std::int64_t>(1, targets));
+  input_.inverse_weights = 1.0F / static_cast<float>(weights > 0 ? weights : 1);
   input_.inverse_samples = 1.0F / static_cast<float>(config_.train.global_batch);
   input_.stop_request = args.stop_requested ? 1.0F : 0.0F;
   records_->begin(input_);
@@ -367,8 +368,7 @@ bool Trainer::is_left_out(const StepArgs& args) {
   if (ctx_->device() == Device::meta) return false;
   if (args.leave_out || !judge_) return args.leave_out;
   const ops::StepResult found = records_->read_result();
-  return found.skipped == 0 &&
-         judge_(args.step, found.loss_sum / found.tokens, found.gradient_norm);
+  return found.skipped == 0 && judge_(args.step, found.loss(), found.gradient_norm);
 }
 
 void Trainer::finalize() {

@@ -217,7 +217,7 @@ TEST_F(Loss, StatisticsMatchTheOracle) {
             .fixed(targets(6, sharding.V))
             .output(DType::f32, {6, kRowStatisticCount});
         const auto call = [=](Context& ctx, const Views& v) {
-          softmax_statistics(ctx, v[0], shard, v[1], v[2]);
+          softmax_statistics(ctx, {v[0], shard, v[1]}, v[2]);
         };
         const auto oracle = to_doubles(p.on_oracle(call)[2].view());
         p.on_each(call, [&](const Results& results) {
@@ -255,7 +255,7 @@ Problem::Call shared_call(const Sharding& sharding, WithGradient gradient, float
     const View gathered = v[after + 2];
     for (Dim rank = 0; rank < sharding.ranks; ++rank) {
       const View part = gathered.slice(rank, 1);
-      softmax_statistics(ctx, v[2 * rank], sharding.of(rank), v[after],
+      softmax_statistics(ctx, {v[2 * rank], sharding.of(rank), v[after]},
                          part.reshaped({part.shape()[1], kRowStatisticCount}));
     }
     for (Dim rank = 0; rank < sharding.ranks; ++rank) {

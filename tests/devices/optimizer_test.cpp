@@ -290,6 +290,9 @@ void expect_same(const Finalized& a, const Finalized& b) {
   EXPECT_EQ(a.result.router_z_sum, b.result.router_z_sum);
   EXPECT_EQ(a.result.router_entropy_sum, b.result.router_entropy_sum);
   EXPECT_EQ(a.result.rows_beyond, b.result.rows_beyond);
+  EXPECT_EQ(a.result.weights, b.result.weights);
+  EXPECT_EQ(a.result.kl_sum, b.result.kl_sum);
+  EXPECT_EQ(a.result.marked, b.result.marked);
   EXPECT_EQ(a.result.learning_rate, b.result.learning_rate);
   EXPECT_EQ(a.result.loss_scale, b.result.loss_scale);
   EXPECT_EQ(a.result.skipped, b.result.skipped);

@@ -155,7 +155,7 @@ class GoldenModel : public testing::TestWithParam<Case> {
     for (const std::int32_t target : targets.view().span<std::int32_t>()) {
       counted += target >= 0 ? 1 : 0;
     }
-    input_.inverse_tokens = static_cast<float>(1.0 / counted);
+    input_.inverse_weights = static_cast<float>(1.0 / counted);
     input_.learning_rate = static_cast<float>(golden_.number("lr"));
   }
   static void pass(model::Stage& stage, Context& ctx, const model::StepViews& step) {

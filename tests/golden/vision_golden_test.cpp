@@ -96,7 +96,7 @@ class GoldenVision : public testing::TestWithParam<Case> {
     const auto positions = batch.sample_position.span<std::int64_t>();
     for (std::size_t i = 0; i < positions.size(); ++i) positions[i] = static_cast<std::int64_t>(i);
     input_.step = 1;
-    input_.inverse_tokens = static_cast<float>(1.0 / count("counted_images"));
+    input_.inverse_weights = static_cast<float>(1.0 / count("counted_images"));
   }
   static void forward(model::Stage& stage, Context& ctx, const model::StepViews& step) {
     for (int unit = 0; unit < stage.units(); ++unit) {

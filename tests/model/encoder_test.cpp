@@ -43,7 +43,7 @@ double loss_after_learning_the_next_token(StageHarness& harness, int steps) {
       for (std::size_t t = 0; t + 1 < tokens.size(); ++t) targets[t] = tokens[t + 1];
       targets.back() = ops::kIgnoredTarget;
     }
-    harness.input.inverse_tokens = 1.0F / static_cast<float>(kB * (kT - 1));
+    harness.input.inverse_weights = 1.0F / static_cast<float>(kB * (kT - 1));
     const double loss = harness.train_step(3e-3F);
     recent = step == 1 ? loss : 0.9 * recent + 0.1 * loss;
   }

@@ -62,7 +62,7 @@ class StageHarness {
     stage->initialize(*ctx);
     sums = Tensor(Device::cpu, DType::f32, {ops::kSumCount});
     input.step = 1;
-    input.inverse_tokens = 1.0F / static_cast<float>(options.B * options.T);
+    input.inverse_weights = 1.0F / static_cast<float>(options.B * options.T);
     if (options.training) make_moments();
     random_batch(7);
   }

@@ -39,7 +39,7 @@ class Vision : public StageHarness {
   explicit Vision(const ModelSpec& spec) : Vision(spec, vision_stage(spec)) {}
   Vision(const ModelSpec& spec, const StageOptions& options)
       : StageHarness([=] { return make_architecture(spec, options); }, options, spec.vocabulary) {
-    input.inverse_tokens = 1.0F / static_cast<float>(kB);
+    input.inverse_weights = 1.0F / static_cast<float>(kB);
     images(5);
   }
   /// Noise around a pattern of its class.

@@ -30,6 +30,8 @@ TEST(KernelClass, GoesByTheName) {
       {"loss_kernel<float>", KernelClass::softmax},
       {"vocabulary_loss_kernel<__nv_bfloat16>", KernelClass::softmax},
       {"sum_losses_kernel", KernelClass::reduction},
+      {"pairs_kernel", KernelClass::reduction},
+      {"sum_pairs_kernel", KernelClass::reduction},
       {"add_norm_kernel<float>", KernelClass::reduction},
       {"norm_backward_kernel<float>", KernelClass::reduction},
       {"add_squares_kernel", KernelClass::reduction},

@@ -267,7 +267,7 @@ TEST_F(Meta, APartOfTheVocabularyCountsItsOwn) {
   EXPECT_EQ(backward_bytes(Accumulate::yes), 4.0 * (kRows * C + table_rows + 2 * kRows));
   EXPECT_EQ(backward_bytes(Accumulate::no), 4.0 * (kRows * C + 8 * C + 2 * kRows));
   const Work statistics = work("softmax_statistics", [&] {
-    softmax_statistics(ctx, logits, shard, targets, view({16, kRowStatisticCount}));
+    softmax_statistics(ctx, {logits, shard, targets}, view({16, kRowStatisticCount}));
   });
   EXPECT_EQ(statistics.bytes, 4.0 * (16 * 8 + 16 + 16 * 4));
   EXPECT_EQ(statistics.flops, 10.0 * 16 * 7);

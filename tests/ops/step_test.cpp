@@ -52,6 +52,9 @@ TEST_F(Step, AFiniteStepAdvancesAdamAndReports) {
   set(kSumRouterZ, 9);
   set(kSumRouterEntropy, 10);
   set(kSumRowsBeyond, 11);
+  set(kSumWeights, 14);
+  set(kSumKl, 12);
+  set(kSumMarked, 13);
   state.adam_step = 1;
 
   finalize({.clip_norm = 1, .beta1 = 0.5F, .beta2 = 0.75F});
@@ -71,6 +74,9 @@ TEST_F(Step, AFiniteStepAdvancesAdamAndReports) {
   EXPECT_EQ(result.router_z_sum, 9);
   EXPECT_EQ(result.router_entropy_sum, 10);
   EXPECT_EQ(result.rows_beyond, 11);
+  EXPECT_EQ(result.loss(), 0.5);
+  EXPECT_EQ(result.kl_sum, 12);
+  EXPECT_EQ(result.marked, 13);
   EXPECT_EQ(result.gradient_norm, 4);
   EXPECT_EQ(result.learning_rate, 0.125F);
   EXPECT_EQ(result.skipped, 0);

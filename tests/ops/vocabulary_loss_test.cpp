@@ -44,7 +44,7 @@ struct SharedLoss {
 
   void run(Context& ctx, CView targets, const StepState* state, WithGradient gradient) {
     for (Dim rank = 0; rank < sharding.ranks; ++rank) {
-      softmax_statistics(ctx, logits[rank].view(), sharding.of(rank), targets,
+      softmax_statistics(ctx, {logits[rank].view(), sharding.of(rank), targets},
                          gathered.view().slice(rank, 1).reshaped({N, kRowStatisticCount}));
     }
     for (Dim rank = 0; rank < sharding.ranks; ++rank) {
@@ -122,14 +122,14 @@ class VocabularyLoss : public OpsTest {
 
 TEST_F(VocabularyLoss, StatisticsByHand) {
   const VocabularyShard shard = {10, 3, 20};
-  const Tensor logits = tensor_of(
+  Tensor logits = tensor_of(
       DType::f32, {5, 4},
       {1,  3,  3,          99,         std::log(2.0), 0,  0,          99, -1,         -2,
        -3, 99, -kInfinity, -kInfinity, -kInfinity,    99, -kInfinity, 5,  -kInfinity, 99});
   const Tensor targets = int_tensor({5}, {12, 9, kIgnoredTarget, 10, 13});
   Tensor statistics = poisoned(DType::f32, {5, kRowStatisticCount});
 
-  softmax_statistics(ctx, logits.view(), shard, targets.view(), statistics.view());
+  softmax_statistics(ctx, {logits.view(), shard, targets.view()}, statistics.view());
 
   const double e = std::exp(1.0);
   const std::vector<std::array<double, 4>> expected = {
@@ -147,11 +147,11 @@ TEST_F(VocabularyLoss, StatisticsByHand) {
 }
 
 TEST_F(VocabularyLoss, ARankOfPaddingAddsNothing) {
-  const Tensor logits = poisoned(DType::f64, {2, 3});
+  Tensor logits = poisoned(DType::f64, {2, 3});
   const Tensor targets = int_tensor({2}, {0, kIgnoredTarget});
   Tensor statistics = poisoned(DType::f64, {2, kRowStatisticCount});
 
-  softmax_statistics(ctx, logits.view(), {6, 0, 5}, targets.view(), statistics.view());
+  softmax_statistics(ctx, {logits.view(), {6, 0, 5}, targets.view()}, statistics.view());
 
   const std::vector<double> row = {-kInfinity, 0, -kInfinity, 5};
   const auto found = to_doubles(statistics.view());
@@ -271,13 +271,13 @@ TEST_F(VocabularyLoss, WrongOperandsAreNamed) {
   };
   const View one = statistics.view().reshaped({1, 2, kRowStatisticCount});
   expect_error_naming("softmax_statistics targets: row 1 holds token 7, expected less than 6", [&] {
-    softmax_statistics(ctx, logits.view(), {3, 3, 6}, targets.view(), statistics.view());
+    softmax_statistics(ctx, {logits.view(), {3, 3, 6}, targets.view()}, statistics.view());
   });
   expect_error_naming("softmax_statistics statistics", [&] {
-    softmax_statistics(ctx, logits.view(), {3, 3, 9}, targets.view(), logits.view());
+    softmax_statistics(ctx, {logits.view(), {3, 3, 9}, targets.view()}, logits.view());
   });
   expect_error_naming("softmax_statistics shard: f32", [&] {
-    softmax_statistics(ctx, logits.view(), {3, 3, (Dim{1} << 24) + 1}, targets.view(),
+    softmax_statistics(ctx, {logits.view(), {3, 3, (Dim{1} << 24) + 1}, targets.view()},
                        statistics.view());
   });
   expect_error_naming("vocabulary_cross_entropy shard: tokens 3+4", [&] {

@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <initializer_list>
+#include <limits>
 
 #include "hyperslab/core/view.hpp"
 
@@ -20,6 +22,12 @@ struct Batch {
   /// (B, T of all context ranks) i32: where the document of every token begins in its sample
   View first_keys = {};
   View own_first_keys = {};  ///< (B, T) i32: likewise of this rank's tokens, if others have more
+  /// (B, T, TokenColumns::count()) f32: values of every target, 1 where the files have none
+  View token_values = {};
+  View teacher_ids = {};  ///< (B, T, TokenColumns::teachers) i32: a teacher's likely tokens
+  /// (B, T) i32 ascending in a sample: 2 p for targets of the chosen answer of its pair p, 2 p + 1
+  /// for those of the rejected one, kNoPair behind the last pair
+  View pairs = {};
   /// (B, N, P) in the compute type: N patches in rows of the image, each of P values in the order
   /// (channel, row, column) of a convolution's weight, normalized.
   View patches = {};
@@ -27,12 +35,14 @@ struct Batch {
   View label_weights = {};  ///< (B) f32: of the first label; the second has the rest
 };
 
+inline constexpr std::int32_t kNoPair = std::numeric_limits<std::int32_t>::max();
+
 /// A view of a batch, whichever batch.
 using BatchView = View Batch::*;
-inline constexpr std::array<BatchView, 9> kBatchViews = {
-    &Batch::sample_position, &Batch::patches,          &Batch::tokens,
-    &Batch::targets,         &Batch::token_sort_index, &Batch::first_keys,
-    &Batch::own_first_keys,  &Batch::labels,           &Batch::label_weights};
+inline constexpr std::array<BatchView, 12> kBatchViews = {
+    &Batch::sample_position,  &Batch::patches,    &Batch::tokens,         &Batch::targets,
+    &Batch::token_sort_index, &Batch::first_keys, &Batch::own_first_keys, &Batch::token_values,
+    &Batch::teacher_ids,      &Batch::pairs,      &Batch::labels,         &Batch::label_weights};
 
 /// Some of the views of a batch.
 class BatchViews {

@@ -104,6 +104,15 @@ class ChatTemplate {
 /// nesting, numbers that are too large, other roles, images, `tools`.
 [[nodiscard]] std::vector<ChatMessage> read_chat(std::string_view line);
 
+/// Two answers to the same messages.
+struct ChatPair {
+  std::vector<ChatMessage> chosen;
+  std::vector<ChatMessage> rejected;
+};
+/// Reads a line of JSON: an object with `chosen` and `rejected`, each a list of messages as above,
+/// and perhaps `prompt`, messages before both. Throws as read_chat().
+[[nodiscard]] ChatPair read_chat_pair(std::string_view line);
+
 /// Reads a line of JSON with the parts of a rendered conversation: an object with `rendered`, a
 /// list of {"text": TEXT, "trained": true or false}. Throws as read_chat().
 [[nodiscard]] std::vector<ChatPiece> read_rendered(std::string_view line);

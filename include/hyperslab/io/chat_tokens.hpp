@@ -65,6 +65,7 @@ struct ChatFiles {
   std::string output;  ///< .h5
   TrainOn train_on = TrainOn::assistant;
   std::int64_t longest = 0;  ///< tokens of a conversation, which is cut at a turn; 0: any number
+  bool pairs = false;        ///< rows are pairs of answers, which are never cut
   bool skip_broken = false;  ///< leave out lines that hold no conversation, with a warning
 };
 
@@ -81,7 +82,8 @@ struct ChatFigures {
 };
 
 /// Writes conversations as documents of an HDF5 file: `tokens`, `documents` (the first token of
-/// each) and `loss_mask`. A conversation of more than `longest` tokens ends with its last answer
+/// each) and `loss_mask`. A pair becomes two documents, the chosen answer first, of together at
+/// most `longest` tokens. A conversation of more than `longest` tokens ends with its last answer
 /// that fits. Rows are encoded on all threads and written in their order. Throws Error(usage) for
 /// another name of the output, Error(data) with file and line for a row that is no conversation or
 /// that the template refuses, and if no conversation is left, Error(storage) for a failure to

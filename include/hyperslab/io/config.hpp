@@ -54,6 +54,7 @@ struct DataConfig {
   std::int32_t ignore_token = -1;  ///< targets of this id do not count; -1: all do
   bool join_files = false;         ///< samples may go from the end of a file into the next
   bool loss_mask = false;          ///< the files' loss_mask says which tokens count as targets
+  bool token_weights = false;      ///< the files' weights are those of targets in the mean loss
   double validation_fraction = 0;  ///< share of the training documents, by hash, for validation
   std::int32_t end_token = -1;     ///< ends documents in files without a list of them; -1: none
   Documents documents = Documents::joined;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "hyperslab/core/batch.hpp"
+#include "hyperslab/core/token_columns.hpp"
 #include "hyperslab/core/view.hpp"
 #include "hyperslab/io/config.hpp"
 
@@ -71,6 +72,15 @@ class TokenSource : public DataSource {
   [[nodiscard]] virtual bool has_mask() const { return false; }
   /// Mask of tokens [first, first + out.size()): 0 if a token does not count as a target.
   virtual void read_mask(std::int64_t first, std::span<std::uint8_t> out) const;
+  /// The columns that read_values() gives.
+  [[nodiscard]] virtual TokenColumns columns() const { return {}; }
+  /// Values of tokens [first, ...) as targets: out has columns().count() for each of them. 1 where
+  /// the file has none. Throws Error(data) that names file and token for a weight below 0 and for
+  /// values that are no finite numbers.
+  virtual void read_values(std::int64_t first, std::span<float> out) const;
+  /// The columns().teachers ids of each token; 0 where the file has none. Throws Error(data) if ids
+  /// of a token are equal or not below the vocabulary.
+  virtual void read_teacher_ids(std::int64_t first, std::span<std::int32_t> out) const;
   /// First token of every document, ascending from 0: a file begins one, and further ones begin
   /// as the file's own list says (HDF5 `documents`), else after every `end_token`. Throws
   /// Error(data) if there is no list and `end_token` is negative.
@@ -86,17 +96,26 @@ class TokenSource : public DataSource {
   [[nodiscard]] virtual std::vector<std::int64_t> segments() const { return {0}; }
 };
 
+/// Columns that token files must have.
+struct ColumnNeeds {
+  TokenColumns columns;
+  bool all = true;  ///< false: weights alone have to be there, as for validation
+};
+
 /// Opens `synthetic` (2^31 ids of a Markov chain, a function of seed and index), or every file that
 /// the paths and globs name, in the order given (globs sorted). Formats, by content then suffix:
 /// llm.c's header, .npy (1-D unsigned 16/32, signed 32/64 bit), HDF5 (1-D integer dataset
 /// `tokens`, all of it written and in that file), raw .bin of `raw_ids` (refused if its bytes
 /// look like bytes of a wider type). Checked against the vocabulary. `loss_mask`: every file has a
 /// mask (HDF5: dataset `loss_mask` of one byte a token). `join_files`: all files are one segment.
+/// `needs`: columns of f32 in datasets of HDF5 or in NAME.COLUMN.npy beside the file, see
+/// dataset_of(); such arrays are no token files where a pattern meets them.
 /// Throws Error(data) that names the file, what was expected and found.
 [[nodiscard]] std::unique_ptr<TokenSource> open_tokens(const std::vector<std::string>& paths,
                                                        RawIds raw_ids, std::int64_t vocabulary,
                                                        std::uint64_t seed, bool loss_mask = false,
-                                                       bool join_files = false);
+                                                       bool join_files = false,
+                                                       const ColumnNeeds& needs = {});
 
 /// The sources of a deck's section `data`.
 struct DataTokens {
@@ -108,10 +127,11 @@ enum class DataPart : std::uint8_t { both, validation };
 /// Opens the tokens that a deck names for training and validation; synthetic validation has the
 /// seed after `seed`. With validation_fraction the documents of the training files are split, as
 /// split_documents() does. DataPart::validation leaves `train` absent if that saves work. `ids`: of
-/// data.vocabulary, which the ids in files must be below; 0: not known. Throws Error(data).
+/// data.vocabulary, which the ids in files must be below; 0: not known. `columns`: of the training
+/// files; those for validation need the weights alone. Throws Error(data).
 [[nodiscard]] DataTokens open_data(const DataConfig& data, std::int64_t vocabulary,
                                    std::uint64_t seed, DataPart part = DataPart::both,
-                                   std::int64_t ids = 0);
+                                   std::int64_t ids = 0, const TokenColumns& columns = {});
 
 /// Splits the documents of `all` by a hash of their ids, so that a document stays on its side
 /// whatever its file and position, and equal documents stay together: those whose hash is in the
@@ -138,6 +158,12 @@ class Samples {
   [[nodiscard]] virtual bool may_ignore() const = 0;
   /// Targets of sample `index` that count; without reading if none is left out.
   [[nodiscard]] virtual std::int64_t counted(std::int64_t index) const = 0;
+  /// True if weights() is another number than counted().
+  [[nodiscard]] virtual bool has_weights() const { return false; }
+  /// The divisor of sample `index` in the mean of the loss: weights of counted targets, or pairs.
+  [[nodiscard]] virtual double weights(std::int64_t index) const {
+    return static_cast<double>(counted(index));
+  }
   /// Samples [first, first + B) into the views of `out` that are there, but for sample_position and
   /// token_sort_index. Samples from `end` on do not count. Throws Error(data).
   virtual void read(std::int64_t first, std::int64_t end, const Batch& out) const = 0;
@@ -184,6 +210,8 @@ class TokenSamples final : public Samples {
     return size_ * T_ > targets_ || reads_to_ignore();
   }
   [[nodiscard]] std::int64_t counted(std::int64_t index) const override;
+  [[nodiscard]] bool has_weights() const override { return source_.columns().weight; }
+  [[nodiscard]] double weights(std::int64_t index) const override;
 
  private:
   /// A part of the source that samples lie in.
@@ -250,14 +278,20 @@ class Loader {
     counts_keys_ = true;
     window_ = window;
   }
+  /// The divisor of the loss of `step`, of all ranks; may be 0. Likewise.
+  [[nodiscard]] double weights(std::int64_t step);
   /// Shares of keys in this rank's samples of a step loaded lately; 1 if nothing was counted.
   [[nodiscard]] KeyShares key_shares(std::int64_t step) const;
 
  private:
   struct Count {
     std::int64_t step = 0;
-    std::int64_t tokens = 0;
+    std::int64_t tokens = -1;  ///< below 0: not known yet
+    double weights = -1;       ///< likewise
   };
+  /// Sums over the samples of a step what of_sample(index) gives.
+  template <class Of>
+  [[nodiscard]] auto sum_of_step(std::int64_t step, Of&& of_sample) const;
   /// Keys that are seen, and that would be in one document.
   struct Keys {
     std::int64_t step = 0;

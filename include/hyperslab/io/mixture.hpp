@@ -74,6 +74,12 @@ class MixtureSchedule {
   std::vector<Stage> stages_;
 };
 
+/// Packing of the samples of every source.
+struct MixedPacking {
+  Packing packing = Packing::contiguous;
+  PackedSamples::PackedAs packed_as = PackedSamples::PackedAs::documents;
+};
+
 /// Samples of several sources by weights. Sample k is the schedule's; the samples of a source
 /// come in the order of TokenSamples, or of PackedSamples, with the seed `seed` + its number: with
 /// Sampling::blocks each comes once an epoch of the source.
@@ -83,8 +89,7 @@ class MixedSamples final : public Samples {
   /// by themselves. Throws Error(usage) if a stage has not one weight a part, Error(data) if
   /// a part holds less than one sample, and as PackedSamples and TokenSource::documents().
   MixedSamples(const TokenSource& all, const std::vector<MixtureStage>& stages, Sampling sampling,
-               Dim T, std::uint64_t seed, const TargetRules& rules = {},
-               Packing packing = Packing::contiguous);
+               Dim T, std::uint64_t seed, const TargetRules& rules = {}, MixedPacking packing = {});
   ~MixedSamples() override;
   MixedSamples(const MixedSamples&) = delete;
   MixedSamples& operator=(const MixedSamples&) = delete;
@@ -96,6 +101,8 @@ class MixedSamples final : public Samples {
   [[nodiscard]] Dim targets() const override;
   [[nodiscard]] bool may_ignore() const override;
   [[nodiscard]] std::int64_t counted(std::int64_t index) const override;
+  [[nodiscard]] bool has_weights() const override;
+  [[nodiscard]] double weights(std::int64_t index) const override;
   void read(std::int64_t first, std::int64_t end, const Batch& out) const override;
 
   [[nodiscard]] const MixtureSchedule& schedule() const { return schedule_; }

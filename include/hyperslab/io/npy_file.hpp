@@ -11,12 +11,13 @@ namespace hyperslab::io {
 
 class AtomicFile;
 
-/// A new .npy file of f32 (rows, columns) or u8 (images, rows, columns, channels), from front to
-/// end. Written under a temporary name; finish()
-/// renames it, without that nothing is left. A device, a pipe or a symbolic link is kept in memory
-/// and written in place by finish(). All functions throw Error(storage).
+/// A new .npy file of f32 (elements,) or (rows, columns), or u8 (images, rows, columns, channels),
+/// from front to end. Written under a temporary name; finish() renames it, without that nothing is
+/// left. A device, a pipe or a symbolic link is kept in memory and written in place by finish().
+/// All functions throw Error(storage).
 class NpyFile {
  public:
+  NpyFile(const std::string& path, std::int64_t elements);
   NpyFile(const std::string& path, std::int64_t rows, std::int64_t columns);
   struct Images {
     std::int64_t count = 0;

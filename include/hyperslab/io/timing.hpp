@@ -171,7 +171,16 @@ struct ImageMetrics {
   double top1 = 0;
   double top5 = 0;
 };
-using LossMeaning = std::variant<TextMetrics, ImageMetrics>;
+/// Figures of a clipped loss.
+struct PolicyMetrics {
+  double clipped = 0;  ///< share of counted tokens whose ratio was clipped
+  double kl = 0;       ///< mean divergence from the reference, nats
+};
+/// Figures of a loss of pairs.
+struct PreferenceMetrics {
+  double preferred = 0;  ///< share of pairs whose chosen answer gained more than the other
+};
+using LossMeaning = std::variant<TextMetrics, ImageMetrics, PolicyMetrics, PreferenceMetrics>;
 
 /// A line of metrics.jsonl, docs/files.md explains the keys.
 struct MetricsLine {

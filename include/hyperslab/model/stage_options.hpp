@@ -9,6 +9,7 @@
 #include "hyperslab/model/generation.hpp"
 #include "hyperslab/nn/adapter_config.hpp"
 #include "hyperslab/nn/context_group.hpp"
+#include "hyperslab/nn/embedding.hpp"
 #include "hyperslab/nn/expert_group.hpp"
 #include "hyperslab/nn/fp8_config.hpp"
 #include "hyperslab/nn/recompute.hpp"
@@ -42,6 +43,7 @@ struct StageOptions {
   bool documents = false;       ///< tokens attend to their own document alone: Batch::first_keys
   bool fused_attention = true;  ///< if the model leaves the choice: scores are not kept
   float z_loss = 0;             ///< weight in a training pass, see ops::LossRows
+  nn::HeadLoss loss;            ///< a training pass' loss
   std::uint64_t seed = 0;       ///< seed of initial values and dropout
   nn::TensorGroup tensor;
   nn::ContextGroup context_group;

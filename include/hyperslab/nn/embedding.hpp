@@ -6,11 +6,20 @@
 #include "hyperslab/nn/sublayer.hpp"
 #include "hyperslab/nn/vocabulary.hpp"
 #include "hyperslab/ops/embedding.hpp"
+#include "hyperslab/ops/loss.hpp"
 
 namespace hyperslab::nn {
 
 /// The table of positions that is added to the token embedding.
 enum class PositionTable : std::uint8_t { none, learned, fixed };
+
+/// The loss of a head in training.
+struct HeadLoss {
+  TokenColumns columns;  ///< last dimension of Batch::token_values
+  ops::TokenLoss target;
+  bool of_pairs = false;  ///< ops::preference_loss in place of target's, with its reference
+  float beta = 0.1F;      ///< factor of a pair's margin
+};
 
 struct EmbeddingConfig {
   Dim vocabulary = 0;
@@ -21,6 +30,7 @@ struct EmbeddingConfig {
   float logit_scale = 1;    ///< factor of the head's products, before a softcap
   float logit_softcap = 0;  ///< cap of the head's logits; 0: none
   float z_loss = 0;         ///< weight in the head's loss, see ops::LossRows; 0: none
+  HeadLoss loss;
   float dropout = 0;
   std::uint64_t seed = 0;
   float init_std = 0.02F;

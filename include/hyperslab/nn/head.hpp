@@ -20,9 +20,10 @@ class Head {
     View scaled;      ///< (rows of a chunk, C): rows times the logit scale; absent if that is 1
     View logits;      ///< (rows of a chunk, columns of this rank with padding)
     View capped;      ///< likewise: logits after a softcap, for backward; absent without
-    View statistics;  ///< (rows of a chunk, ops::kRowStatisticCount); with several ranks only
-    View gathered;    ///< (ranks, rows of a chunk, ops::kRowStatisticCount); likewise
-    View discarded;   ///< (ops::kSumCount): sums that another rank counts; likewise
+    View statistics;  ///< (rows of a chunk, ops::row_statistics()); with several ranks only
+    View gathered;    ///< (ranks, rows of a chunk, ops::row_statistics()); likewise
+    View discarded;   ///< (ops::kSumCount): sums that count elsewhere; likewise, and with pairs
+    View weights;     ///< (B T, 1): ops::preference_loss; with a loss of pairs only
     View scores;      ///< (B T, ops::kTargetScoreCount): the newest loss()'s scores of targets
     View all_rows;    ///< (B, T, C): Scratch::gathered
     View partial;     ///< (B, T, C): Scratch::partial
@@ -38,12 +39,23 @@ class Head {
     View sums;     ///< (ops::kSumCount)
     View loads{};  ///< BatchInfo::loads
   };
-  /// Adds the loss of x, the stream, against targets: (N) to the sums (on one rank of the group),
-  /// and leaves every target's scores in memory.scores (on all of them).
-  void loss(Context& ctx, CView x, CView targets, const Step& step, const Memory& memory) const;
-  /// loss with z-loss, if there is one, and its gradients: dx, the stream's, is overwritten; the
-  /// weight gradient follows `accumulate`.
-  void loss_and_gradient(Context& ctx, CView x, CView targets, const Step& step,
+  struct RowTargets;
+  /// The targets of N = B T rows, and their values as the loss reads them.
+  struct Targets {
+    CView ids;            ///< (N)
+    CView values{};       ///< Batch::token_values; may be absent
+    CView teacher_ids{};  ///< Batch::teacher_ids, likewise
+    CView pairs{};        ///< Batch::pairs, likewise
+
+    [[nodiscard]] RowTargets with(const ops::TokenLoss& loss) const;
+  };
+  /// Adds the cross-entropy of x, the stream, against the targets to the sums (on one rank of the
+  /// group), and leaves every target's scores in memory.scores (on all of them).
+  void loss(Context& ctx, CView x, const Targets& targets, const Step& step,
+            const Memory& memory) const;
+  /// The loss of training with z-loss, if there is one, and its gradients: dx, the stream's, is
+  /// overwritten; the weight gradient follows `accumulate`.
+  void loss_and_gradient(Context& ctx, CView x, const Targets& targets, const Step& step,
                          const Memory& memory, View dx, Accumulate accumulate) const;
   /// x: (N, C) -> logits: (N, columns of this rank with padding).
   void logits(Context& ctx, CView x, const Memory& memory, View logits) const;
@@ -59,7 +71,12 @@ class Head {
     CView x;        ///< (rows, C)
     CView targets;  ///< (rows)
     View scores;    ///< (rows, ops::kTargetScoreCount); may be absent
+    ops::TokenTerms terms;
   };
+  void loss_of_rows(Context& ctx, CView all_x, const RowTargets& targets, const Step& step,
+                    const Memory& memory) const;
+  void gradient_of_rows(Context& ctx, CView all_x, const RowTargets& targets, const Step& step,
+                        const Memory& memory, View dx, Accumulate accumulate) const;
   [[nodiscard]] CView scaled(Context& ctx, CView x, const Memory& memory) const;
   void project(Context& ctx, CView x, View logits) const;
   void chunk_loss(Context& ctx, const Chunk& chunk, const Step& step, const Memory& memory,
@@ -69,6 +86,7 @@ class Head {
   float scale_ = 1;
   float softcap_ = 0;
   float z_loss_ = 0;
+  HeadLoss loss_;
   param::FusedParam weight_;
 };
 

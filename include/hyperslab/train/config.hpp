@@ -12,6 +12,7 @@
 #include "hyperslab/mesh/mesh.hpp"
 #include "hyperslab/model/spec.hpp"
 #include "hyperslab/nn/adapter_config.hpp"
+#include "hyperslab/nn/embedding.hpp"
 #include "hyperslab/nn/fp8_config.hpp"
 #include "hyperslab/nn/recompute.hpp"
 #include "hyperslab/optim/config.hpp"
@@ -95,6 +96,18 @@ struct MemoryConfig {
   friend bool operator==(const MemoryConfig&, const MemoryConfig&) = default;
 };
 
+/// The loss of training: ops::TokenObjective, a teacher's distribution, or pairs of answers.
+enum class Loss : std::uint8_t { cross_entropy, clipped, preference, distillation };
+[[nodiscard]] constexpr std::string_view name_of(Loss loss) {
+  switch (loss) {
+    case Loss::cross_entropy: return "cross_entropy";
+    case Loss::clipped: return "clipped";
+    case Loss::preference: return "preference";
+    case Loss::distillation: return "distillation";
+  }
+  return "";
+}
+
 /// Deck section `train`.
 struct TrainConfig {
   std::int64_t steps = 0;  ///< exactly one of steps and epochs is given
@@ -109,9 +122,16 @@ struct TrainConfig {
   std::vector<std::string> sample_prompts;  ///< that it continues; none: it begins a document
   std::int64_t sample_tokens = 64;          ///< that it adds to each at most
   double sample_temperature = 1;            ///< 0: the likeliest token
-  double z_loss = 0;                        ///< factor of log(Z)^2, added to the loss
-  std::int64_t log_norms = 0;               ///< steps between records; 0: never
-  std::int64_t log_every = 10;              ///< steps between plain log lines
+  Loss loss = Loss::cross_entropy;
+  double clip_low = 0.2;            ///< a clipped loss keeps ratios above 1 - clip_low
+  double clip_high = 0.2;           ///< and below 1 + clip_high
+  double kl_weight = 0;             ///< factor of the divergence from the reference, added to it
+  double preference_beta = 0.1;     ///< factor of a pair's margin
+  double teacher_weight = 0.5;      ///< share of the divergence from the teacher in the loss
+  std::int64_t teacher_tokens = 0;  ///< likely tokens of the teacher that files give
+  double z_loss = 0;                ///< factor of log(Z)^2, added to the loss
+  std::int64_t log_norms = 0;       ///< steps between records; 0: never
+  std::int64_t log_every = 10;      ///< steps between plain log lines
   bool overfit_one_batch = false;
   std::vector<param::Role> trainable = {};  ///< the others are frozen; empty: all are trained
   friend bool operator==(const TrainConfig&, const TrainConfig&) = default;
@@ -177,6 +197,37 @@ struct Config {
   /// Microbatches of one rank in one step.
   [[nodiscard]] std::int64_t microbatches() const {
     return train.global_batch / (train.microbatch * parallel.data);
+  }
+  /// Columns that files need for training, or for evaluation alone.
+  [[nodiscard]] TokenColumns token_columns(bool training = true) const {
+    if (!training) return {.weight = data.token_weights};
+    const bool clipped = train.loss == Loss::clipped;
+    return {.weight = data.token_weights,
+            .old_log_probability = clipped,
+            .advantage = clipped,
+            .reference_log_probability =
+                (clipped && train.kl_weight > 0) || train.loss == Loss::preference,
+            .teachers = train.loss == Loss::distillation ? train.teacher_tokens : 0};
+  }
+  /// The loss from these columns.
+  [[nodiscard]] nn::HeadLoss head_loss(bool training) const {
+    const TokenColumns columns = token_columns(training);
+    nn::HeadLoss loss;
+    loss.columns = columns;
+    loss.target.weight = columns.at(TokenColumn::weight);
+    loss.target.old_log_probability = columns.at(TokenColumn::old_log_probability);
+    loss.target.advantage = columns.at(TokenColumn::advantage);
+    loss.target.reference = columns.at(TokenColumn::reference_log_probability);
+    loss.target.first_teacher = columns.first_teacher();
+    loss.target.teachers = static_cast<int>(columns.teachers);
+    loss.target.teacher_weight = static_cast<float>(train.teacher_weight);
+    loss.target.clip_low = static_cast<float>(train.clip_low);
+    loss.target.clip_high = static_cast<float>(train.clip_high);
+    loss.target.kl_weight = static_cast<float>(train.kl_weight);
+    if (columns.advantage) loss.target.objective = ops::TokenObjective::clipped;
+    loss.of_pairs = train.loss == Loss::preference && columns.reference_log_probability;
+    loss.beta = static_cast<float>(train.preference_beta);
+    return loss;
   }
   /// Groups that are needed besides the axes' groups, and the choice to time them.
   [[nodiscard]] mesh::GroupNeeds groups() const {

@@ -29,7 +29,8 @@ struct Evaluation {
   double correct = 0;
   double correct5 = 0;   ///< images whose class is among the five likeliest
   bool is_whole = true;  ///< false: it was cut short, and the sums are of a part
-  [[nodiscard]] double loss() const { return loss_sum / tokens; }
+  double weights = 0;    ///< weights of counted targets; without data.token_weights their number
+  [[nodiscard]] double loss() const { return loss_sum / weights; }
   [[nodiscard]] double perplexity() const;
   [[nodiscard]] double accuracy() const { return correct / tokens; }
   [[nodiscard]] double accuracy5() const { return correct5 / tokens; }

@@ -167,10 +167,11 @@ class Trainer {
   void set_up_training();
   void share_memory();
   void set_up_worker();
-  /// `targets`: of the global batch that count.
-  void begin(const StepArgs& args, std::int64_t targets);
-  [[nodiscard]] std::int64_t batch_targets() const {
-    return config_.train.global_batch * (config_.model.is_of_images() ? 1 : sequence());
+  /// `weights`: the divisor of the global batch's loss.
+  void begin(const StepArgs& args, double weights);
+  [[nodiscard]] double batch_targets() const {
+    return static_cast<double>(config_.train.global_batch *
+                               (config_.model.is_of_images() ? 1 : sequence()));
   }
   void train(const StepArgs& args, const SlotData& tokens);
   void round_from(std::int64_t step);

@@ -67,11 +67,15 @@ void add_chat_options(Arguments& args) {
       "(assistant, the default), those of its last answer (last), or all")(
       "context", po::value<std::int64_t>(),
       "tokens that a conversation may have: longer ones end with the last answer that fits "
-      "(default: any number)");
+      "(default: any number)")(
+      "pairs",
+      "each row is a chosen and a rejected answer (`chosen`, `rejected`, and perhaps `prompt`, "
+      "lists "
+      "of messages), for train.loss: preference; of together at most --context tokens");
 }
 
 void refuse_chat_options(const Arguments& args, const char* use) {
-  for (const char* name : {"chat-template", "train-on", "context"}) {
+  for (const char* name : {"chat-template", "train-on", "context", "pairs"}) {
     if (!args.has(name)) continue;
     throw Error(ExitCode::usage,
                 fmt::format("--{} does not go with {}; leave one of them out", name, use));
@@ -84,11 +88,17 @@ void tokenize_chat(const Arguments& args, const std::string& vocabulary,
   const auto form = args.has("chat-template")
                         ? io::find_chat_template(args.get<std::string>("chat-template"))
                         : io::chat_template_of(vocabulary);
+  if (args.has("pairs") && form.is_rendered()) {
+    throw Error(
+        ExitCode::usage,
+        "--pairs does not go with --chat-template rendered: rendered rows are conversations");
+  }
   const io::ChatEncoder encoder(*tokenizer, vocabulary, form);
   const io::ChatFiles files = {.inputs = args.list("chat"),
                                .output = output,
                                .train_on = train_on(args),
                                .longest = longest(args),
+                               .pairs = args.has("pairs"),
                                .skip_broken = args.has("skip-broken-lines")};
   const double start = now_seconds();
   const io::ChatFigures figures = io::tokenize_chats(encoder, files);
@@ -96,11 +106,11 @@ void tokenize_chat(const Arguments& args, const std::string& vocabulary,
   const std::string written = form.is_rendered() ? "as they were rendered"
                                                  : fmt::format("of {} messages as {} writes them",
                                                                figures.messages, form.name());
-  fmt::print(
-      "{}: {} conversations {}, {} tokens of a vocabulary of {}, {:.1f} % trained, in {:.2f} s\n",
-      output, figures.conversations, written, figures.tokens, tokenizer->vocabulary(),
-      100 * static_cast<double>(figures.trained) / static_cast<double>(figures.tokens),
-      now_seconds() - start);
+  fmt::print("{}: {} {} {}, {} tokens of a vocabulary of {}, {:.1f} % trained, in {:.2f} s\n",
+             output, figures.conversations, args.has("pairs") ? "pairs" : "conversations", written,
+             figures.tokens, tokenizer->vocabulary(),
+             100 * static_cast<double>(figures.trained) / static_cast<double>(figures.tokens),
+             now_seconds() - start);
 }
 
 }  // namespace hyperslab::cli

@@ -14,6 +14,7 @@
 #include "hyperslab/train/setup.hpp"
 #include "source.hpp"
 #include "tasks.hpp"
+#include "token_scores.hpp"
 
 namespace hyperslab::cli {
 namespace {
@@ -132,6 +133,7 @@ void add_eval_options(Arguments& args) {
       "json", po::value<std::string>(), "also write the figures to this file");
   args.add()("ema", "measure the exponential moving average of the weights (optimizer.ema_decay)");
   add_task_options(args);
+  add_token_score_options(args);
   args.optional_positional("DECK");
 }
 
@@ -288,10 +290,14 @@ Arguments eval_arguments() {
 ExitCode run_eval(comm::World& world, const std::vector<std::string>& arguments) {
   Arguments args = eval_arguments();
   if (!args.parse(world, arguments)) return ExitCode::ok;
-  require_places(world, args, {"json", "predictions", "logits"});
+  require_places(world, args, {"json", "predictions", "logits", "log-probabilities"});
   const EvalSource source = eval_source(args);
   if (args.has("tasks")) {
     run_tasks(world, args, source);
+    return ExitCode::ok;
+  }
+  if (args.has("log-probabilities")) {
+    run_token_scores(world, args, source);
     return ExitCode::ok;
   }
   const std::vector<EvalGroup> groups = eval_groups(world, source);

@@ -214,6 +214,7 @@ void class_cross_entropy(Context& ctx, const ClassRows& rows, double smoothing,
     }
     add_to_sums(sums, kSumLoss, total.loss);
     add_to_sums(sums, kSumTokens, total.counts);
+    add_to_sums(sums, kSumWeights, total.counts);
     add_to_sums(sums, kSumCorrect, total.correct);
     add_to_sums(sums, kSumCorrect5, total.correct5);
   });

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "../backend.hpp"
+#include "../row_terms.hpp"
 #include "math.hpp"
 #include "parallel.hpp"
 
@@ -19,6 +20,20 @@ struct alignas(64) LossSums {
   double z_loss = 0;
   double tokens = 0;
   double correct = 0;
+  double weights = 0;
+  double kl = 0;
+  double clipped = 0;
+  double target_loss = 0;  ///< a row's score
+
+  void operator+=(const LossSums& row) {
+    loss += row.loss;
+    z_loss += row.z_loss;
+    tokens += row.tokens;
+    correct += row.correct;
+    weights += row.weights;
+    kl += row.kl;
+    clipped += row.clipped;
+  }
 };
 
 /// The statistics of a row of logits that its loss needs; the fields of RowStatistic.
@@ -28,6 +43,7 @@ struct RowTotal {
   T exponentials;
   T target;
   Dim answer;
+  T teacher = 0;  ///< RowStatistic::kRowTeacher
 };
 
 void require_targets(std::span<const std::int32_t> targets, Dim V, const char* op) {
@@ -128,28 +144,78 @@ double log_normalizer(const RowTotal<T>& total) {
   return std::log(static_cast<double>(total.exponentials)) + static_cast<double>(total.largest);
 }
 
+/// The values of one row's target, as TokenTerms has them.
+struct RowValues {
+  const float* values = nullptr;  ///< null: the loss is minus the target's log-probability
+  const std::int32_t* teacher_ids = nullptr;
+  TokenLoss loss;
+
+  RowValues(const TokenTerms& terms, Dim row) : loss(terms.loss) {
+    if (terms.values) values = terms.values.data<float>() + row * terms.values.shape()[1];
+    if (loss.has_teacher())
+      teacher_ids = terms.teacher_ids.data<std::int32_t>() + row * loss.teachers;
+  }
+  [[nodiscard]] TeacherRow<double> teacher() const {
+    return {loss.has_teacher() ? values + loss.first_teacher : nullptr,
+            loss.has_teacher() ? loss.teachers : 0};
+  }
+  /// Calls body(column, probability) for the teacher's tokens of this shard.
+  template <class Body>
+  void each_teacher(const VocabularyShard& shard, Body&& body) const {
+    if (!loss.has_teacher()) return;
+    const TeacherRow<double> row = teacher();
+    for (int j = 0; j < loss.teachers; ++j) {
+      const Dim column = column_of(shard, teacher_ids[j]);
+      if (column >= 0) body(column, row.probability(values[loss.first_teacher + j]));
+    }
+  }
+  template <class T>
+  [[nodiscard]] T teacher_logit(const VocabularyShard& shard, const T* x) const {
+    double sum = 0;
+    each_teacher(shard, [&](Dim column, double q) { sum += q * static_cast<double>(x[column]); });
+    return static_cast<T>(sum);
+  }
+  template <class T>
+  [[nodiscard]] RowTerms<double> terms(const RowTotal<T>& total) const {
+    const RowLogits<double> logits = {static_cast<double>(total.target),
+                                      static_cast<double>(total.teacher), log_normalizer(total)};
+    return {values == nullptr ? TokenLoss() : loss, values, logits, teacher().entropy};
+  }
+};
+
 /// The terms that one row adds to the sums.
 template <class T>
-LossSums sums_of_row(const RowTotal<T>& total, std::int32_t target, float z_loss) {
+LossSums sums_of_row(const RowTotal<T>& total, std::int32_t target, const LossRows& rows,
+                     const RowTerms<double>& terms) {
   const double log_z = log_normalizer(total);
-  return {log_z - static_cast<double>(total.target),
-          z_loss > 0 ? static_cast<double>(z_loss) * log_z * log_z : 0, 1,
-          total.target == total.largest && total.answer == target ? 1.0 : 0.0};
+  const double z = static_cast<double>(rows.z_loss);
+  return {.loss = terms.loss,
+          .z_loss = z > 0 ? terms.weight * z * log_z * log_z : 0,
+          .tokens = 1,
+          .correct = total.target == total.largest && total.answer == target ? 1.0 : 0.0,
+          .weights = terms.weight,
+          .kl = terms.kl,
+          .clipped = terms.clipped ? 1.0 : 0.0,
+          .target_loss = log_z - static_cast<double>(total.target)};
 }
 
 /// Exponentials become dlogits.
 template <class T>
-void scale_row(T* x, const LossRows& rows, std::int32_t target, const RowTotal<T>& total, T scale) {
+void scale_row(T* x, const LossRows& rows, std::int32_t target, const RowTotal<T>& total,
+               const RowValues& values, const RowTerms<double>& terms, T scale) {
   const VocabularyShard& shard = rows.shard;
+  const auto of_scale = static_cast<double>(scale);
   const double of_z = 2 * static_cast<double>(rows.z_loss);
-  const T of_softmax =
-      of_z > 0 ? static_cast<T>(static_cast<double>(scale) * (1 + of_z * log_normalizer(total)))
-               : scale;
-  const T factor = of_softmax / total.exponentials;
+  const double softmax =
+      of_z > 0 ? terms.softmax + terms.weight * of_z * log_normalizer(total) : terms.softmax;
+  const T factor = static_cast<T>(of_scale * softmax) / total.exponentials;
 #pragma omp simd
   for (Dim i = 0; i < shard.count; ++i) x[i] *= factor;
   const Dim column = column_of(shard, target);
-  if (column >= 0) x[column] -= scale;
+  if (column >= 0) x[column] -= static_cast<T>(of_scale * terms.target);
+  values.each_teacher(shard, [&](Dim of_teacher, double q) {
+    x[of_teacher] -= static_cast<T>(of_scale * terms.teacher * q);
+  });
 }
 
 /// Calls body(x, row, target) for every row that counts, and adds its results to `sums`; with
@@ -170,12 +236,9 @@ void each_row(Context& ctx, const char* op, const LossRows& rows, bool gradient,
       T* x = data + row * columns;
       const bool counts = target[row] != kIgnoredTarget;
       const LossSums of_row = counts ? body(x, row, target[row]) : LossSums();
-      chunk_sums.loss += of_row.loss;
-      chunk_sums.z_loss += of_row.z_loss;
-      chunk_sums.tokens += of_row.tokens;
-      chunk_sums.correct += of_row.correct;
+      chunk_sums += of_row;
       if (scores != nullptr) {
-        scores[row * kTargetScoreCount + kScoreLoss] = static_cast<T>(of_row.loss);
+        scores[row * kTargetScoreCount + kScoreLoss] = static_cast<T>(of_row.target_loss);
         scores[row * kTargetScoreCount + kScoreIsAnswer] = static_cast<T>(of_row.correct);
       }
       const Dim clear_from = counts ? rows.shard.count : 0;
@@ -188,6 +251,9 @@ void each_row(Context& ctx, const char* op, const LossRows& rows, bool gradient,
     add_to_sums(sums, kSumZLoss, partial[chunk].z_loss);
     add_to_sums(sums, kSumTokens, partial[chunk].tokens);
     add_to_sums(sums, kSumCorrect, partial[chunk].correct);
+    add_to_sums(sums, kSumWeights, partial[chunk].weights);
+    add_to_sums(sums, kSumKl, partial[chunk].kl);
+    add_to_sums(sums, kSumMarked, partial[chunk].clipped);
   }
 }
 
@@ -205,33 +271,43 @@ void softmax_cross_entropy(Context& ctx, const LossRows& rows, const StepState* 
   with_real(rows.logits.dtype(), kName, [&]<class T>(T) {
     const bool writes = gradient == WithGradient::yes;
     const T scale = writes ? T(state->gradient_scale) : T(0);
-    each_row<T>(ctx, kName, rows, writes, sums, [&](T* x, Dim, std::int32_t target) {
-      const auto total = total_of_row(x, shard, target, writes ? x : nullptr);
-      if (writes) scale_row(x, rows, target, total, scale);
-      return sums_of_row(total, target, rows.z_loss);
+    each_row<T>(ctx, kName, rows, writes, sums, [&](T* x, Dim row, std::int32_t target) {
+      const RowValues values(rows.terms, row);
+      const T of_teacher = values.teacher_logit(shard, x);
+      auto total = total_of_row(x, shard, target, writes ? x : nullptr);
+      total.teacher = of_teacher;
+      const RowTerms<double> terms = values.terms(total);
+      if (writes) scale_row(x, rows, target, total, values, terms, scale);
+      return sums_of_row(total, target, rows, terms);
     });
   });
 }
 
-void softmax_statistics(Context& ctx, CView logits, const VocabularyShard& shard, CView targets,
-                        View statistics) {
+void softmax_statistics(Context& ctx, const LossRows& rows, View statistics) {
   constexpr const char* kName = "softmax_statistics";
-  require_targets(targets.span<std::int32_t>(), shard.vocabulary, kName);
-  with_real(logits.dtype(), kName, [&]<class T>(T) {
-    const auto [N, columns] = logits.dims<2>(kName);
-    const auto rows = [&, columns = columns](int, Dim begin, Dim end) {
+  const VocabularyShard& shard = rows.shard;
+  const auto targets = rows.targets.span<std::int32_t>();
+  require_targets(targets, shard.vocabulary, kName);
+  with_real(rows.logits.dtype(), kName, [&]<class T>(T) {
+    const auto [N, columns] = rows.logits.dims<2>(kName);
+    const Dim width = statistics.shape()[1];
+    const auto each = [&, columns = columns](int, Dim begin, Dim end) {
       for (Dim row = begin; row < end; ++row) {
-        const std::int32_t target = targets.data<std::int32_t>()[row];
-        const auto total =
-            total_of_row<T>(logits.data<T>() + row * columns, shard, target, nullptr);
-        T* out = statistics.data<T>() + row * kRowStatisticCount;
+        const std::int32_t target = targets[static_cast<std::size_t>(row)];
+        const T* x = rows.logits.data<T>() + row * columns;
+        const auto total = total_of_row<T>(x, shard, target, nullptr);
+        T* out = statistics.data<T>() + row * width;
         out[kRowLargest] = total.largest;
         out[kRowExponentials] = total.exponentials;
         out[kRowTarget] = total.target;
         out[kRowAnswer] = static_cast<T>(total.answer);
+        if (width > kRowTeacher) {
+          const bool counts = target != kIgnoredTarget;
+          out[kRowTeacher] = counts ? RowValues(rows.terms, row).teacher_logit(shard, x) : T(0);
+        }
       }
     };
-    parallel_chunks(ctx.threads(), N, 8 * columns, rows);
+    parallel_chunks(ctx.threads(), N, 8 * columns, each);
   });
 }
 
@@ -244,16 +320,23 @@ void vocabulary_cross_entropy(Context& ctx, const LossRows& rows, CView gathered
     const bool writes = gradient == WithGradient::yes;
     const T scale = writes ? T(state->gradient_scale) : T(0);
     const Dim ranks = gathered.shape()[0];
-    const Dim stride = gathered.shape()[1] * kRowStatisticCount;
+    const Dim width = gathered.shape()[2];
+    const Dim stride = gathered.shape()[1] * width;
     const T* statistics = gathered.data<T>();
     each_row<T>(ctx, kName, rows, writes, sums, [&](T* x, Dim row, std::int32_t target) {
-      const auto total =
-          total_of_ranks(statistics + row * kRowStatisticCount, ranks, stride, shard.vocabulary);
+      const RowValues values(rows.terms, row);
+      auto total = total_of_ranks(statistics + row * width, ranks, stride, shard.vocabulary);
+      if (width > kRowTeacher) {
+        for (Dim rank = 0; rank < ranks; ++rank) {
+          total.teacher += statistics[rank * stride + row * width + kRowTeacher];
+        }
+      }
+      const RowTerms<double> terms = values.terms(total);
       if (writes) {
         (void)sum_of_exponentials(x, shard.count, total.largest, x);
-        scale_row(x, rows, target, total, scale);
+        scale_row(x, rows, target, total, values, terms, scale);
       }
-      return sums_of_row(total, target, rows.z_loss);
+      return sums_of_row(total, target, rows, terms);
     });
   });
 }

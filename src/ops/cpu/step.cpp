@@ -36,7 +36,7 @@ void accept(const FinalizeConstants& constants, double norm, StepState& state) {
 
 void begin_step(Context&, const StepInput& input, StepState* state, View sums) {
   state->input = input;
-  state->gradient_scale = input.inverse_tokens * state->loss_scale;
+  state->gradient_scale = input.inverse_weights * state->loss_scale;
   with_real(sums.dtype(), "begin_step", [&]<class T>(T) {
     std::ranges::fill(sums.span<T>(), T(0));
     sums.data<T>()[kSumStop] = T(input.stop_request);
@@ -61,6 +61,9 @@ void finalize_step(Context&, const FinalizeConstants& constants, CView sums, Ste
       .router_z_sum = read_sums(sums, kSumRouterZ),
       .router_entropy_sum = read_sums(sums, kSumRouterEntropy),
       .rows_beyond = read_sums(sums, kSumRowsBeyond),
+      .weights = read_sums(sums, kSumWeights),
+      .kl_sum = read_sums(sums, kSumKl),
+      .marked = read_sums(sums, kSumMarked),
       .gradient_norm = norm,
       .learning_rate = state->input.learning_rate,
       .loss_scale = state->loss_scale,

@@ -28,14 +28,14 @@ namespace hyperslab::ops::cpu {
 
 template <class Operand, class... Others>
 inline constexpr bool kIsOneOf = (std::is_same_v<Operand, Others> || ...);
-/// Operands that hold no elements, or none that may be in bf16: those of the last five are codes,
+/// Operands that hold no elements, or none that may be in bf16: those of the last six are codes,
 /// tables and statistics.
 template <class Operand>
 inline constexpr bool kHoldsNoElements =
     std::is_arithmetic_v<Operand> || std::is_enum_v<Operand> || std::is_pointer_v<Operand> ||
     kIsOneOf<Operand, HeadLayout, VocabularyShard, TokenPosition, Dropout, StepInput, ProductScales,
              PooledRows, NormalSpec, ImageOutput, FinalizeConstants, RouterRule, RouterLosses,
-             CQuantizedMatrix, RotaryTables, SortedTokens, RowPart, RouterGradient>;
+             CQuantizedMatrix, RotaryTables, SortedTokens, RowPart, RouterGradient, PairRows>;
 
 /// Lets the CPU's ops, which compute in f32 and f64, take operands stored in bf16: it hands
 /// an op f32 copies of them, and rounds the copies of those that the op may have written back to

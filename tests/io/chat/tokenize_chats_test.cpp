@@ -84,6 +84,30 @@ TEST_F(TokenizeChats, ConversationsWithoutAnAnswerAreLeftOut) {
   EXPECT_EQ(documents(), (std::vector<std::string>{"«User: a\n\n»"}));
 }
 
+TEST_F(TokenizeChats, PairsAreTwoDocuments) {
+  files_.pairs = true;
+  files_.longest = 70;
+  const std::string prompt = R"({"prompt": [{"role": "user", "content": "a"}], )";
+  const auto answer = [](const std::string& text) {
+    return R"([{"role": "assistant", "content": ")" + text + R"("}])";
+  };
+  const std::string rows = prompt + R"("chosen": )" + answer("b") + R"(, "rejected": )" +
+                           answer("c") + "}\n" + prompt + R"("chosen": )" + answer("b") +
+                           R"(, "rejected": )" + answer(std::string(50, 'x')) + "}\n" +
+                           R"({"chosen": )" + answer("d") +
+                           R"(, "rejected": [{"role": "user", "content": "e"}]})"
+                           "\n";
+  const auto figures = tokenize(rows);
+
+  EXPECT_EQ(documents(), (std::vector<std::string>{"User: a\n\nAssistant:« b|»\n\n",
+                                                   "User: a\n\nAssistant:« c|»\n\n"}));
+  EXPECT_EQ(figures.conversations, 1);
+  EXPECT_EQ(figures.too_long, 1);
+  EXPECT_EQ(figures.without_answer, 1);
+  EXPECT_THAT(refusal(row_of({{"assistant", "b"}})),
+              testing::HasSubstr("the key 'chosen' must hold a list"));
+}
+
 TEST_F(TokenizeChats, LongConversationsEndWithTheLastAnswerThatFits) {
   const std::string rows =
       row_of(

@@ -315,7 +315,7 @@ TEST_F(PackedFiles, MixedSourcesArePackedEachAlone) {
       io::open_tokens({write_ids("a.bin", 1), write_ids("b.bin", 2)}, io::RawIds::uint16, 257, 1);
   const io::TargetRules rules = {-1, 0, false};
   const io::MixedSamples mixed(*all, {{0, {1, 1}}}, io::Sampling::blocks, 16, 42, rules,
-                               Packing::best_fit);
+                               io::MixedPacking{Packing::best_fit});
   TextBatch text(2, 16);
 
   mixed.read(6, io::kNoEnd, text.batch);

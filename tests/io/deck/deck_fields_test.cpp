@@ -37,7 +37,7 @@ model:
   layers: 5
   family: llama
 data: {train: [a.bin, b/*.npy], validation: [c.h5], sampling: windows, dtype: uint32,
-       vocabulary: vocab/dir, ignore_token: 6, join_files: true, loss_mask: true, validation_fraction: 0, end_token: 8}
+       vocabulary: vocab/dir, ignore_token: 6, join_files: true, loss_mask: true, token_weights: true, validation_fraction: 0, end_token: 8}
 parallel: {data: 2, tensor: 1, pipeline: 1, context: 1, sequence: false, schedule: gpipe, virtual_stages: 1,
            zero: 0, bucket_mib: 2.5}
 precision: {compute: fp32}
@@ -48,7 +48,8 @@ optimizer: {name: adamw, lr: 1.5e-3, betas: [0.8, 0.99], eps: 1.0e-6, momentum: 
 schedule: {name: wsd, warmup_steps: 11, final_fraction: 0.25, decay_fraction: 0.375}
 train: {steps: 101, epochs: 0, global_batch: 24, microbatch: 3, validate_every: 12,
         validate_batches: 13, tasks: [t.jsonl, arc], tasks_every: 9, sample_every: 10, sample_prompts: [Once, a b],
-        sample_tokens: 31, sample_temperature: 0.5, z_loss: 1.0e-4, log_norms: 14, log_every: 15, overfit_one_batch: true, trainable: [norm, bias]}
+        sample_tokens: 31, sample_temperature: 0.5, loss: clipped, clip_low: 0.1, clip_high: 0.3, kl_weight: 0.02,
+        preference_beta: 0.4, teacher_weight: 0.75, teacher_tokens: 0, z_loss: 1.0e-4, log_norms: 14, log_every: 15, overfit_one_batch: true, trainable: [norm, bias]}
 adapter: {alpha: 8, rank_scaled: true}
 quantization: {group: 32, after: 21}
 checkpoint: {directory: scratch/ckpt, initial: other/ckpt, every: 16, final: false, keep: 4, keep_every: 32,
@@ -179,6 +180,13 @@ TEST(Fields, OptimizerScheduleAndTraining) {
                                               {"Once", "a b"},
                                               31,
                                               0.5,
+                                              train::Loss::clipped,
+                                              0.1,
+                                              0.3,
+                                              0.02,
+                                              0.4,
+                                              0.75,
+                                              0,
                                               1e-4,
                                               14,
                                               15,

@@ -270,6 +270,7 @@ __global__ void __launch_bounds__(kClassThreads)
   if (threadIdx.x != 0) return;
   sums[kSumLoss] += static_cast<float>(loss);
   sums[kSumTokens] += static_cast<float>(tokens);
+  sums[kSumWeights] += static_cast<float>(tokens);
   sums[kSumCorrect] += static_cast<float>(correct);
   sums[kSumCorrect5] += static_cast<float>(correct5);
 }

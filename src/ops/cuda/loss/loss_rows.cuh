@@ -5,6 +5,7 @@
 
 #include "cuda/tools/common.cuh"
 #include "cuda/tools/softmax.cuh"
+#include "row_terms.hpp"
 
 namespace hyperslab::ops::cuda {
 
@@ -155,6 +156,27 @@ __device__ inline RowTotal total_of_ranks(const float* statistics, Dim ranks, Di
   return total;
 }
 
+/// The values of the rows' targets, absent if the loss is minus their log-probability.
+struct TermsCall {
+  const float* values;
+  int columns;
+  const std::int32_t* teacher_ids;
+  TokenLoss loss;
+  RowTermSums* out;
+
+  /// This row's log-probabilities of the teacher.
+  [[nodiscard]] __device__ TeacherRow<float> teacher(Dim row) const {
+    if (!loss.has_teacher()) return {nullptr, 0};
+    return {values + row * columns + loss.first_teacher, loss.teachers};
+  }
+  [[nodiscard]] __device__ float log_probability(Dim row, int j) const {
+    return values[row * columns + loss.first_teacher + j];
+  }
+  [[nodiscard]] __device__ std::int32_t id(Dim row, int j) const {
+    return teacher_ids[row * loss.teachers + j];
+  }
+};
+
 template <class T>
 struct LossCall {
   Dim rows;
@@ -165,34 +187,88 @@ struct LossCall {
   bool gradient;
   float z_loss;
   RowLoss* out;
+  TermsCall terms;
 };
 
-/// One thread: the loss of a row that counts.
+/// Sum of probability times logit of the teacher's tokens that are here; every thread has it.
 template <class T>
+__device__ float teacher_logit(const TermsCall& terms, const Columns& columns, Dim row,
+                               const T* x) {
+  float sum = 0;
+  if (!terms.loss.has_teacher()) return sum;
+  const TeacherRow<float> teacher = terms.teacher(row);
+  for (int j = 0; j < terms.loss.teachers; ++j) {
+    const std::int32_t id = terms.id(row, j);
+    if (!columns.is_here(id)) continue;
+    sum += teacher.probability(terms.log_probability(row, j)) * to_real(x[id - columns.first]);
+  }
+  return sum;
+}
+
+/// Loss and derivatives of a row that counts. Real: float, or double for the loss itself.
+template <bool kTerms, class Real, class T>
+__device__ RowTerms<Real> terms_of(const LossCall<T>& call, Dim row, const RowTotal& total,
+                                   float of_teacher) {
+  const Real log_z = log(static_cast<Real>(total.exponentials)) + static_cast<Real>(total.largest);
+  const RowLogits<Real> logits = {static_cast<Real>(total.target), static_cast<Real>(of_teacher),
+                                  log_z};
+  if constexpr (!kTerms) {
+    return {TokenLoss(), nullptr, logits, Real(0)};
+  } else {
+    return {call.terms.loss, call.terms.values + row * call.terms.columns, logits,
+            static_cast<Real>(call.terms.teacher(row).entropy)};
+  }
+}
+
+/// One thread: the loss of a row that counts.
+template <bool kTerms, class T>
 __device__ void write_loss(const LossCall<T>& call, Dim row, std::int32_t target,
-                           const RowTotal& total) {
+                           const RowTotal& total, float of_teacher) {
   const double log_z =
       log(static_cast<double>(total.exponentials)) + static_cast<double>(total.largest);
   const double z_loss = call.z_loss > 0 ? static_cast<double>(call.z_loss) * log_z * log_z : 0.0;
-  const bool correct = total.target == total.largest && total.answer == static_cast<float>(target);
-  call.out[row] = RowLoss{log_z - static_cast<double>(total.target), static_cast<float>(z_loss), 1,
-                          correct ? 1.0F : 0.0F};
+  const double target_loss = log_z - static_cast<double>(total.target);
+  [[maybe_unused]] const float correct =
+      total.target == total.largest && total.answer == static_cast<float>(target) ? 1.0F : 0.0F;
+  if constexpr (kTerms) {
+    const auto terms = terms_of<true, double>(call, row, total, of_teacher);
+    call.out[row] = {terms.loss, static_cast<float>(terms.weight * z_loss), 1, correct};
+    call.terms.out[row] = {static_cast<float>(terms.weight), static_cast<float>(terms.kl),
+                           terms.clipped ? 1.0F : 0.0F, static_cast<float>(target_loss)};
+  } else {
+    call.out[row] = {target_loss, static_cast<float>(z_loss), 1, correct};
+  }
 }
 
 /// One thread: a row that does not count; a target outside the vocabulary gives a loss that is not
 /// a number, which finalize_step finds.
-template <class T>
+template <bool kTerms, class T>
 __device__ void write_no_loss(const LossCall<T>& call, Dim row, std::int32_t target) {
-  call.out[row] = {target == kIgnoredTarget ? 0.0 : static_cast<double>(nanf("")), 0, 0, 0};
+  const double loss = target == kIgnoredTarget ? 0.0 : static_cast<double>(nanf(""));
+  call.out[row] = {loss, 0, 0, 0};
+  if constexpr (kTerms) call.terms.out[row] = {0, 0, 0, static_cast<float>(loss)};
 }
 
-/// The factor of e^(logit - largest) in the gradient, `scale` of the loss.
-template <class T>
-__device__ float softmax_factor(const LossCall<T>& call, const RowTotal& total, float scale) {
+/// Factors in the gradient: of e^(logit - largest), at the target and at the teacher's tokens.
+struct RowFactors {
+  float softmax;
+  float target;
+  float teacher;
+};
+template <bool kTerms, class T>
+__device__ RowFactors factors_of(const LossCall<T>& call, Dim row, const RowTotal& total,
+                                 float of_teacher, float scale) {
+  float of_z = 1;
   if (call.z_loss > 0) {
-    scale *= 1.0F + 2.0F * call.z_loss * (logf(total.exponentials) + total.largest);
+    of_z += 2.0F * call.z_loss * (logf(total.exponentials) + total.largest);
   }
-  return scale / total.exponentials;
+  if constexpr (!kTerms) {
+    return {scale * of_z / total.exponentials, scale, 0};
+  } else {
+    const auto terms = terms_of<true, float>(call, row, total, of_teacher);
+    const float softmax = terms.softmax + terms.weight * (of_z - 1.0F);
+    return {scale * softmax / total.exponentials, scale * terms.target, scale * terms.teacher};
+  }
 }
 
 }  // namespace hyperslab::ops::cuda

@@ -83,7 +83,7 @@ struct StreamSlot {
 };
 
 /// The thread that moves rows, and gives their losses.
-template <class T>
+template <bool kTerms, class T>
 class StreamMover {
  public:
   __device__ StreamMover(const LossCall<T>& call, const StreamSizes& sizes, unsigned char* memory,
@@ -139,9 +139,9 @@ class StreamMover {
     tma::wait_for_reads<0>();
     if (more) load(ahead, next_target, sizes_.pieces - 1);
     if (call_.columns.is_here(target)) {
-      write_loss(call_, at.row, target, total);
+      write_loss<kTerms>(call_, at.row, target, total, 0);
     } else {
-      write_no_loss(call_, at.row, target);
+      write_no_loss<kTerms>(call_, at.row, target);
     }
   }
 

@@ -59,7 +59,7 @@ struct StreamSum {
 
 /// The threads that compute. A thread has the same elements of a row when it reads it and when it
 /// writes the gradient.
-template <class T>
+template <bool kTerms, class T>
 class StreamWorker {
  public:
   static constexpr int N = kVector<T>;
@@ -212,13 +212,14 @@ class StreamWorker {
     const RowTotal total = {sum.top, sum.sum * rounding, at_target, 0};
     if (threadIdx.x == 0) shared_.total[at.buffer] = total;
     const float scale = call_.state->gradient_scale;
-    const float factor = softmax_factor(call_, total, scale) * rounding;
+    const RowFactors factors = factors_of<kTerms>(call_, at.row, total, 0, scale);
+    const float factor = factors.softmax * rounding;
     const int target_vector = target / N;
     for (int piece = 0; piece < sizes_.pieces; ++piece) {
       write_piece(row, piece, sum.reference, factor);
       if (target_vector / StreamCut::kPieceVectors == piece &&
           target_vector % StreamCut::kWorkers == static_cast<int>(threadIdx.x)) {
-        row[target] = from_real<T>(Power::of(at_target, sum.reference) * factor - scale);
+        row[target] = from_real<T>(Power::of(at_target, sum.reference) * factor - factors.target);
       }
       hand_over(at, piece);
     }
@@ -242,7 +243,7 @@ class StreamWorker {
   StreamShared& shared_;
 };
 
-template <class T>
+template <bool kTerms, class T>
 __global__ void __launch_bounds__(StreamCut::kThreads, StreamCut::kBlocks)
     streamed_loss_kernel(const __grid_constant__ LossCall<T> call, StreamSizes sizes) {
   extern __shared__ __align__(128) unsigned char memory[];
@@ -252,9 +253,9 @@ __global__ void __launch_bounds__(StreamCut::kThreads, StreamCut::kBlocks)
   overlap();
   wait_for_earlier();
   if (threadIdx.x < StreamCut::kWorkers) {
-    StreamWorker<T>(call, sizes, memory, shared).run();
+    StreamWorker<kTerms, T>(call, sizes, memory, shared).run();
   } else if (threadIdx.x == StreamCut::kWorkers) {
-    StreamMover<T>(call, sizes, memory, shared).run();
+    StreamMover<kTerms, T>(call, sizes, memory, shared).run();
   }
 }
 

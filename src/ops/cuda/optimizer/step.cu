@@ -12,7 +12,7 @@ __global__ void begin_step_kernel(StepInput input, StepState* state, float* sums
   }
   if (threadIdx.x != 0) return;
   state->input = input;
-  state->gradient_scale = input.inverse_tokens * state->loss_scale;
+  state->gradient_scale = input.inverse_weights * state->loss_scale;
 }
 
 /// Halves the loss scale after a step that is not finite, doubles it after enough that are.
@@ -53,6 +53,9 @@ __device__ void publish(const StepResult& result, StepResult* to) {
   out->router_z_sum = result.router_z_sum;
   out->router_entropy_sum = result.router_entropy_sum;
   out->rows_beyond = result.rows_beyond;
+  out->weights = result.weights;
+  out->kl_sum = result.kl_sum;
+  out->marked = result.marked;
   out->gradient_norm = result.gradient_norm;
   out->learning_rate = result.learning_rate;
   out->loss_scale = result.loss_scale;
@@ -90,6 +93,9 @@ __global__ void finalize_step_kernel(FinalizeConstants constants, const float* s
            .router_z_sum = sums[kSumRouterZ],
            .router_entropy_sum = sums[kSumRouterEntropy],
            .rows_beyond = sums[kSumRowsBeyond],
+           .weights = sums[kSumWeights],
+           .kl_sum = sums[kSumKl],
+           .marked = sums[kSumMarked],
            .gradient_norm = norm,
            .learning_rate = state.input.learning_rate,
            .loss_scale = loss_scale,

@@ -130,8 +130,26 @@ struct RowLoss {
   float tokens;
   float correct;
 };
-[[nodiscard]] constexpr std::size_t loss_workspace(Dim rows) {
-  return static_cast<std::size_t>(rows) * sizeof(RowLoss);
+/// The terms besides, where the loss has values: see RowTerms.
+struct RowTermSums {
+  float weight;
+  float kl;
+  float clipped;
+  float target_loss;
+};
+[[nodiscard]] constexpr std::size_t loss_workspace(Dim rows, bool has_terms) {
+  return static_cast<std::size_t>(rows) * (sizeof(RowLoss) + (has_terms ? sizeof(RowTermSums) : 0));
+}
+
+/// The terms that one sample of pairs adds to the sums.
+struct PairSums {
+  double loss;
+  float pairs;
+  float tokens;
+  float preferred;
+};
+[[nodiscard]] constexpr std::size_t preference_workspace(Dim samples) {
+  return static_cast<std::size_t>(samples) * sizeof(PairSums);
 }
 
 /// The terms that one row of class logits adds to the sums.
