@@ -174,6 +174,20 @@ def add_by_layer(commands: Any, figures: argparse.ArgumentParser) -> None:
         command.add_argument("--output", type=Path, metavar="DIR", help="default RUN/report")
 
 
+def add_isoflop(commands: Any, figures: argparse.ArgumentParser) -> None:
+    fit = commands.add_parser("isoflop", parents=[figures], help="scaling laws from runs at equal compute: best size, tokens, loss")
+    fit.add_argument("runs", nargs="+", metavar="STUDY|RUN|FILE.json",
+                     help="a study's folder or run directories, or a list of objects with parameters, compute_budget, final_loss")
+    fit.add_argument("--without", nargs="+", default=[], metavar="RUN", help="names of runs to leave out")
+    fit.add_argument("--budget", type=above_zero, nargs="+", default=[], metavar="FLOPS", help="say the best size and tokens there")
+    fit.add_argument("--target-loss", type=above_zero, nargs="+", default=[], metavar="NATS",
+                     help="say the compute, size and tokens that reach it")
+    fit.add_argument("--flops-per-second", type=above_zero, metavar="X", help="of one device, for hours of these answers")
+    fit.add_argument("--plan", type=Path, metavar="FILE.json", help="the same from hyperslab plan DECK --machine FILE --json FILE")
+    fit.add_argument("--draws", type=count, default=1000, metavar="N", help="of the intervals (default 1000; 0: none)")
+    fit.add_argument("--output", type=Path, metavar="DIR", help="default STUDY/report, of one study")
+
+
 def make_parser() -> argparse.ArgumentParser:
     # The installed script hands down its own name.
     parser = Parser(prog=os.environ.get("HYPERSLAB_ANALYSIS") or "python3 -m analysis",
@@ -193,6 +207,7 @@ def make_parser() -> argparse.ArgumentParser:
     add_check(commands)
     add_traces(commands, figures)
     add_by_layer(commands, figures)
+    add_isoflop(commands, figures)
     peers = commands.add_parser("peers", help="speed as a multiple of another program's")
     peers.add_argument("table", type=Path, metavar="TABLE.csv",
                        help="measurements, as analysis/results/peers.csv")
@@ -235,7 +250,7 @@ def execute(arguments: argparse.Namespace) -> tuple[str, int]:
     if arguments.command == "check":
         from analysis.checks import check
         return check(arguments.what, arguments.run, arguments.limit, arguments.skip)
-    return describe(arguments), 0
+    return describe_isoflop(arguments) if arguments.command == "isoflop" else describe(arguments), 0
 
 
 def describe_trace(arguments: argparse.Namespace) -> str:
@@ -255,6 +270,13 @@ def describe_by_layer(arguments: argparse.Namespace) -> str:
         return norms(arguments.run, output_of(arguments))
     from analysis.experts import experts
     return experts(arguments.run, output_of(arguments))
+
+
+def describe_isoflop(arguments: argparse.Namespace) -> str:
+    from analysis.isoflop.command import Asked, default_output, isoflop
+    asked = Asked(arguments.budget, arguments.target_loss, arguments.plan, arguments.flops_per_second, arguments.without,
+                  arguments.draws)
+    return isoflop(arguments.runs, arguments.output or default_output(arguments.runs), asked)
 
 
 def describe(arguments: argparse.Namespace) -> str:
