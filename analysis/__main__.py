@@ -51,12 +51,19 @@ def size_mm(text: str) -> tuple[float, float]:
     return width, height
 
 
+def width_mm(text: str) -> float:
+    return size_mm(f"{text}x100")[0]
+
+
 def figure_options() -> argparse.ArgumentParser:
     """Of all commands that draw; analysis.style.LOOK is what they set."""
     options = argparse.ArgumentParser(add_help=False)
     options.add_argument("--no-title", action="store_true", help="figures without title and subtitle")
     options.add_argument("--size", type=size_mm, metavar="WIDTHxHEIGHT",
                          help="of every figure, mm, such as 85x60 for a column of a journal")
+    options.add_argument("--width", type=width_mm, metavar="MM", help="of every figure, which keeps its shape; 85 and 170 are usual columns")
+    options.add_argument("--font", default="", metavar="NAME", help="of every figure, such as 'DejaVu Serif'")
+    options.add_argument("--font-size", type=above_zero, metavar="PT", help="of figures (default 10, with --width 7)")
     return options
 
 
@@ -76,6 +83,9 @@ def add_report(commands: Any, figures: argparse.ArgumentParser) -> None:
                         help="ranks that speed-ups refer to (default: the fewest)")
     report.add_argument("--skip", type=count, metavar="N",
                         help=f"{SKIP_HELP[:-1]}, or as the study says)")
+    report.add_argument("--template", choices=("assignment",), default="",
+                        help="a report to hand in: at most four pages over all studies, in the order of an assignment")
+    report.add_argument("--appendix", action="store_true", help="of a template: all tables and figures after its pages")
 
 
 def add_study(commands: Any, figures: argparse.ArgumentParser) -> None:
@@ -244,9 +254,11 @@ def output_of(arguments: argparse.Namespace) -> Path:
 
 def execute(arguments: argparse.Namespace) -> tuple[str, int]:
     """Runs one command; each imports only what it needs. Returns what to print, and exit code."""
-    if getattr(arguments, "no_title", False) or getattr(arguments, "size", None):
-        from analysis.style import LOOK
-        LOOK.title, LOOK.size = not arguments.no_title, arguments.size
+    if hasattr(arguments, "no_title"):
+        from analysis.style import Look, set_look
+        widths = (arguments.width, arguments.width) if arguments.width else None
+        set_look(Look(not arguments.no_title, arguments.size, widths, font_size=arguments.font_size or (7.0 if widths else 10.0)),
+                 arguments.font)
     if arguments.command == "check":
         from analysis.checks import check
         return check(arguments.what, arguments.run, arguments.limit, arguments.skip)
@@ -283,8 +295,8 @@ def describe(arguments: argparse.Namespace) -> str:
     if arguments.command in ("trace", "arrivals", "memory"):
         return describe_trace(arguments)
     if arguments.command == "report":
-        from analysis.report.command import report
-        return report(arguments.runs, arguments.output, arguments.base, arguments.skip)
+        from analysis.report.command import Options, report
+        return report(arguments.runs, arguments.output, Options(arguments.base, arguments.skip, arguments.template, arguments.appendix))
     if arguments.command == "study":
         from analysis.study.command import study
         return study(arguments.study, arguments.output)
