@@ -179,6 +179,8 @@ def compose_document(parts: dict[str, Content], options: Options) -> tuple[Docum
 def report(names: Sequence[str], output: Path | None, options: Options) -> str:
     """Writes report.html, .md and .pdf, the figures and tables; returns what to print. Of a study the
     folder is its own report/ unless `output` names another. Several parts have folders in it."""
+    if options.appendix and not options.template:
+        raise UserError("--appendix adds what a report has anyway to a template's pages; give --template assignment, too, or leave it out")
     if options.template == ASSIGNMENT:
         look_of_template()
     parts = read_parts(names, options.base_ranks, options.skip)

@@ -142,7 +142,8 @@ class Report(AssignmentTest):
         self.assertLess(pair.index("<svg"), pair.index("<table"))
         self.assertLess(pair.index("<table"), pair.index("</section>"))
 
-    def test_a_font_that_is_not_there_is_refused(self) -> None:
+    def test_fonts_that_are_not_there_and_an_appendix_of_nothing_are_refused(self) -> None:
+        self.expect_error("report", self.make("b"), "--appendix", says="give --template assignment, too, or leave it out")
         self.expect_error("report", self.make("a"), "--font", "DejaVu Srif", says="no such font is installed (did you mean DejaVu Serif?)")
 
 
