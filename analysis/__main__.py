@@ -51,12 +51,19 @@ def size_mm(text: str) -> tuple[float, float]:
     return width, height
 
 
+def width_mm(text: str) -> float:
+    return size_mm(f"{text}x100")[0]
+
+
 def figure_options() -> argparse.ArgumentParser:
     """Of all commands that draw; analysis.style.LOOK is what they set."""
     options = argparse.ArgumentParser(add_help=False)
     options.add_argument("--no-title", action="store_true", help="figures without title and subtitle")
     options.add_argument("--size", type=size_mm, metavar="WIDTHxHEIGHT",
                          help="of every figure, mm, such as 85x60 for a column of a journal")
+    options.add_argument("--width", type=width_mm, metavar="MM", help="of every figure, which keeps its shape; 85 and 170 are usual columns")
+    options.add_argument("--font", default="", metavar="NAME", help="of every figure, such as 'DejaVu Serif'")
+    options.add_argument("--font-size", type=above_zero, metavar="PT", help="of figures (default 10, with --width 7)")
     return options
 
 
@@ -76,6 +83,9 @@ def add_report(commands: Any, figures: argparse.ArgumentParser) -> None:
                         help="ranks that speed-ups refer to (default: the fewest)")
     report.add_argument("--skip", type=count, metavar="N",
                         help=f"{SKIP_HELP[:-1]}, or as the study says)")
+    report.add_argument("--template", choices=("assignment",), default="",
+                        help="a report to hand in: at most four pages over all studies, in the order of an assignment")
+    report.add_argument("--appendix", action="store_true", help="of a template: all tables and figures after its pages")
 
 
 def add_study(commands: Any, figures: argparse.ArgumentParser) -> None:
@@ -174,6 +184,20 @@ def add_by_layer(commands: Any, figures: argparse.ArgumentParser) -> None:
         command.add_argument("--output", type=Path, metavar="DIR", help="default RUN/report")
 
 
+def add_isoflop(commands: Any, figures: argparse.ArgumentParser) -> None:
+    fit = commands.add_parser("isoflop", parents=[figures], help="scaling laws from runs at equal compute: best size, tokens, loss")
+    fit.add_argument("runs", nargs="+", metavar="STUDY|RUN|FILE.json",
+                     help="a study's folder or run directories, or a list of objects with parameters, compute_budget, final_loss")
+    fit.add_argument("--without", nargs="+", default=[], metavar="RUN", help="names of runs to leave out")
+    fit.add_argument("--budget", type=above_zero, nargs="+", default=[], metavar="FLOPS", help="say the best size and tokens there")
+    fit.add_argument("--target-loss", type=above_zero, nargs="+", default=[], metavar="NATS",
+                     help="say the compute, size and tokens that reach it")
+    fit.add_argument("--flops-per-second", type=above_zero, metavar="X", help="of one device, for hours of these answers")
+    fit.add_argument("--plan", type=Path, metavar="FILE.json", help="the same from hyperslab plan DECK --machine FILE --json FILE")
+    fit.add_argument("--draws", type=count, default=1000, metavar="N", help="of the intervals (default 1000; 0: none)")
+    fit.add_argument("--output", type=Path, metavar="DIR", help="default STUDY/report, of one study")
+
+
 def make_parser() -> argparse.ArgumentParser:
     # The installed script hands down its own name.
     parser = Parser(prog=os.environ.get("HYPERSLAB_ANALYSIS") or "python3 -m analysis",
@@ -193,6 +217,7 @@ def make_parser() -> argparse.ArgumentParser:
     add_check(commands)
     add_traces(commands, figures)
     add_by_layer(commands, figures)
+    add_isoflop(commands, figures)
     peers = commands.add_parser("peers", help="speed as a multiple of another program's")
     peers.add_argument("table", type=Path, metavar="TABLE.csv",
                        help="measurements, as analysis/results/peers.csv")
@@ -229,13 +254,15 @@ def output_of(arguments: argparse.Namespace) -> Path:
 
 def execute(arguments: argparse.Namespace) -> tuple[str, int]:
     """Runs one command; each imports only what it needs. Returns what to print, and exit code."""
-    if getattr(arguments, "no_title", False) or getattr(arguments, "size", None):
-        from analysis.style import LOOK
-        LOOK.title, LOOK.size = not arguments.no_title, arguments.size
+    if hasattr(arguments, "no_title"):
+        from analysis.style import Look, set_look
+        widths = (arguments.width, arguments.width) if arguments.width else None
+        set_look(Look(not arguments.no_title, arguments.size, widths, font_size=arguments.font_size or (7.0 if widths else 10.0)),
+                 arguments.font)
     if arguments.command == "check":
         from analysis.checks import check
         return check(arguments.what, arguments.run, arguments.limit, arguments.skip)
-    return describe(arguments), 0
+    return describe_isoflop(arguments) if arguments.command == "isoflop" else describe(arguments), 0
 
 
 def describe_trace(arguments: argparse.Namespace) -> str:
@@ -257,12 +284,19 @@ def describe_by_layer(arguments: argparse.Namespace) -> str:
     return experts(arguments.run, output_of(arguments))
 
 
+def describe_isoflop(arguments: argparse.Namespace) -> str:
+    from analysis.isoflop.command import Asked, default_output, isoflop
+    asked = Asked(arguments.budget, arguments.target_loss, arguments.plan, arguments.flops_per_second, arguments.without,
+                  arguments.draws)
+    return isoflop(arguments.runs, arguments.output or default_output(arguments.runs), asked)
+
+
 def describe(arguments: argparse.Namespace) -> str:
     if arguments.command in ("trace", "arrivals", "memory"):
         return describe_trace(arguments)
     if arguments.command == "report":
-        from analysis.report.command import report
-        return report(arguments.runs, arguments.output, arguments.base, arguments.skip)
+        from analysis.report.command import Options, report
+        return report(arguments.runs, arguments.output, Options(arguments.base, arguments.skip, arguments.template, arguments.appendix))
     if arguments.command == "study":
         from analysis.study.command import study
         return study(arguments.study, arguments.output)

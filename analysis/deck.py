@@ -48,7 +48,7 @@ EARLIER = {"parallel.shard": "0", "parallel.expert": "1", "train.trainable": "[]
            "experts.count": "0", "experts.active": "2", "experts.width": "0", "experts.shared": "0", "experts.every": "1",
            "experts.first_dense": "0", "experts.score": "softmax", "experts.normalize": "true", "experts.scale": "1",
            "experts.groups": "1", "experts.group_active": "1", "experts.balance": "sequence", "experts.balance_samples": "1", "experts.balance_weight": "0.01",
-           "experts.bias_rate": "0", "experts.z_weight": "0",
+           "experts.bias_rate": "0", "experts.in_turn": "false", "experts.z_weight": "0",
            "model.pooling": "token", "model.drop_path": "0", "model.drop_path_rule": "linear", "model.init": "normal", "model.position_std": "0", "optimizer.decay_norms_and_biases": "false",
            "optimizer.cautious_decay": "false", "optimizer.state": "fp32", "model.label_smoothing": "0",
            "train.tasks": "[]", "train.tasks_every": "0",

@@ -10,7 +10,7 @@ from typing import Callable, Sequence
 import numpy as np
 from matplotlib.lines import Line2D
 
-from analysis.divergence import DIVERGED_AT, has_diverged
+from analysis.divergence import DIVERGED_AT, has_diverged, is_tuned
 from analysis.runs import (
     TRAINING_LOSS, FloatArray, Metrics, best_value, final_loss, find_runs, first_value, last_value, mean_of_last, read_metrics,
     typical_rate, validation_losses,
@@ -173,16 +173,26 @@ def legend_handles(all_metrics: Sequence[Metrics], others: Sequence[int] = ()) -
     return handles
 
 
-def draw_panel(axes: Axes, panel: Panel, all_metrics: Sequence[Metrics],
-               axis_values: Sequence[FloatArray]) -> None:
-    limits = panel_limits(panel, all_metrics)
+def apart(all_metrics: Sequence[Metrics]) -> dict[str, list[int]]:
+    """Rows of panels, by what is added to their titles: runs that begin with another's weights do not share an axis with
+    their base, whose first losses would be all that is seen."""
+    tuned = [index for index, metrics in enumerate(all_metrics) if is_tuned(metrics.run)]
+    others = [index for index in range(len(all_metrics)) if index not in tuned]
+    return {", from the start": others, ", tuned": tuned} if tuned and others else {"": [*others, *tuned]}
+
+
+def draw_panel(axes: Axes, panel: Panel, all_metrics: Sequence[Metrics], axis_values: Sequence[FloatArray],
+               members: Sequence[int] | None = None) -> None:
+    """Of the runs that `members` numbers, all without it; a run has its look in every row."""
+    numbers = range(len(all_metrics)) if members is None else members
+    limits = panel_limits(panel, [all_metrics[index] for index in numbers])
     if limits and panel.log:
         round_log_axis(axes, "y", *limits)
     elif limits:
         axes.set_ylim(*limits)
-    for index, (metrics, x) in enumerate(zip(all_metrics, axis_values)):
-        draw_run(axes, x, metrics, panel, index)
-    gone = [index for index, metrics in enumerate(all_metrics) if has_diverged(metrics)]
+    for index in numbers:
+        draw_run(axes, axis_values[index], all_metrics[index], panel, index)
+    gone = [index for index in numbers if has_diverged(all_metrics[index])]
     for row, index in enumerate(gone):
         mark_diverged(axes, axis_values[index], all_metrics[index], panel, index, row)
     axes.set_title(panel.label, loc="left")
@@ -203,10 +213,14 @@ def draw(all_metrics: Sequence[Metrics], axis_values: Sequence[FloatArray], axis
     all_metrics, axis_values = ([each[index] for index in curves] for each in (all_metrics, axis_values))
     panels_known = panels_of(all_metrics)
     shown = [panel for panel in panels_known if panel_limits(panel, all_metrics)] or panels_known[:1]
-    figure, panels = plt.subplots(1, len(shown), figsize=(max(8.0, PANEL_INCHES * len(shown)), 5.0),
+    rows = apart(all_metrics)
+    figure, panels = plt.subplots(len(rows), len(shown), figsize=(max(8.0, PANEL_INCHES * len(shown)), 1.0 + 4.0 * len(rows)),
                                   squeeze=False)
-    for axes, panel in zip(panels[0], shown):
-        draw_panel(axes, panel, all_metrics, axis_values)
+    for row, (name, members) in zip(panels, rows.items()):
+        for axes, panel in zip(row, shown):
+            draw_panel(axes, panel, all_metrics, axis_values, members)
+            axes.set_title(f"{panel.label}{name}", loc="left")
+    for axes in panels[-1]:
         axes.set_xlabel(axis_label)
     top = add_head(figure, "Learning curves", subject)
     bottom = add_legend(figure, legend_handles(all_metrics, list(curves.values())))

@@ -17,7 +17,7 @@ from analysis.errors import UserError
 from analysis.json_files import misfit, parse_json
 from analysis.runs import FloatArray, Run
 from analysis.starts import deck_of_start, has_own_deck
-from analysis.style import Axes, add_head, add_legend, plt, save
+from analysis.style import LOOK, Axes, add_head, add_legend, plt, save
 from analysis.subject import model_text
 from analysis.tables import output_folder, path_lines, text_table, write_report
 from analysis.traces import read_trace
@@ -185,7 +185,7 @@ def draw_timeline(axes: Axes, timeline: Timeline, unit: str) -> None:
         axes.axhline(held / FROM_SIZE[unit], color="#333333", linestyle="--", linewidth=0.9)
     peak, moment = timeline.peak()
     axes.annotate(f"peak {peak / FROM_SIZE[unit]:.2f} {unit}", (1e3 * moment, peak / FROM_SIZE[unit]),
-                  xytext=(4, 4), textcoords="offset points", fontsize=9)
+                  xytext=(4, 4), textcoords="offset points", fontsize=LOOK.points(9))
     axes.set_xlim(0.0, 1e3 * float(moments[-1]))
     axes.set_xlabel("time since the step began (ms)")
     axes.set_ylabel(f"memory in use ({unit})")

@@ -115,7 +115,8 @@ images_batch      one  5   45
 images_precision  one  4   45
 images_sizes      one  3   35
 images_loader     one  3   60
-images_resolution one  3  240"
+images_resolution one  3  240
+isoflop       one 19 2400"
 if ((list)); then
   printf '%s\n' "study         GPUs points seconds" "$table" | column -t
   awk '{s += $4} END {print s " s in all, on two H200, as estimated before any run"}' <<<"$table"
@@ -172,6 +173,7 @@ settings() {
       printf '%s\n' --set train.steps=200 --set schedule.warmup_steps=20 --set train.validate_every=100
       text tinystories
       ;;
+    isoflop) text tinystories ;;
     quality | ablation | learning_rate)
       printf '%s\n' --set train.steps=400 --set schedule.warmup_steps=40 --set train.validate_every=100
       text tinystories

@@ -4,29 +4,30 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Sequence
 
-from analysis.crowding import crowd_notes
 from analysis.csv_files import csv_text
 from analysis.deck import differences
 from analysis.errors import UserError
-from analysis.first_steps import SKIPPED_STEPS, skip_text
+from analysis.first_steps import skip_text
+from analysis.report.assignment import compose
+from analysis.report.content import Content, lead_of, read_parts, title_of
 from analysis.report.document import Document, Section, html_text, markdown_text, write_pdf
 from analysis.report.optimizations import optimization_sections
-from analysis.report.page import METHOD, group_sections, lead_text, learning_section, runs_section
+from analysis.report.page import METHOD, group_sections, learning_section, runs_section
 from analysis.report.predictions import predictions_of_runs
-from analysis.report.setup import Source, setup_section
-from analysis.report.studies import StudyPart, read_study_part
+from analysis.report.setup import setup_section
 from analysis.report.tables import base_text, group_note, numbered_title, scaling_rows
-from analysis.runs import Run, find_runs, report_folder
-from analysis.scaling import (
-    COMPUTE, STACK, Case, Group, group_notes, make_groups, named_decks, read_cases,
-)
-from analysis.study.record import find_study, is_study_folder
-from analysis.style import save
+from analysis.runs import Run, report_folder
+from analysis.scaling import COMPUTE, STACK, Case, Group, named_decks
+from analysis.study.record import find_study
+from analysis.style import LOOK, Look, save, set_look
 from analysis.tables import note_lines, output_folder, path_lines, sanitized, text_table, write_report
+
+ASSIGNMENT = "assignment"
+COLUMN_MM, MOST_HEIGHT_MM, FONT_POINTS = (85.0, 170.0), 60.0, 7.0  # of figures in a report to hand in
 
 
 def record(number: int, group: Group, case: Case) -> dict[str, Any]:
@@ -80,49 +81,6 @@ def json_text(groups: Sequence[Group], records: Sequence[dict[str, Any]], runs: 
 def group_text(number: int, group: Group) -> str:
     header, rows = scaling_rows(group)
     return f"{numbered_title(number, group)}\n{base_text(group)}\n\n{text_table(header, rows)}\n{group_note(group)}".rstrip()
-
-
-@dataclass(frozen=True)
-class Content:
-    """What a report is about; `study` if it is a study."""
-
-    runs: list[Run]
-    cases: list[Case]
-    groups: list[Group]
-    notes: list[str]
-    skip: int
-    study: StudyPart | None = None
-    source: Source = field(default_factory=lambda: Source((), ()))
-
-
-def read_runs(names: Sequence[str], base_ranks: int | None, skip: int) -> Content:
-    runs = list({run.path.resolve(): run for run in find_runs(names)}.values())
-    cases: list[Case] = []
-    notes: list[str] = []
-    for run in runs:
-        more_cases, more_notes = read_cases(run, skip)
-        cases += more_cases
-        notes += more_notes
-    groups = make_groups(cases, base_ranks)
-    notes += group_notes(groups, base_ranks) + crowd_notes({case.name: case.crowd for case in cases})
-    return Content(runs, cases, groups, notes, skip, None, Source(cases, runs))
-
-
-def read_study(folder: Path, base_ranks: int | None, skip: int | None) -> Content:
-    """Points that are too short to be measured, or no training runs, are in the study's own tables."""
-    study = read_study_part(folder, skip)
-    groups = make_groups(study.cases, base_ranks) if study.cases else []
-    notes = study.notes + (group_notes(groups, base_ranks) if groups else [])
-    return Content(study.runs, study.cases, groups, notes, study.skip, study, study.source)
-
-
-def title_of(content: Content) -> str:
-    return content.study.title if content.study else "Scaling report"
-
-
-def lead_of(content: Content) -> str:
-    lead = lead_text(content.groups, content.runs, content.cases, content.skip) if content.cases else ""
-    return " ".join(text for text in (content.study.about if content.study else "", lead) if text)
 
 
 def measured_sections(content: Content) -> list[Section]:
@@ -187,21 +145,6 @@ def write_tables(content: Content, folder: Path) -> list[Path]:
     return [write_report(folder / name, text) for name, text in texts.items()]
 
 
-def read_parts(names: Sequence[str], base_ranks: int | None, skip: int | None) -> dict[str, Content]:
-    """By the names of the parts' folders: a part for each study, in the order given, then one for all runs."""
-    def is_study(name: str) -> bool:
-        return is_study_folder(Path(name)) or is_study_folder(Path("runs") / name)
-
-    parts = {}
-    folders = {path.resolve(): path for path in (find_study(name) for name in names if is_study(name))}
-    for number, folder in enumerate(folders.values(), 1):
-        parts[f"{number}_{folder.resolve().name}"] = read_study(folder, base_ranks, skip)
-    runs = [name for name in names if not is_study(name)]
-    if runs:
-        parts[f"{len(parts) + 1}_runs"] = read_runs(runs, base_ranks, SKIPPED_STEPS if skip is None else skip)
-    return parts
-
-
 def default_output(names: Sequence[str], parts: dict[str, Content]) -> Path:
     """Of one study or one run its own report/."""
     if len(parts) > 1:
@@ -209,13 +152,42 @@ def default_output(names: Sequence[str], parts: dict[str, Content]) -> Path:
     return report_folder(names) if next(iter(parts.values())).study is None else find_study(names[0]) / "report"
 
 
-def report(names: Sequence[str], output: Path | None, base_ranks: int | None, skip: int | None) -> str:
+@dataclass(frozen=True)
+class Options:
+    """`template`: empty, or ASSIGNMENT; `appendix`: with what the report has without a template."""
+
+    base_ranks: int | None = None
+    skip: int | None = None
+    template: str = ""
+    appendix: bool = False
+
+
+def look_of_template() -> None:
+    """Figures of one or two columns without titles, which captions have, unless the command line has another size."""
+    if LOOK.size is None and LOOK.widths is None:
+        set_look(Look(title=False, widths=COLUMN_MM, most_height=MOST_HEIGHT_MM, font_size=FONT_POINTS))
+
+
+def compose_document(parts: dict[str, Content], options: Options) -> tuple[Document, list[str]]:
+    """And what is to be said of it."""
+    if options.template != ASSIGNMENT:
+        return document_of(*parts.values()) if len(parts) == 1 else document_of_parts(parts), []
+    found = compose(parts, document_of_parts(parts).sections if options.appendix else [])
+    return found.document, found.notes
+
+
+def report(names: Sequence[str], output: Path | None, options: Options) -> str:
     """Writes report.html, .md and .pdf, the figures and tables; returns what to print. Of a study the
     folder is its own report/ unless `output` names another. Several parts have folders in it."""
-    parts = read_parts(names, base_ranks, skip)
+    if options.appendix and not options.template:
+        raise UserError("--appendix adds what a report has anyway to a template's pages; give --template assignment, too, or leave it out")
+    if options.template == ASSIGNMENT:
+        look_of_template()
+    parts = read_parts(names, options.base_ranks, options.skip)
     folder = output_folder(default_output(names, parts) if output is None else output)
     one = len(parts) == 1
-    written, problems = write_document(document_of(*parts.values()) if one else document_of_parts(parts), folder)
+    document, remarks = compose_document(parts, options)
+    written, problems = write_document(document, folder)
     tables = []
     for name, content in parts.items():
         written += write_tables(content, folder if one else output_folder(folder / name))
@@ -223,4 +195,4 @@ def report(names: Sequence[str], output: Path | None, base_ranks: int | None, sk
         tables += [group_text(number, group) for number, group in enumerate(content.groups, 1)]
     notes = list(dict.fromkeys(skip_text(content.skip) for content in parts.values() if content.cases))
     notes += [note for content in parts.values() for note in content.notes]
-    return "\n".join(["\n\n".join(tables), "", *note_lines([*notes, *problems]), *path_lines(written)])
+    return "\n".join(["\n\n".join(tables), "", *note_lines([*notes, *remarks, *problems]), *path_lines(written)])

@@ -16,9 +16,10 @@ from analysis.step_time import MIB
 from analysis.study.columns import SAME
 from analysis.tables import counted, number
 
-ACCUMULATION = "accumulation"
+ACCUMULATION, TRAIN = "accumulation", "train"
 # Keys in which runs may differ and still be a pair: names, and folders of checkpoints.
 FREE = (*NAMES, "checkpoint.directory", "checkpoint.initial")
+PIPELINE = "parallel.pipeline"
 MOST_PAIRS = 6
 FEW_STEPS = 3  # of fewer the quartiles say nothing
 
@@ -33,6 +34,7 @@ class Optimization:
     against: str | None
     text: str
     source: str
+    commands: tuple[str, ...] = (TRAIN, "bench")
 
     def value(self, case: Case) -> str:
         if self.key == ACCUMULATION:
@@ -44,10 +46,20 @@ class Optimization:
         return resolved_attention(case) if self.key == "model.attention" and value == "auto" else value
 
     def is_used(self, case: Case) -> bool:
-        value = self.value(case)
-        if self.needs and case.layout.sizes[1] < 2:  # of a pipeline
-            return False
+        pipeline = {PIPELINE: str(case.layout.sizes[1])}
+        return TRAIN in self.commands and self.is_met(case.deck | pipeline) and self.has(self.value(case))
+
+    def has(self, value: str) -> bool:
         return value in self.values if self.above is None else is_whole(value) and int(value) > self.above
+
+    def is_met(self, deck: Deck) -> bool:
+        """Whether what it needs is there: several stages of a pipeline, or any of something else."""
+        return not self.needs or whole_in(deck, self.needs, 0) > (1 if self.needs == PIPELINE else 0)
+
+    def is_used_by(self, command: str, deck: Deck) -> bool:
+        """Of a point of a study, by the command and the keys that it was started with; `auto` is not known from these."""
+        value = deck.get(self.key, "")
+        return command in self.commands and self.is_met(deck) and self.has(value) and (value != "auto" or self.key == "data.decode")
 
 
 def accumulation(case: Case) -> int:
@@ -67,7 +79,8 @@ def read_optimizations() -> list[Optimization]:
     content: list[dict[str, Any]] = yaml.safe_load(
         Path(__file__).with_name("optimizations.yaml").read_text(encoding="utf-8"))
     return [Optimization(each["name"], each["key"], tuple(each.get("values", ())), each.get("above"),
-                         each.get("needs", ""), each.get("against"), each["text"], each["source"]) for each in content]
+                         each.get("needs", ""), each.get("against"), each["text"], each["source"],
+                         tuple(each.get("commands", (TRAIN, "bench")))) for each in content]
 
 
 def differing(one: Deck, other: Deck) -> set[str]:
@@ -120,6 +133,8 @@ def values_text(optimization: Optimization, users: Sequence[Case]) -> str:
     """Such as "2 and 4 data ranks"."""
     numbers = sorted({int(optimization.value(case)) for case in users})
     listed = " and ".join([", ".join(map(str, numbers[:-1])), str(numbers[-1])][len(numbers) == 1:])
+    if optimization.key != ACCUMULATION and optimization.key not in LAYOUT:
+        return f"{optimization.key} {listed}"
     what = "microbatches" if optimization.key == ACCUMULATION else f"{optimization.key.split('.')[1]} ranks"
     return f"{listed} {what}"
 
@@ -132,7 +147,7 @@ def optimization_sections(cases: Sequence[Case]) -> list[Section]:
         if not users:
             continue
         sentences = [pair_sentence(plain, used) for plain, used in pairs(each, cases)]
-        if not sentences and len({each.value(case) for case in cases}) > 1 and each.against is None:
+        if not sentences and len({each.value(case) for case in cases}) > 1 and each.against is None and each.above is not None:
             sentences = [f"Used by {len(users)} of {len(cases)} layouts, with {values_text(each, users)}; the groups "
                          "above compare those that do equal work."]
         if not sentences:

@@ -12,7 +12,7 @@ from matplotlib.patches import Patch
 from analysis.report.tables import title
 from analysis.scaling import STACK, Case, Group
 from analysis.step_time import COLOURS, HATCHES
-from analysis.style import Axes, Figure, add_head, plt
+from analysis.style import LOOK, Axes, Figure, add_head, plt
 from analysis.subject import Machine, subject_text
 from analysis.ticks import round_log_axis, set_ticks, widened
 
@@ -55,7 +55,8 @@ def rank_axis(axes: Axes, group: Group, values: dict[int, str] | None = None, wh
     axes.set_xscale("log", base=2)
     axes.set_xlim(counts[0] / 1.25, counts[-1] * 1.25)
     set_ticks(axes.xaxis, shown, [f"{count}\n{values[count]}" if values else str(count) for count in shown])
-    axes.set_xlabel(f"ranks (log)\nsecond line: {what} of the fastest layout" if values else "ranks (log)")
+    whose = "" if LOOK.widths else " of the fastest layout"  # captions of narrow figures say it
+    axes.set_xlabel(f"ranks (log)\nsecond line: {what}{whose}" if values else "ranks (log)")
 
 
 def draw_points(axes: Axes, group: Group, values: dict[int, float]) -> None:
@@ -137,11 +138,11 @@ def draw_bars(axes: Axes, group: Group, shares: bool) -> None:
         base += height
     for position, top in zip(x, base if not shares else []):
         axes.annotate(f"{top:,.0f}" if top >= 1000 else f"{top:.3g}", (position, top), textcoords="offset points", xytext=(0, 3),
-                      ha="center", fontsize=9)
+                      ha="center", fontsize=LOOK.points(9))
     axes.set_ylim(0.0, 100.0 if shares else 1.12 * float(base.max()))
     many = len(group.cases) >= MANY_BARS
     axes.set_xticks(x, [bar_name(group, case) for case in group.cases],
-                    rotation=60 if many else 0, ha="right" if many else "center", fontsize=9)
+                    rotation=60 if many else 0, ha="right" if many else "center", fontsize=LOOK.points(9))
     axes.set_xlim(-0.7, max(len(group.cases), 3) - 0.3)
     axes.grid(axis="x", visible=False)
     axes.set_xlabel("layout")
@@ -193,7 +194,7 @@ def draw_group(group: Group) -> Figure:
     figure = plt.figure(figsize=(width, 9.2 if has_curves else 5.2))
     (draw_scaling if has_curves else draw_layouts)(figure, group)
     top = add_head(figure, title(group), subject(group))
-    right = 1.0 - SIDE_INCHES / width
+    right = 1.0 - LOOK.scale * SIDE_INCHES / figure.get_figwidth() if LOOK.widths else 1.0 - SIDE_INCHES / width
     figure.tight_layout(rect=(0.0, 0.0, right, top), h_pad=2.0, w_pad=1.5)
     legend = {"loc": "upper left", "labelspacing": 0.6, "borderaxespad": 0.0}
     if has_curves:

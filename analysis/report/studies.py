@@ -46,6 +46,8 @@ class StudyPart:
     source: Source
     has_learning: bool
     predictions: list[Section]  # of points of `bench`
+    result: Result
+    tabulated: list[Tabulated]
 
 
 def words_of(result: Result, labels: dict[str, str]) -> str:
@@ -161,4 +163,4 @@ def read_study_part(folder: Path, skip: int | None) -> StudyPart:
         [table.text for table in tables], csv_text(result), runs, cases,
         list(reported), steps, source_of(folder, result.records, cases, runs),
         any(plot.kind == "learning" for plot in study.plots),
-        predictions_of_rows({axis.name: axis_title(axis.name) for axis in result.axes}, result.rows))
+        predictions_of_rows({axis.name: axis_title(axis.name) for axis in result.axes}, result.rows), result, tables)

@@ -16,7 +16,7 @@ from analysis.study.record import DONE
 from analysis.study.rows import Result, Row
 from analysis.study.spec import Axis, Plot
 from analysis.study.tabulate import axis_title, columns_of
-from analysis.style import RUN_COLOURS, Axes, Figure, add_head, add_legend, look_of_run, plt
+from analysis.style import LOOK, MM_PER_INCH, RUN_COLOURS, Axes, Figure, add_head, add_legend, look_of_run, plt
 from analysis.ticks import round_log_axis, set_ticks, short_number, widened
 
 PANEL_INCHES = (5.0, 3.7)
@@ -87,7 +87,7 @@ def draw_lines(axes: Axes, result: Result, plot: Plot, each: Column, series: dic
             if row.state != DONE and math.isnan(result.value(row, name)):
                 mark_gone(axes, places[label], index)
     set_x(axes, axis, numbers, "x" in plot.log)
-    set_y(axes, heights, "y" in plot.log, zero=False)
+    set_y(axes, heights, "y" in plot.log, zero=name.endswith("_bytes"))  # memory always from zero
 
 
 def set_x(axes: Axes, axis: Axis, numbers: list[float] | None, log: bool) -> None:
@@ -127,21 +127,40 @@ def set_y(axes: Axes, heights: Sequence[float], log: bool, zero: bool = True) ->
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short_number(value)))
 
 
-def bar_text(result: Result, plot: Plot, row: Row, each: Column) -> str:
-    """The value; with `change` also what it is against the base."""
+def bar_text(result: Result, plot: Plot, row: Row, each: Column, short: bool = False) -> str:
+    """The value; with `change` also what it is against the base, unless it has to be `short`."""
     text = each.text(result.value(row, each.name))
-    change = result.relative(row, f"{each.name}{CHANGE}") if plot.change else math.nan
+    change = result.relative(row, f"{each.name}{CHANGE}") if plot.change and not short else math.nan
     base = result.base_of(row)
     reported = [] if math.isnan(change) or base is None or base is row else [
         change_words(each, base.value(each.name), row.value(each.name))]
     return "\n".join([text, *reported, *([] if row.state == DONE else [row.state])])
 
 
+def figure_inches(axes: Axes) -> float:
+    """The width that add_head() will give the figure."""
+    figure = axes.get_figure()
+    if LOOK.size is None and LOOK.widths is None:
+        return float(figure.get_figwidth())
+    return (LOOK.size[0] if LOOK.size else LOOK.widths[axes.get_gridspec().ncols > 1] if LOOK.widths else 0.0) / MM_PER_INCH
+
+
 def text_size(axes: Axes, slots: float, texts: Sequence[str]) -> float:
     """At which these texts fit beside each other, each above one of so many bars that fill the panel."""
-    inches = axes.get_position().width * axes.get_figure().get_figwidth() / slots
+    inches = axes.get_position().width * figure_inches(axes) / slots
     longest = max((len(line) for text in texts for line in text.split("\n")), default=1)
-    return min(max(72.0 * inches / (TEXT_WIDTH * longest), TEXT_SIZES[0]), TEXT_SIZES[1])
+    return min(72.0 * inches / (TEXT_WIDTH * longest), LOOK.points(TEXT_SIZES[1]))
+
+
+def texts_of(axes: Axes, result: Result, plot: Plot, each: Column, series: dict[str, list[Row]]) -> tuple[bool, float]:
+    """Whether the texts of all bars have to be short, and their size."""
+    slots = (len(next(axis for axis in result.axes if axis.name == plot.x).labels) + 0.2) * len(series) / 0.8
+    short = False
+    for short in (False, True):
+        size = text_size(axes, slots, [bar_text(result, plot, row, each, short) for rows in series.values() for row in rows])
+        if size >= LOOK.points(TEXT_SIZES[0]):
+            break
+    return short, max(size, LOOK.points(TEXT_SIZES[0]))
 
 
 def draw_bars(axes: Axes, result: Result, plot: Plot, each: Column, series: dict[str, list[Row]]) -> None:
@@ -149,8 +168,7 @@ def draw_bars(axes: Axes, result: Result, plot: Plot, each: Column, series: dict
     width = 0.8 / len(series)
     heights: list[float] = []
     texts = len(axis.labels) * len(series) <= MOST_TEXTS
-    size = text_size(axes, (len(axis.labels) + 0.2) / width,
-                     [bar_text(result, plot, row, each) for rows in series.values() for row in rows])
+    short, size = texts_of(axes, result, plot, each, series)
     for index, rows in enumerate(series.values()):
         for label, row in by_label(rows, plot.x).items():
             x = axis.labels.index(label) + (index - (len(series) - 1) / 2) * width
@@ -163,7 +181,7 @@ def draw_bars(axes: Axes, result: Result, plot: Plot, each: Column, series: dict
                      hatch="//" if index >= len(RUN_COLOURS) else None)
             heights.append(value)
             if texts:
-                axes.annotate(bar_text(result, plot, row, each), (x, value), textcoords="offset points",
+                axes.annotate(bar_text(result, plot, row, each, short), (x, value), textcoords="offset points",
                               xytext=(0, 3 if value >= 0 else -3), ha="center", fontsize=size,
                               va="bottom" if value >= 0 else "top")
     set_ticks(axes.xaxis, list(range(len(axis.labels))), axis.labels)
@@ -172,7 +190,7 @@ def draw_bars(axes: Axes, result: Result, plot: Plot, each: Column, series: dict
     axes.grid(axis="x", visible=False)
     axes.set_xlabel(axis_title(axis.name))
     set_y(axes, heights, "y" in plot.log)
-    lines = max((bar_text(result, plot, row, each).count("\n") for rows in series.values() for row in rows), default=0)
+    lines = max((bar_text(result, plot, row, each, short).count("\n") for rows in series.values() for row in rows), default=0)
     if lines and heights and "y" not in plot.log:
         low, high = axes.get_ylim()
         axes.set_ylim(low, high + 0.08 * lines * (high - low))

@@ -26,6 +26,9 @@ BENCH_MODES = ("forward", "forward-backward", "step")  # `--mode all` measures t
 OWN = ("command", "deck", "ranks")
 LAYOUT = ("parallel.data", "parallel.tensor", "parallel.pipeline", "parallel.context")
 BATCH = "train.global_batch"
+# Of training: `flops` is a compute budget, `parameters` the N of its 6 N D, which give train.steps.
+FLOPS, PARAMETERS, STEPS = "flops", "parameters", "train.steps"
+FLOPS_OF_TOKEN = 6  # for each parameter
 
 
 def is_deck_key(name: str) -> bool:
@@ -34,9 +37,9 @@ def is_deck_key(name: str) -> bool:
 
 def check_setting(name: str, where: str) -> None:
     """Deck keys have a dot; the rest is known by name. What deck keys exist the program says."""
-    if is_deck_key(name) or name in OWN or any(name in options for options in COMMANDS.values()):
+    if is_deck_key(name) or name in (*OWN, FLOPS, PARAMETERS) or any(name in options for options in COMMANDS.values()):
         return
-    known = sorted({*OWN, *(option for options in COMMANDS.values() for option in options)})
+    known = sorted({*OWN, FLOPS, PARAMETERS, *(option for options in COMMANDS.values() for option in options)})
     raise UserError(f"{where}: `{name}` is no setting{nearest(name, known)}; give a deck key (section.key) or one of {', '.join(known)}")
 
 
@@ -63,9 +66,30 @@ def whole(value: Any, name: str, where: str) -> int:
     return value
 
 
+def above_zero(settings: Settings, key: str, where: str) -> float:
+    value = settings.get(key)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+        raise UserError(f"{where}: {key} is `{value_text(value)}`, expected a number above 0; `{FLOPS}` needs `{PARAMETERS}` beside it")
+    return float(value)
+
+
+def with_steps(settings: Settings, deck: Mapping[str, Any], where: str) -> Settings:
+    """With the steps whose 6 N D is nearest to a budget, in place of `flops` and `parameters`."""
+    if FLOPS not in settings and PARAMETERS not in settings:
+        return settings
+    if settings["command"] != "train" or STEPS in settings:
+        raise UserError(f"{where}: `{FLOPS}` and `{PARAMETERS}` set {STEPS} of the command train; leave {STEPS} and other commands out")
+    budget, size = (above_zero(settings, key, where) for key in (FLOPS, PARAMETERS))
+    samples, context = (whole(settings.get(key, deck_value(deck, key)), key, where) for key in (BATCH, "model.context"))
+    steps = round(budget / (FLOPS_OF_TOKEN * size * samples * context))
+    if steps < 1:
+        raise UserError(f"{where}: {value_text(budget)} FLOPs are less than a step of {value_text(size)} parameters; raise `{FLOPS}`")
+    return {key: value for key, value in settings.items() if key not in (FLOPS, PARAMETERS)} | {STEPS: steps}
+
+
 def complete(settings: Settings, scaling: str, where: str) -> Settings:
-    """Adds what follows from the others: the data ranks of `ranks` or the ranks of the layout, and with
-    weak scaling a batch that grows with the ranks."""
+    """Adds what follows from the others: the steps of a budget, the data ranks of `ranks` or the ranks of the layout, and
+    with weak scaling a batch that grows with the ranks."""
     if settings["command"] in WITHOUT_DECK:
         return {**settings, "ranks": 1}
     deck = load_yaml(Path(settings["deck"]))
@@ -74,7 +98,7 @@ def complete(settings: Settings, scaling: str, where: str) -> Settings:
         value = settings.get(key, deck_value(deck, key))
         return whole(1 if value is None else value, key, where)
 
-    done = dict(settings)
+    done = dict(with_steps(settings, deck, where))
     others = math.prod(layout(key) for key in LAYOUT[1:])
     if "ranks" not in done:
         done["ranks"] = others * layout("parallel.data")

@@ -389,6 +389,8 @@ class Machine(support.Case):
         out = self.plan("parallel.data=2", options=("--ranks", 2, "--json", "plan.json"))
 
         found = json.loads((self.folder / "plan.json").read_text(encoding="utf-8"))
+        shown = self.run_program("train", "deck.yaml", "--dry-run").out
+        self.assertEqual(found["matmul_parameters"], int(re.search(r"(?m)^in matrix products +(\d+)$", shown)[1]))
         line = re.search(r"(?m)^on .*: ([\d.]+) ms a step, (\d+) tokens/s, (\d+) on each rank, "
                          r"utilization ([\d.]+) % of ([\d.]+) GFLOP/s, the fastest product that was measured, counting of "
                          r"attention what its mask leaves$", out)

@@ -31,15 +31,7 @@ plots:
 """
 
 
-def python_of_reports():
-    """A Python that can run studies and draw reports; None if there is none."""
-    for python in (sys.executable, "/usr/bin/python3"):
-        if subprocess.run([python, "-c", "import h5py, matplotlib, yaml, jinja2"], capture_output=True, check=False).returncode == 0:
-            return python
-    return None
-
-
-PYTHON = python_of_reports()
+PYTHON = support.python_of_reports()
 
 
 class Slurm(support.Case):

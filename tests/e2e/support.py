@@ -251,6 +251,14 @@ def snapshot(folder):
             for path in sorted(root.rglob("*"))}
 
 
+def python_of_reports():
+    """A Python that can run studies and draw reports; None if there is none."""
+    for python in (sys.executable, "/usr/bin/python3"):
+        if subprocess.run([python, "-c", "import h5py, matplotlib, yaml, jinja2"], capture_output=True, check=False).returncode == 0:
+            return python
+    return None
+
+
 def python_with_h5py():
     """None if no interpreter has it."""
     for python in (sys.executable, "/usr/bin/python3"):

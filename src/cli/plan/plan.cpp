@@ -14,6 +14,7 @@
 #include "hyperslab/deck/deck.hpp"
 #include "hyperslab/io/text_file.hpp"
 #include "hyperslab/mesh/mesh.hpp"
+#include "hyperslab/model/spec.hpp"
 #include "hyperslab/plan/documents.hpp"
 #include "hyperslab/train/setup.hpp"
 #include "hyperslab/train/trainer.hpp"
@@ -222,11 +223,14 @@ std::size_t largest_bytes(const std::vector<plan::Plan>& plans) {
 /// Figures of --json that need no machine.
 nlohmann::ordered_json figures_of(const train::Config& config, const std::vector<plan::Plan>& plans,
                                   const plan::DocumentKeys& documents) {
-  nlohmann::ordered_json out = {
-      {"layout", mesh::describe(config.parallel)},   {"ranks", config.parallel.ranks()},
-      {"memory_bytes", largest_bytes(plans)},        {"memory_in_use_bytes", most_in_use(plans)},
-      {"host_memory_bytes", most_on_host(plans)},    {"flops", busiest(plans).flops()},
-      {"bytes", busiest(plans).ledger.total().bytes}};
+  nlohmann::ordered_json out = {{"layout", mesh::describe(config.parallel)},
+                                {"ranks", config.parallel.ranks()},
+                                {"memory_bytes", largest_bytes(plans)},
+                                {"memory_in_use_bytes", most_in_use(plans)},
+                                {"host_memory_bytes", most_on_host(plans)},
+                                {"flops", busiest(plans).flops()},
+                                {"bytes", busiest(plans).ledger.total().bytes},
+                                {"matmul_parameters", model::matmul_parameter_count(config.model)}};
   if (documents.samples > 0) out["document_key_share"] = documents.shares.all;
   return out;
 }
