@@ -17,7 +17,10 @@ void add_bench_options(Arguments& args) {
       "prompt", po::value<int>()->default_value(1), "decode: tokens of a text's prompt")(
       "temperature", po::value<double>()->default_value(0),
       "decode: of drawn tokens; 0: the likeliest ones")(
-      "top-p", po::value<double>()->default_value(1), "decode: tokens are drawn of this mass")(
+      "draft", po::value<int>()->default_value(0),
+      "decode: then also time the same texts with so many tokens looked up in the text and read "
+      "in a pass; 0: not")("top-p", po::value<double>()->default_value(1),
+                           "decode: tokens are drawn of this mass")(
       "components", "time, FLOPs and share of every part of the model; graphs off")(
       "kernels", "every kernel of the measured steps, by CUPTI, graphs off; on the CPU every op")(
       "communication",
