@@ -41,7 +41,9 @@ std::vector<std::int32_t> look_up(std::span<const std::int32_t> text, std::int64
 }
 
 void PromptLookup::draft(std::span<Draft> drafts) {
-  for (Draft& draft : drafts) draft.tokens = look_up(draft.text, draft.most);
+  for (Draft& draft : drafts) {
+    if (draft.most > 0) draft.tokens = look_up(draft.text, draft.most);
+  }
 }
 
 std::int64_t DraftLength::next() {

@@ -92,7 +92,7 @@ std::int32_t Sampler::next(std::span<const float> logits, const DraftedToken& dr
   const ops::TokenChoice choice = this->choice();
   const std::span<const double> weights = chooser_.weigh(penalized(logits), choice);
   if (weights.empty()) refuse_logits();
-  const double p = 1 / sum(weights);  // of a unit of weight
+  const double p = 1 / sum(weights);  // a unit of weight has this probability
   const double q = 1 / sum(draft.weights);
   const double uniform = static_cast<double>(draw(key_, draws_, kAcceptance)) * 0x1p-64;
   take();

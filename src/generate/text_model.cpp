@@ -69,7 +69,7 @@ std::size_t TextModel::logits_row_bytes() const {
   return static_cast<std::size_t>(trainer_->stage().results().logits_columns) * sizeof(float);
 }
 
-/// Of the newest pass. Rows and tokens that only fill the frame choose as the last ones do.
+/// The newest pass draws by these. Rows and tokens that only fill the frame choose as the last do.
 void TextModel::stage(std::span<const ops::TokenChoice> choices, Dim texts) {
   require(!choices.empty() && std::ssize(choices) % texts == 0,
           "a pass that draws needs choices for each text");

@@ -43,7 +43,7 @@ struct TextModelOptions {
   bool graphs = false;
   Dim vocabulary = 0;
   Dim draft_tokens = 0;  ///< guesses of a text that a pass of verify() reads at most
-  int number = 0;        ///< of the model, where the same ranks share several
+  int number = 0;        ///< names the model where the same ranks share several
 };
 
 /// A model that reads texts, one pass at a time, and gives logits of the next tokens. The texts so

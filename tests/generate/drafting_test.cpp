@@ -25,7 +25,8 @@ const std::vector<std::vector<std::string>>& drafting_kinds() {
       {"model.family=llama", "model.kv_heads=2"},
       {"model.family=llama", "model.window=5", "model.attention_sinks=true"},
       {"model.position=sinusoidal", "model.norm_place=post"},
-      {"model.family=llama", "experts.count=4", "experts.active=2", "experts.width=16"}};
+      {"model.family=llama", "experts.count=4", "experts.active=2", "experts.width=16"},
+      {"model.family=llama", "adapter.rank=2"}};
   return all;
 }
 

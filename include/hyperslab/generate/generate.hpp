@@ -24,7 +24,7 @@ class TextModel;
 /// Tokens that were guessed before the model said them (speculative decoding).
 struct DraftCounts {
   std::int64_t drafted = 0;   ///< guesses that the model read
-  std::int64_t accepted = 0;  ///< of them those that it said, too
+  std::int64_t accepted = 0;  ///< guesses among them that it said, too
   DraftCounts& operator+=(const DraftCounts& more) {
     drafted += more.drafted;
     accepted += more.accepted;

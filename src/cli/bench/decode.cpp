@@ -33,6 +33,21 @@ class Kept final : public generate::TokenListener {
   generate::Prompts of;
 };
 
+void require_samples(const Arguments& args) {
+  const auto temperature = args.get<double>("temperature");
+  const auto top_p = args.get<double>("top-p");
+  if (!(temperature >= 0) || !(top_p > 0 && top_p <= 1)) {
+    throw Error(ExitCode::usage, "--temperature must be 0 or more, --top-p above 0 and at most 1")
+        .on_all_ranks();
+  }
+  if (temperature == 0 && top_p < 1) {
+    throw Error(ExitCode::usage,
+                "--top-p draws tokens, and without --temperature the likeliest are taken; give "
+                "--temperature too")
+        .on_all_ranks();
+  }
+}
+
 void require_decodes(const comm::World& world, const Arguments& args, const train::Config& config) {
   if (args.get<int>("rows") < 1 || args.get<int>("steps") < 2 || args.get<int>("prompt") < 1) {
     throw Error(ExitCode::usage,
@@ -53,18 +68,7 @@ void require_decodes(const comm::World& world, const Arguments& args, const trai
                             parallel.data, parallel.pipeline, world.size()))
         .on_all_ranks();
   }
-  const auto temperature = args.get<double>("temperature");
-  const auto top_p = args.get<double>("top-p");
-  if (!(temperature >= 0) || !(top_p > 0 && top_p <= 1)) {
-    throw Error(ExitCode::usage, "--temperature must be 0 or more, --top-p above 0 and at most 1")
-        .on_all_ranks();
-  }
-  if (temperature == 0 && top_p < 1) {
-    throw Error(ExitCode::usage,
-                "--top-p draws tokens, and without --temperature the likeliest are taken; give "
-                "--temperature too")
-        .on_all_ranks();
-  }
+  require_samples(args);
   const int draft = args.get<int>("draft");
   if (draft < 0 || draft > generate::kMostDraftTokens) {
     throw Error(ExitCode::usage, fmt::format("--draft must be 0 to {}", generate::kMostDraftTokens))

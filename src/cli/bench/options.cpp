@@ -17,10 +17,7 @@ void add_bench_options(Arguments& args) {
       "prompt", po::value<int>()->default_value(1), "decode: tokens of a text's prompt")(
       "temperature", po::value<double>()->default_value(0),
       "decode: of drawn tokens; 0: the likeliest ones")(
-      "draft", po::value<int>()->default_value(0),
-      "decode: then also time the same texts with so many tokens looked up in the text and read "
-      "in a pass; 0: not")("top-p", po::value<double>()->default_value(1),
-                           "decode: tokens are drawn of this mass")(
+      "top-p", po::value<double>()->default_value(1), "decode: tokens are drawn of this mass")(
       "components", "time, FLOPs and share of every part of the model; graphs off")(
       "kernels", "every kernel of the measured steps, by CUPTI, graphs off; on the CPU every op")(
       "communication",
@@ -58,7 +55,10 @@ Arguments bench_arguments() {
   args.add()(
       "kernel-table",
       "instead of times: the kernels that a step, or with --mode decode generation, takes on a GPU "
-      "where an op has several, and why others do not suit; needs no GPU");
+      "where an op has several, and why others do not suit; needs no GPU")(
+      "draft", po::value<int>()->default_value(0),
+      "decode: then also time the same texts with up to so many tokens guessed and read in a pass, "
+      "as generate --draft does; 0: not");
   args.positional("DECK");
   return args;
 }
