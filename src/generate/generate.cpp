@@ -51,6 +51,7 @@ train::TrainerOptions reading_options(comm::World& world, const train::Config& c
   const Dim context = config.model.context;
   options.generation = size.generation.value_or(generation_of(config, options.device));
   options.cache_size = model::CacheSize{.rows = size.rows, .tokens = context}.resolved(1, context);
+  options.draft_tokens = size.draft_tokens;
   if (size.cache_tokens > 0) {
     options.cache_size.pages = pages_for(options.cache_size, size.cache_tokens);
   }

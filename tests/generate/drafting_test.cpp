@@ -51,6 +51,18 @@ TEST(Drafting, TextsOfTheLikeliestTokensAreThoseWithoutDrafts) {
   }
 }
 
+/// Products of many rows may take scratch memory, which the plan has for all guesses.
+TEST(Drafting, QuantizedMatricesTakeDrafts) {
+  train::Config config = config_of({"model.family=llama"});
+  config.quantization.weights = train::WeightBits::int8;
+  config.quantization.activations = ops::ActivationFormat::dynamic_int8;
+  config.quantization.head = true;
+  Generator drafting(test::world(), config, nullptr, {.rows = 8, .draft_tokens = 9});
+  const Told found = tell(drafting, drawn_at(0, 50));
+  EXPECT_EQ(found.stats.tokens, 8 * 50);
+  EXPECT_GT(found.stats.drafts.accepted, 50);
+}
+
 TEST(Drafting, WholeTextsWithoutACacheTakeDraftsToo) {
   const train::Config config = config_of({"model.family=llama"});
   GeneratorSize size = {.rows = 3, .generation = model::Generation::whole};
