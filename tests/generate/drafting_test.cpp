@@ -222,6 +222,18 @@ TEST(DraftModel, GuessesWhatItsModelSaysAndGivesPagesBack) {
                 expected.begin() + static_cast<int>(said + taken));
     said += taken;
   }
+  const auto guesses_of = [&](DraftModel& from) {
+    std::vector<Draft> draft(1);
+    draft[0] = {.id = 7, .text = text, .sampler = &sampler, .most = 4};
+    from.draft(draft);
+    return draft[0].tokens;
+  };
+  // Guesses that the text did not take are forgotten, also some passes later.
+  (void)guesses_of(drafts);
+  text.insert(text.end(), {60, 61, 62, 63, 64});
+  const std::vector<std::int32_t> found = guesses_of(drafts);
+  DraftModel fresh(model);
+  EXPECT_EQ(guesses_of(fresh), found);
   EXPECT_LT(drafts.free_pages(), pages);
   drafts.end(7);
   drafts.end(8);
