@@ -125,7 +125,8 @@ void TextModel::read(std::span<const RowRead> texts, Wanted wanted,
 void TextModel::run(std::span<const RowRead> texts, Wanted wanted,
                     std::span<const ops::TokenChoice> choices) {
   require_planned(texts);
-  const Frame frame = reading_->frame_of(texts);
+  const Dim most = texts.front().tokens.size() == 1 ? 1 : 0;
+  const Frame frame = reading_->frame_of(texts, most);
   reading_->stage(texts, frame);
   newest_ = &last_;
   results_ = frame.B;
@@ -145,15 +146,13 @@ void TextModel::verify(std::span<const RowRead> texts, Wanted wanted,
   lead(PassOrder::verify, texts, [&] { run_verify(texts, wanted, choices); });
 }
 
-/// A frame has no more tokens than the most guesses need: on a GPU each size is timed once.
 void TextModel::run_verify(std::span<const RowRead> texts, Wanted wanted,
                            std::span<const ops::TokenChoice> choices) {
   require_planned(texts);
-  Frame frame = reading_->frame_of(texts);
-  frame.T = std::min(frame.T, 1 + options_.draft_tokens);
+  require(every_ && std::ssize(texts.front().tokens) <= 1 + options_.draft_tokens,
+          "a pass of more guesses than were planned");
+  Frame frame = reading_->frame_of(texts, 1 + options_.draft_tokens);
   frame.last = frame.T - 1;
-  require(every_ && std::ssize(texts.front().tokens) <= frame.T,
-          "a pass of more guesses than planned");
   reading_->stage(texts, frame);
   newest_ = &*every_;
   results_ = frame.B * frame.T;

@@ -18,7 +18,7 @@ class WholeReading final : public Reading {
  public:
   explicit WholeReading(train::Trainer& trainer);
 
-  [[nodiscard]] Frame frame_of(std::span<const RowRead> texts) const override {
+  [[nodiscard]] Frame frame_of(std::span<const RowRead> texts, Dim /*most*/) const override {
     const auto T = static_cast<Dim>(texts.front().tokens.size());
     return {static_cast<Dim>(texts.size()), T, T - 1};
   }
