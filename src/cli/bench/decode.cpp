@@ -69,11 +69,6 @@ void require_decodes(const comm::World& world, const Arguments& args, const trai
         .on_all_ranks();
   }
   require_samples(args);
-  const int draft = args.get<int>("draft");
-  if (draft < 0 || draft > generate::kMostDraftTokens) {
-    throw Error(ExitCode::usage, fmt::format("--draft must be 0 to {}", generate::kMostDraftTokens))
-        .on_all_ranks();
-  }
   if (config.model.is_of_images()) {
     throw Error(ExitCode::usage,
                 "--mode decode is for text: a vision transformer generates nothing")
@@ -184,11 +179,18 @@ ordered_json to_json(const Arguments& args, const train::Config& config, const D
 
 }  // namespace
 
+int draft_of_bench(const Arguments& args) {
+  const int draft = args.get<int>("draft");
+  if (draft >= 0 && draft <= generate::kMostDraftTokens) return draft;
+  throw Error(ExitCode::usage, fmt::format("--draft must be 0 to {}", generate::kMostDraftTokens))
+      .on_all_ranks();
+}
+
 ExitCode run_bench_of_decoding(comm::World& world, const Arguments& args,
                                const train::Config& config) {
   require_decodes(world, args, config);
+  const int draft = draft_of_bench(args);
   const comm::Watchdog watchdog(world, watch_options(world, config));
-  const int draft = args.get<int>("draft");
   const std::optional<Decoded> plain = decode(world, args, config, 0);
   if (plain) print_decoded(args, *plain);
   const std::optional<Decoded> drafted =

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "../planned.hpp"
+#include "decode.hpp"
 #include "hyperslab/io/text_file.hpp"
 #include "hyperslab/plan/plan.hpp"
 
@@ -76,6 +77,9 @@ ExitCode run_kernel_table(comm::World& world, const Arguments& args) {
     options.generation = model::Generation::cached;
     options.cache_size.rows = args.get<int>("rows");
     options.cache_size.tokens = config.model.context;
+    options.draft_tokens = draft_of_bench(args);
+    options.T =
+        std::max<Dim>(config.model.context, options.cache_size.rows * (1 + options.draft_tokens));
   }
   const plan::Plan plan = plan::make_plan(config, options, 0);
   if (world.rank() != 0) return ExitCode::ok;
@@ -83,7 +87,9 @@ ExitCode run_kernel_table(comm::World& world, const Arguments& args) {
       "operations of {} of rank 0 that have several kernels, and the one that each takes on GPUs "
       "of "
       "compute capability 9.0\n",
-      mode == "step" ? "a step" : "a prompt and a token of every text");
+      mode == "step"              ? "a step"
+      : options.draft_tokens == 0 ? "a prompt and a token of every text"
+                                  : "a prompt, and a token of every text with and without guesses");
   print(plan.ledger.kernels());
   if (args.has("json")) {
     const nlohmann::ordered_json out = {{"deck", source.path},
