@@ -118,6 +118,9 @@ class Drafts(support.Case):
         self.assertEqual((found["tokens"], found["equal_texts"]), (8, 1))
         self.assertGreater(found["accepted"], 20)
         self.assertGreater(found["ratio"], 0)
+        table = self.run_program("bench", "deck.yaml", "--kernel-table", "--mode", "decode", "--draft", 8,
+                                 *support.overrides("precision.compute=bf16"))
+        self.assertRegex(table.out, r"linear_forward +2 +cuBLASLt +9 x 32 by ")
         refused = self.run_program("bench", "deck.yaml", "--draft", 4)
         self.assert_refused(refused, 2, "--draft goes with --mode decode")
 
