@@ -57,7 +57,7 @@ TextModel::TextModel(train::Trainer& trainer, const TextModelOptions& options, c
                {most_results(), static_cast<Dim>(sizeof(ops::TokenChoice))}),
       last_(make_block(size_.rows)) {
   options_.graphs = options.graphs && orders_.is_alone() && reading_->repeats();
-  if (options.draft_tokens > 0) every_.emplace(make_block(most_results()));
+  if (options.draft_tokens > 0) every_ = std::make_unique<LogitsBlock>(make_block(most_results()));
 }
 
 LogitsBlock TextModel::make_block(Dim tokens) const {
@@ -154,7 +154,7 @@ void TextModel::run_verify(std::span<const RowRead> texts, Wanted wanted,
   Frame frame = reading_->frame_of(texts, 1 + options_.draft_tokens);
   frame.last = frame.T - 1;
   reading_->stage(texts, frame);
-  newest_ = &*every_;
+  newest_ = every_.get();
   results_ = frame.B * frame.T;
   results_of_row_ = frame.T;
   if (wanted == Wanted::drawn) stage(choices, std::ssize(texts));

@@ -136,14 +136,14 @@ class TextModel {
   std::map<std::pair<Dim, Wanted>, GraphSegment> segments_;  // by rows, of one token each
   Tensor chosen_;  // (rows (1 + draft_tokens)) on the device
   PinnedBuffer chosen_on_host_;
-  PinnedBuffer staged_choices_;       // choices of every row or token
-  Tensor choices_;                    // (.., sizeof(TokenChoice)), the same on the device
-  LogitsBlock last_;                  // logits of the newest token of every row
-  std::optional<LogitsBlock> every_;  // logits of every token of a pass of verify()
-  std::optional<LogitsBlock> all_;    // logits that no one reads, of a rank that follows
-  LogitsBlock* newest_ = nullptr;     // the block of the newest pass
-  Dim results_ = 0;                   // results of the newest pass, fillers included
-  Dim results_of_row_ = 1;            // and of a row
+  PinnedBuffer staged_choices_;         // choices of every row or token
+  Tensor choices_;                      // (.., sizeof(TokenChoice)), the same on the device
+  LogitsBlock last_;                    // logits of the newest token of every row
+  std::unique_ptr<LogitsBlock> every_;  // logits of every token of a pass of verify()
+  std::optional<LogitsBlock> all_;      // logits that no one reads, of a rank that follows
+  LogitsBlock* newest_ = nullptr;       // the block of the newest pass
+  Dim results_ = 0;                     // results of the newest pass, fillers included
+  Dim results_of_row_ = 1;              // and of a row
 };
 
 }  // namespace hyperslab::generate
