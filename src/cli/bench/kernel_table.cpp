@@ -53,6 +53,17 @@ nlohmann::ordered_json to_json(const Choices& choices) {
   return rows;
 }
 
+void plan_decoding(const Arguments& args, const train::Config& config,
+                   train::TrainerOptions& options) {
+  options.training = false;
+  options.generation = model::Generation::cached;
+  options.cache_size.rows = args.get<int>("rows");
+  options.cache_size.tokens = config.model.context;
+  options.draft_tokens = draft_of_bench(args);
+  options.T =
+      std::max<Dim>(config.model.context, options.cache_size.rows * (1 + options.draft_tokens));
+}
+
 }  // namespace
 
 ExitCode run_kernel_table(comm::World& world, const Arguments& args) {
@@ -72,15 +83,7 @@ ExitCode run_kernel_table(comm::World& world, const Arguments& args) {
   source.device = "cuda";
   const train::Config config = read_planned_config(world, source);
   train::TrainerOptions options = planned_options(config);
-  if (mode == "decode") {
-    options.training = false;
-    options.generation = model::Generation::cached;
-    options.cache_size.rows = args.get<int>("rows");
-    options.cache_size.tokens = config.model.context;
-    options.draft_tokens = draft_of_bench(args);
-    options.T =
-        std::max<Dim>(config.model.context, options.cache_size.rows * (1 + options.draft_tokens));
-  }
+  if (mode == "decode") plan_decoding(args, config, options);
   const plan::Plan plan = plan::make_plan(config, options, 0);
   if (world.rank() != 0) return ExitCode::ok;
   fmt::print(
