@@ -3,6 +3,8 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <string>
 
 #include "command.hpp"
 #include "hyperslab/comm/watchdog.hpp"
@@ -25,6 +27,16 @@ void add_cache_options(Arguments& args);
 /// A line on the memory that the generator has for keys and values.
 void log_cache(const generate::Generator& generator);
 
+/// --draft and --draft-checkpoint.
+void add_draft_options(Arguments& args);
+/// --draft: its value, or 0. Throws Error(usage) for a value that it cannot have, and for
+/// --draft-checkpoint without it.
+[[nodiscard]] Dim draft_tokens(const Arguments& args);
+/// A line on the drafts of a generator that makes any.
+void log_drafts(const Arguments& args, const generate::Generator& generator);
+/// "12 passes; drafts: 40 tokens, 30 accepted (75.0 %)"
+[[nodiscard]] std::string describe(const generate::GenerateStats& stats);
+
 struct StoredModel {
   io::CheckpointReader reader;
   train::Config config;
@@ -39,6 +51,13 @@ struct StoredModel {
 /// checkpoint without a vocabulary; Error(data) and Error(checkpoint) for missing or damaged files.
 [[nodiscard]] StoredModel open_stored_model(comm::World& world, const Arguments& args,
                                             io::SpecialTokens special);
+
+/// The model of --draft-checkpoint; absent: none was given. Collective. Throws as
+/// open_stored_model() does, and Error(usage) for a vocabulary that is not that of `model`.
+[[nodiscard]] std::optional<StoredModel> open_draft_model(comm::World& world, const Arguments& args,
+                                                          const StoredModel& model);
+/// For a generator; the model must outlive it.
+[[nodiscard]] generate::DraftSource draft_source(const std::optional<StoredModel>& model);
 
 /// Watches several ranks that generate; one alone is not watched.
 [[nodiscard]] comm::WatchdogOptions watch_options(const comm::World& world,

@@ -32,7 +32,7 @@ class CachedReading final : public Reading {
         staged_(trainer.context().device(), static_cast<std::size_t>(words()) * sizeof(int)),
         words_(trainer.context().device(), DType::i32, {words()}) {}
 
-  [[nodiscard]] Frame frame_of(std::span<const RowRead> texts) const override;
+  [[nodiscard]] Frame frame_of(std::span<const RowRead> texts, Dim most) const override;
   void stage(std::span<const RowRead> texts, const Frame& frame) override;
   void enqueue(const Frame& frame, View logits) override;
   [[nodiscard]] bool repeats() const override { return true; }
@@ -53,14 +53,15 @@ class CachedReading final : public Reading {
   Dim past_ = 0;         // the most of a row of the pass that is staged
 };
 
-Frame CachedReading::frame_of(std::span<const RowRead> texts) const {
+Frame CachedReading::frame_of(std::span<const RowRead> texts, Dim most) const {
   const auto B = static_cast<Dim>(texts.size());
   const auto T = static_cast<Dim>(texts.front().tokens.size());
   Frame frame = {B, T, T - 1};
   if (trainer_->context().device() != Device::cuda) return frame;
-  if (T == 1) frame.B = std::min(rounded_up(B), size_.rows);
+  if (most > 0) frame.B = std::min(rounded_up(B), size_.rows);
   const Dim past = std::ranges::max(texts, {}, &RowRead::past).past;
-  if (T > 1) frame.T = std::min({rounded_up(T), size_.tokens - past, pass_tokens_ / B});
+  frame.T = std::min({rounded_up(T), size_.tokens - past, pass_tokens_ / frame.B});
+  if (most > 0) frame.T = std::min(frame.T, most);
   return frame;
 }
 

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "draft_model.hpp"
 #include "hyperslab/core/activity.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/plan/out_of_memory.hpp"
@@ -50,15 +51,34 @@ train::TrainerOptions reading_options(comm::World& world, const train::Config& c
   const Dim context = config.model.context;
   options.generation = size.generation.value_or(generation_of(config, options.device));
   options.cache_size = model::CacheSize{.rows = size.rows, .tokens = context}.resolved(1, context);
+  options.draft_tokens = size.draft_tokens;
   if (size.cache_tokens > 0) {
     options.cache_size.pages = pages_for(options.cache_size, size.cache_tokens);
   }
   if (options.generation == model::Generation::cached) {  // otherwise as in training
     options.B = 1;
-    options.T = std::max(size.rows, std::min(context, kPassTokens));
+    options.T = std::max(size.rows * (1 + size.draft_tokens), std::min(context, kPassTokens));
   }
   options.activity = &world.activity();
   return options;
+}
+
+/// The size of a draft's model: it keeps a cache, whatever the other one does, and pages for all.
+GeneratorSize draft_size(const GeneratorSize& size) {
+  return {.rows = size.rows, .generation = model::Generation::cached, .draft_tokens = 1};
+}
+
+void require_drafts(const train::Config& config, const GeneratorSize& size,
+                    const DraftSource& draft) {
+  if (size.draft_tokens < 0 || size.draft_tokens > kMostDraftTokens) {
+    throw Error(ExitCode::usage, "drafts of " + std::to_string(size.draft_tokens) +
+                                     " tokens: expected 0 to " + std::to_string(kMostDraftTokens));
+  }
+  if (draft.config == nullptr || draft.config->model.vocabulary == config.model.vocabulary) return;
+  throw Error(ExitCode::usage, "the draft's model has a vocabulary of " +
+                                   std::to_string(draft.config->model.vocabulary) +
+                                   " ids, and the model one of " +
+                                   std::to_string(config.model.vocabulary) + "; they must be one");
 }
 
 }  // namespace
@@ -67,6 +87,9 @@ train::TrainerOptions reading_options(comm::World& world, const train::Config& c
 struct Generator::OwnTrainer {
   OwnTrainer(comm::World& world, const train::Config& config, const GeneratorSize& size);
   void load(comm::World& world, const io::CheckpointReader* reader, const plan::IsLegal& is_legal);
+  [[nodiscard]] TextModelOptions text_options(Dim draft_tokens, int number) const {
+    return {options.graphs, config.model.vocabulary, draft_tokens, number};
+  }
   train::Config config;
   train::TrainerOptions options;
   std::unique_ptr<mesh::Mesh> mesh;
@@ -78,7 +101,7 @@ Generator::OwnTrainer::OwnTrainer(comm::World& world, const train::Config& asked
     : config(on_tensor_ranks(asked, world.size())) {
   comm::agree(world, [&] { options = reading_options(world, config, size); });
   const auto differs = [&](Dim number) { return world.max(number) != -world.max(-number); };
-  if (differs(size.rows) || differs(size.cache_tokens)) {
+  if (differs(size.rows) || differs(size.cache_tokens) || differs(size.draft_tokens)) {
     throw Error(ExitCode::usage, "ranks of a tensor group want caches of different sizes")
         .on_all_ranks();
   }
@@ -109,34 +132,54 @@ void Generator::OwnTrainer::load(comm::World& world, const io::CheckpointReader*
 
 Generator::Generator(comm::World& world, const train::Config& config,
                      const io::CheckpointReader* reader, const GeneratorSize& size,
-                     const plan::IsLegal& is_legal) {
+                     const plan::IsLegal& is_legal, const DraftSource& draft) {
+  comm::agree(world, [&] { require_drafts(config, size, draft); });
   own_ = std::make_unique<OwnTrainer>(world, config, size);
   own_->load(world, reader, is_legal);
   trainer_ = own_->trainer.get();
-  model_ =
-      std::make_unique<TextModel>(*trainer_, own_->options.graphs, config.model.vocabulary, &world);
-  texts_ = std::make_unique<Texts>(*model_);
+  model_ = std::make_unique<TextModel>(*trainer_, own_->text_options(size.draft_tokens, 0), &world);
+  std::unique_ptr<Drafter> drafter;
+  if (size.draft_tokens > 0 && draft.config != nullptr) {
+    own_draft_ = std::make_unique<OwnTrainer>(world, *draft.config, draft_size(size));
+    own_draft_->load(world, draft.reader, is_legal);
+    draft_model_ =
+        std::make_unique<TextModel>(*own_draft_->trainer, own_draft_->text_options(0, 1), &world);
+    drafter = std::make_unique<DraftModel>(*draft_model_);
+  } else if (size.draft_tokens > 0) {
+    drafter = std::make_unique<PromptLookup>();
+  }
+  texts_ = std::make_unique<Texts>(*model_, std::move(drafter));
 }
 
 /// No graphs: such a trainer does more than to continue texts.
 Generator::Generator(train::Trainer& trainer, const train::Config& config, comm::World* ranks)
     : trainer_(&trainer),
-      model_(std::make_unique<TextModel>(trainer, false, config.model.vocabulary, ranks)),
+      model_(std::make_unique<TextModel>(
+          trainer, TextModelOptions{.vocabulary = config.model.vocabulary}, ranks)),
       texts_(std::make_unique<Texts>(*model_)) {}
 
 Generator::~Generator() = default;
 
 bool Generator::leads() const { return model_->leads(); }
 bool Generator::is_alone() const { return model_->is_alone(); }
-void Generator::follow() { model_->follow(); }
+void Generator::follow() { model_->follow(draft_model_.get()); }
 void Generator::let_go() { model_->let_go(); }
-bool Generator::has_failed() const { return model_->has_failed(); }
+bool Generator::has_failed() const {
+  return model_->has_failed() || (draft_model_ && draft_model_->has_failed());
+}
 void Generator::let_rest() { model_->let_rest(); }
 std::int64_t Generator::context() const { return model_->context(); }
 std::int64_t Generator::vocabulary() const { return model_->vocabulary(); }
 train::Footprint Generator::footprint() const { return train::footprint(*trainer_); }
 const model::CacheSize& Generator::cache() const { return model_->cache(); }
 std::int64_t Generator::cache_bytes() const { return trainer_->stage().cache_bytes(); }
+Dim Generator::draft_tokens() const { return model_->draft_tokens(); }
+train::Footprint Generator::draft_footprint() const {
+  return own_draft_ ? train::footprint(*own_draft_->trainer) : train::Footprint();
+}
+std::int64_t Generator::draft_cache_bytes() const {
+  return own_draft_ ? own_draft_->trainer->stage().cache_bytes() : 0;
+}
 std::int64_t Generator::preempted() const { return texts_->scheduler().preempted(); }
 bool Generator::has_free_row() const { return texts_->scheduler().has_free_row(); }
 bool Generator::is_idle() const { return texts_->scheduler().is_idle(); }

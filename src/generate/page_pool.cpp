@@ -21,10 +21,14 @@ bool PagePool::take(std::int64_t count, std::vector<std::int32_t>& to) {
   return true;
 }
 
-void PagePool::give_back(std::vector<std::int32_t>& from) {
-  require(std::ssize(from) <= all_ - free(), "page_pool: pages come back that are not out");
-  free_.insert(free_.end(), from.rbegin(), from.rend());
-  from.clear();
+void PagePool::trim(std::int64_t count, std::vector<std::int32_t>& from) {
+  const std::int64_t less = std::ssize(from) - count;
+  if (less <= 0) return;
+  require(less <= all_ - free(), "page_pool: pages come back that are not out");
+  free_.insert(free_.end(), from.rbegin(), from.rbegin() + less);
+  from.resize(static_cast<std::size_t>(count));
 }
+
+void PagePool::give_back(std::vector<std::int32_t>& from) { trim(0, from); }
 
 }  // namespace hyperslab::generate

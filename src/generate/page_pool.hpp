@@ -19,6 +19,8 @@ class PagePool {
   /// Makes `to` hold `count` pages if it holds fewer; false: there are not so many, and `to` is as
   /// it was.
   [[nodiscard]] bool take(std::int64_t count, std::vector<std::int32_t>& to);
+  /// Takes back the pages of `from` after the first `count`.
+  void trim(std::int64_t count, std::vector<std::int32_t>& from);
   /// Takes back all pages of `from`.
   void give_back(std::vector<std::int32_t>& from);
 

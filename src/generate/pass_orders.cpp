@@ -8,13 +8,13 @@
 
 namespace hyperslab::generate {
 
-/// The words: order, rows, tokens of each; then of each row its tokens, its past tokens, how many
-/// pages it has, and these.
+/// The words: order, model, rows, tokens of each; then of each row its tokens, its past tokens, how
+/// many pages it has, and these.
 void PassOrders::send(PassOrder order, std::span<const RowRead> rows) {
   if (is_alone()) return;
   require(leads(), "pass orders: only the first rank of the group gives them");
   const std::size_t tokens = rows.empty() ? 0 : rows.front().tokens.size();
-  words_.assign({static_cast<std::int32_t>(order), static_cast<std::int32_t>(rows.size()),
+  words_.assign({static_cast<std::int32_t>(order), model_, static_cast<std::int32_t>(rows.size()),
                  static_cast<std::int32_t>(tokens)});
   for (const RowRead& row : rows) {
     require(row.tokens.size() == tokens, "pass orders: rows of unequal lengths");
@@ -39,9 +39,10 @@ PassOrder PassOrders::receive() {
     rest = rest.subspan(count);
     return taken;
   };
-  const auto head = take(3);
-  for (std::int32_t row = 0; row < head[1]; ++row) {
-    const auto tokens = take(static_cast<std::size_t>(head[2]));
+  const auto head = take(4);
+  model_ = head[1];
+  for (std::int32_t row = 0; row < head[2]; ++row) {
+    const auto tokens = take(static_cast<std::size_t>(head[3]));
     const auto numbers = take(2);
     rows_.push_back({tokens, numbers[0], take(static_cast<std::size_t>(numbers[1]))});
   }

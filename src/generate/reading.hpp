@@ -27,8 +27,9 @@ class Reading {
   Reading(Reading&&) = delete;
   Reading& operator=(Reading&&) = delete;
 
-  /// The frame of a pass over `texts`, with rows and tokens that only fill it.
-  [[nodiscard]] virtual Frame frame_of(std::span<const RowRead> texts) const = 0;
+  /// The frame of a pass over `texts`, with rows and tokens that only fill it. `most`: tokens that
+  /// a text has at most in such passes, for which there is room in every row; 0: a prompt's.
+  [[nodiscard]] virtual Frame frame_of(std::span<const RowRead> texts, Dim most) const = 0;
   /// Puts the pass's operands where enqueue() finds them, on the host.
   virtual void stage(std::span<const RowRead> texts, const Frame& frame) = 0;
   /// Enqueues the pass that was staged. logits: (frame.B, columns) of token `frame.last` of each

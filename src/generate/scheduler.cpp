@@ -84,7 +84,7 @@ std::optional<SchedulerPass> Scheduler::prompts() {
 }
 
 std::optional<SchedulerPass> Scheduler::tokens() {
-  SchedulerPass pass = {.texts = {}, .count = 1, .is_whole = true};
+  SchedulerPass pass = {.texts = {}, .count = 1, .is_whole = true, .goes_on = true};
   for (auto text = running_.begin(); text != running_.end();) {
     if (goes_on(*text) && !find_room(*text)) break;  // it was the newest, and has gone
     ++text;
@@ -117,11 +117,27 @@ void Scheduler::preempt_newest() {
   running_.pop_back();
 }
 
-void Scheduler::grow(std::size_t id) {
+ScheduledText& Scheduler::just_read(std::size_t id) {
   const auto text = std::ranges::find(running_, id, &ScheduledText::id);
   require(text != running_.end() && text->unread() == 0, "scheduler: a token for no text");
-  ++text->length;
-  text->is_new = false;
+  return *text;
+}
+
+std::int64_t Scheduler::reserve(std::size_t id, std::int64_t most) {
+  ScheduledText& text = just_read(id);
+  const std::int64_t wanted = std::clamp<std::int64_t>(most, 0, limits_.context - text.cached);
+  const std::int64_t missing = pages_for(text.cached + wanted) - std::ssize(text.pages);
+  const std::int64_t taken = std::min(missing, pool_.free());
+  require(pool_.take(std::ssize(text.pages) + taken, text.pages), "scheduler: pages are missing");
+  return std::min(wanted, std::ssize(text.pages) * limits_.page_tokens - text.cached);
+}
+
+void Scheduler::grow(std::size_t id, std::int64_t tokens) {
+  ScheduledText& text = just_read(id);
+  text.length += tokens;
+  text.cached += tokens - 1;
+  text.is_new = false;
+  pool_.trim(pages_for(text.cached), text.pages);
 }
 
 void Scheduler::end(std::size_t id) {

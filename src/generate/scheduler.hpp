@@ -39,6 +39,7 @@ struct SchedulerPass {
   std::vector<const ScheduledText*> texts;
   std::int64_t count = 0;
   bool is_whole = true;  ///< nothing is unread afterwards: a token can be chosen for each text
+  bool goes_on = false;  ///< it reads the token that was chosen last, of all texts that have one
 };
 
 /// Decides which texts run together (continuous batching, Yu et al. 2022, section 3.1): a text that
@@ -55,8 +56,13 @@ class Scheduler {
   /// The next pass, as if it were done: the tokens that it reads count as cached. Its texts are
   /// valid until the next call of any function. Absent: there are no texts.
   [[nodiscard]] std::optional<SchedulerPass> next();
-  /// A token was chosen for a text of the newest pass, which was whole.
-  void grow(std::size_t id);
+  /// A text of the newest pass, which goes_on, is to be read together with up to `most` guesses
+  /// of the tokens that follow: takes free pages for them, and no other text's. The number of
+  /// tokens that the context and the pages have room for.
+  [[nodiscard]] std::int64_t reserve(std::size_t id, std::int64_t most);
+  /// `tokens` were chosen for a text of the newest pass, which was whole. All but the last one were
+  /// guessed and are in the cache; what else was reserved is free again.
+  void grow(std::size_t id, std::int64_t tokens = 1);
   /// A text has ended, or is given up.
   void end(std::size_t id);
 
@@ -72,6 +78,7 @@ class Scheduler {
 
  private:
   [[nodiscard]] std::int64_t pages_for(std::int64_t tokens) const;
+  [[nodiscard]] ScheduledText& just_read(std::size_t id);
   void admit();
   /// Makes texts with a full cache read the newer half of it again.
   void turn_over(ScheduledText& text);

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <optional>
 #include <thread>
 #include <utility>
 
@@ -42,22 +41,24 @@ std::span<const float> LogitsBlock::row(std::size_t i, Dim V) const {
   return {first, static_cast<std::size_t>(V)};
 }
 
-TextModel::TextModel(train::Trainer& trainer, bool graphs, Dim vocabulary, comm::World* ranks)
+TextModel::TextModel(train::Trainer& trainer, const TextModelOptions& options, comm::World* ranks)
     : trainer_(&trainer),
-      orders_(ranks),
-      vocabulary_(vocabulary),
+      options_(options),
+      orders_(ranks, options.number),
       size_(trainer.stage().options().cache_size),
       pass_tokens_(std::max(size_.rows, trainer.slot_tokens())),
       reading_(make_reading(trainer, pass_tokens_)),
-      graphs_(graphs && orders_.is_alone() && reading_->repeats()),
-      chosen_(trainer.context().device(), DType::i32, {size_.rows}),
+      chosen_(trainer.context().device(), DType::i32, {most_results()}),
       chosen_on_host_(trainer.context().device(),
-                      static_cast<std::size_t>(size_.rows) * sizeof(std::int32_t)),
+                      static_cast<std::size_t>(most_results()) * sizeof(std::int32_t)),
       staged_choices_(trainer.context().device(),
-                      static_cast<std::size_t>(size_.rows) * sizeof(ops::TokenChoice)),
+                      static_cast<std::size_t>(most_results()) * sizeof(ops::TokenChoice)),
       choices_(trainer.context().device(), DType::u8,
-               {size_.rows, static_cast<Dim>(sizeof(ops::TokenChoice))}),
-      last_(make_block(size_.rows)) {}
+               {most_results(), static_cast<Dim>(sizeof(ops::TokenChoice))}),
+      last_(make_block(size_.rows)) {
+  options_.graphs = options.graphs && orders_.is_alone() && reading_->repeats();
+  if (options.draft_tokens > 0) every_ = std::make_unique<LogitsBlock>(make_block(most_results()));
+}
 
 LogitsBlock TextModel::make_block(Dim tokens) const {
   return {trainer_->stage().options().compute, trainer_->context().device(), tokens,
@@ -68,27 +69,34 @@ std::size_t TextModel::logits_row_bytes() const {
   return static_cast<std::size_t>(trainer_->stage().results().logits_columns) * sizeof(float);
 }
 
-/// Rows that only fill the frame choose as the last one does.
-void TextModel::stage(std::span<const ops::TokenChoice> choices, const Frame& frame) {
+/// The newest pass draws by these. Rows and tokens that only fill the frame choose as the last do.
+void TextModel::stage(std::span<const ops::TokenChoice> choices, Dim texts) {
+  require(!choices.empty() && std::ssize(choices) % texts == 0,
+          "a pass that draws needs choices for each text");
+  const Dim each = std::ssize(choices) / texts;
   auto* staged = static_cast<ops::TokenChoice*>(staged_choices_.data());
-  std::fill(std::ranges::copy(choices, staged).out, staged + frame.B, choices.back());
+  for (Dim i = 0; i < results_; ++i) {
+    const Dim row = std::min(i / results_of_row_, texts - 1);
+    const Dim token = std::min(i % results_of_row_, each - 1);
+    staged[i] = choices[static_cast<std::size_t>(row * each + token)];
+  }
 }
 
 void TextModel::enqueue_wanted(const Frame& frame, Wanted wanted) {
   Context& ctx = trainer_->context();
-  const View logits = last_.view(frame.B);
+  const View logits = newest_->view(results_);
   reading_->enqueue(frame, logits);
   if (wanted == Wanted::nothing) return;
-  if (wanted == Wanted::logits) return last_.fetch(ctx, frame.B);
-  const View chosen = chosen_.view().slice(0, frame.B);
+  if (wanted == Wanted::logits) return newest_->fetch(ctx, results_);
+  const View chosen = chosen_.view().slice(0, results_);
   if (wanted == Wanted::likeliest) {
-    ops::argmax(ctx, logits, vocabulary_, chosen);
+    ops::argmax(ctx, logits, options_.vocabulary, chosen);
   } else {
-    const View choices = choices_.view().slice(0, frame.B);
+    const View choices = choices_.view().slice(0, results_);
     copy(ctx, View(staged_choices_.data(), DType::u8, Device::cpu, choices.shape()), choices);
-    ops::sample(ctx, logits, vocabulary_, choices, chosen);
+    ops::sample(ctx, logits, options_.vocabulary, choices, chosen);
   }
-  copy(ctx, chosen, View(chosen_on_host_.data(), DType::i32, Device::cpu, {frame.B}));
+  copy(ctx, chosen, View(chosen_on_host_.data(), DType::i32, Device::cpu, {results_}));
 }
 
 void TextModel::require_planned(std::span<const RowRead> texts) const {
@@ -117,28 +125,49 @@ void TextModel::read(std::span<const RowRead> texts, Wanted wanted,
 void TextModel::run(std::span<const RowRead> texts, Wanted wanted,
                     std::span<const ops::TokenChoice> choices) {
   require_planned(texts);
-  const Frame frame = reading_->frame_of(texts);
+  const Dim most = texts.front().tokens.size() == 1 ? 1 : 0;
+  const Frame frame = reading_->frame_of(texts, most);
   reading_->stage(texts, frame);
-  if (wanted == Wanted::drawn) {
-    require(choices.size() == texts.size(), "a pass that draws needs a choice for each text");
-    stage(choices, frame);
-  }
-  frame_rows_ = frame.B;
+  newest_ = &last_;
+  results_ = frame.B;
+  results_of_row_ = 1;
+  if (wanted == Wanted::drawn) stage(choices, std::ssize(texts));
   Context& ctx = trainer_->context();
   if (frame.T == 1) {  // all that changes is staged
-    segments_[{frame.B, wanted}].run(ctx, graphs_, [&] { enqueue_wanted(frame, wanted); });
+    segments_[{frame.B, wanted}].run(ctx, options_.graphs, [&] { enqueue_wanted(frame, wanted); });
   } else {
     enqueue_wanted(frame, wanted);
   }
   synchronize(ctx);
 }
 
-std::int32_t TextModel::chosen(std::size_t row) const {
-  return static_cast<const std::int32_t*>(chosen_on_host_.data())[row];
+void TextModel::verify(std::span<const RowRead> texts, Wanted wanted,
+                       std::span<const ops::TokenChoice> choices) {
+  lead(PassOrder::verify, texts, [&] { run_verify(texts, wanted, choices); });
+}
+
+void TextModel::run_verify(std::span<const RowRead> texts, Wanted wanted,
+                           std::span<const ops::TokenChoice> choices) {
+  require_planned(texts);
+  require(every_ && std::ssize(texts.front().tokens) <= 1 + options_.draft_tokens,
+          "a pass of more guesses than were planned");
+  Frame frame = reading_->frame_of(texts, 1 + options_.draft_tokens);
+  frame.last = frame.T - 1;
+  reading_->stage(texts, frame);
+  newest_ = every_.get();
+  results_ = frame.B * frame.T;
+  results_of_row_ = frame.T;
+  if (wanted == Wanted::drawn) stage(choices, std::ssize(texts));
+  enqueue_wanted(frame, wanted);
+  synchronize(trainer_->context());
+}
+
+std::int32_t TextModel::chosen(std::size_t row, std::size_t token) const {
+  return static_cast<const std::int32_t*>(chosen_on_host_.data())[result(row, token)];
 }
 
 void TextModel::fetch_logits() {
-  last_.fetch(trainer_->context(), frame_rows_);
+  newest_->fetch(trainer_->context(), results_);
   synchronize(trainer_->context());
 }
 
@@ -146,23 +175,27 @@ void TextModel::read_all(std::span<const RowRead> texts, LogitsBlock& to) {
   lead(PassOrder::read_all, texts, [&] { run_all(texts, to); });
 }
 
-void TextModel::follow() {
-  constexpr std::chrono::milliseconds kRest(10);
-  std::optional<LogitsBlock> all;  // which no one reads here
-  Dim room = 0;
+void TextModel::follow(TextModel* second) {
   for (;;) {
-    switch (orders_.receive()) {
-      case PassOrder::read: run(orders_.rows(), Wanted::nothing); break;
-      case PassOrder::read_all: {
-        const std::span<const RowRead> rows = orders_.rows();
-        const auto tokens = static_cast<Dim>(rows.size() * rows.front().tokens.size());
-        if (!all || tokens > room) all.emplace(make_block(room = tokens));
-        run_all(rows, *all);
-        break;
-      }
-      case PassOrder::rest: std::this_thread::sleep_for(kRest); break;
-      case PassOrder::end: return;
+    const PassOrder order = orders_.receive();
+    if (order == PassOrder::end) return;
+    TextModel& model = orders_.model() == options_.number || second == nullptr ? *this : *second;
+    model.obey(order, orders_.rows());
+  }
+}
+
+void TextModel::obey(PassOrder order, std::span<const RowRead> rows) {
+  constexpr std::chrono::milliseconds kRest(10);
+  switch (order) {
+    case PassOrder::read: return run(rows, Wanted::nothing);
+    case PassOrder::verify: return run_verify(rows, Wanted::nothing);
+    case PassOrder::read_all: {
+      const auto tokens = static_cast<Dim>(rows.size() * rows.front().tokens.size());
+      if (!all_ || all_->tokens() < tokens) all_.emplace(make_block(tokens));
+      return run_all(rows, *all_);
     }
+    case PassOrder::rest: return std::this_thread::sleep_for(kRest);
+    case PassOrder::end: return;
   }
 }
 

@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "drafts.hpp"
 #include "hyperslab/generate/generate.hpp"
 #include "hyperslab/generate/sampling.hpp"
 #include "scheduler.hpp"
@@ -17,7 +18,8 @@ namespace hyperslab::generate {
 /// model's logits to samplers and listeners.
 class Generator::Texts {
  public:
-  explicit Texts(TextModel& model);
+  /// `drafter`: guesses tokens, if the model was planned to verify them; null: none are guessed.
+  explicit Texts(TextModel& model, std::unique_ptr<Drafter> drafter = nullptr);
 
   void begin(std::vector<std::int32_t> prompt, const SamplingOptions& options, std::size_t number,
              TokenListener& listener);
@@ -33,25 +35,37 @@ class Generator::Texts {
     SamplingOptions options;
     std::size_t number;
     TokenListener* listener;
+    DraftLength draft_length;
     std::unique_ptr<Sampler> sampler{};  ///< from the first token on
     std::int64_t generated = 0;
   };
+  /// A text of a pass.
+  struct Row {
+    std::size_t id = 0;
+    Text* text = nullptr;
+    Draft draft{};                       ///< guesses that the pass reads, too
+    std::vector<std::int32_t> chosen{};  ///< tokens that follow
+    std::exception_ptr error{};          ///< in place of the next one
+  };
+  using Rows = std::vector<Row>;
   /// The result that a pass over the text's newest token must give to choose the next one.
   [[nodiscard]] static TextModel::Wanted wanted_by(const Text& text);
   void end_unheard();
-  void read(const SchedulerPass& pass, TextModel::Wanted wanted);
+  [[nodiscard]] Text drop(std::size_t id);
+  [[nodiscard]] TextModel::Wanted make_rows(const SchedulerPass& pass, Rows& rows);
+  [[nodiscard]] std::int64_t room_for_drafts(const SchedulerPass& pass) const;
+  void add_drafts(const SchedulerPass& pass, Rows& rows);
+  void read(const SchedulerPass& pass, TextModel::Wanted wanted, Rows& rows);
   [[nodiscard]] Sampler& sampler_of(Text& text) const;
-  struct Choice {
-    std::int32_t token = -1;
-    std::exception_ptr error{};  ///< in its place
-  };
-  [[nodiscard]] std::vector<Choice> choose(const std::vector<std::size_t>& ids,
-                                           TextModel::Wanted wanted);
-  void take(std::size_t id, Choice choice, std::span<const float> logits, GenerateStats& stats);
-  [[nodiscard]] std::int32_t next_token(Text& text, std::size_t row, TextModel::Wanted wanted);
+  [[nodiscard]] std::int32_t next_token(const Row& row, std::size_t number,
+                                        TextModel::Wanted wanted);
+  void follow(Row& row, std::size_t number, TextModel::Wanted wanted);
+  void choose(Rows& rows, TextModel::Wanted wanted);
+  void take(Row& row, std::size_t number, TextModel::Wanted wanted, GenerateStats& stats);
   bool report(Text& text, std::int32_t token, std::span<const float> logits, GenerateStats& stats);
 
   TextModel& model_;
+  std::unique_ptr<Drafter> drafter_;
   Scheduler scheduler_;
   std::map<std::size_t, Text> texts_;  ///< by id
   std::size_t begun_ = 0;

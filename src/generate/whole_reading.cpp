@@ -12,12 +12,13 @@ namespace {
 
 /// Keeps tokens alone, in the pages in which a cache has keys and values, and reads whole texts in
 /// every pass: as many samples of as many tokens as a microbatch of training has, so that kernels
-/// and sums are the same. Tokens after a text in its sample are 0 and count for nothing.
+/// and sums are the same. Tokens after a text in its sample are 0 and count for nothing, and so do
+/// those behind its pages.
 class WholeReading final : public Reading {
  public:
   explicit WholeReading(train::Trainer& trainer);
 
-  [[nodiscard]] Frame frame_of(std::span<const RowRead> texts) const override {
+  [[nodiscard]] Frame frame_of(std::span<const RowRead> texts, Dim /*most*/) const override {
     const auto T = static_cast<Dim>(texts.front().tokens.size());
     return {static_cast<Dim>(texts.size()), T, T - 1};
   }
@@ -68,11 +69,11 @@ void WholeReading::stage(std::span<const RowRead> texts, const Frame& frame) {
   past_.clear();
   auto* sample = static_cast<std::int32_t*>(staged_.data());
   for (const RowRead& text : texts) {
-    for (Dim i = 0; i < frame.T; ++i) {
-      kept(text, text.past + i) = text.tokens[static_cast<std::size_t>(i)];
+    require(text.past + frame.T <= tokens_, "a text longer than the context");
+    const Dim length = std::min(text.past + frame.T, std::ssize(text.pages) * page_tokens_);
+    for (Dim i = text.past; i < length; ++i) {
+      kept(text, i) = text.tokens[static_cast<std::size_t>(i - text.past)];
     }
-    const Dim length = text.past + frame.T;
-    require(length <= tokens_, "a text longer than the context");
     for (Dim i = 0; i < length; ++i) sample[i] = kept(text, i);
     std::fill(sample + length, sample + tokens_, 0);
     sample += tokens_;

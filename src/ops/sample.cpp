@@ -104,39 +104,59 @@ void TokenChooser::cut_to_min_p(double min_p) {
   }
 }
 
-/// Goes by token, so that the order that selection leaves does not matter; cut tokens weigh 0.
-std::int32_t TokenChooser::draw_token(std::uint64_t draw) const {
-  const double total = std::accumulate(weights_.begin(), weights_.end(), 0.0);
+std::int32_t TokenChooser::draw_token(std::span<const double> weights, std::uint64_t draw) {
+  const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
   double rest = static_cast<double>(draw) * 0x1p-64 * total;
   std::size_t last = 0;
-  for (std::size_t id = 0; id < weights_.size(); ++id) {
-    if (weights_[id] == 0) continue;
+  for (std::size_t id = 0; id < weights.size(); ++id) {
+    if (weights[id] == 0) continue;
     last = id;  // rounding may leave a rest after the last one
-    rest -= weights_[id];
+    rest -= weights[id];
     if (rest < 0) break;
   }
   return static_cast<std::int32_t>(last);
 }
 
-std::int32_t TokenChooser::choose(std::span<const float> logits, const TokenChoice& choice) {
+std::int32_t TokenChooser::look_at(std::span<const float> logits) {
   logits_ = logits;
   const float largest = largest_number(logits);
   if (!std::isfinite(largest)) return -1;
-  const auto best = std::ranges::find(logits, largest) - logits.begin();
-  if (choice.temperature == 0) return static_cast<std::int32_t>(best);
-  order_.resize(logits.size());
-  weights_.assign(logits.size(), 0);
+  return static_cast<std::int32_t>(std::ranges::find(logits, largest) - logits.begin());
+}
+
+void TokenChooser::make_weights(std::int32_t likeliest, const TokenChoice& choice) {
+  order_.resize(logits_.size());
+  weights_.assign(logits_.size(), 0);
   std::iota(order_.begin(), order_.end(), 0);
   kept_ = order_.size();
   cut_to_top_k(choice.top_k);
-  const double top = largest;
+  const double top = logits_[index(likeliest)];
   for (std::size_t i = 0; i < kept_; ++i) {
     const std::size_t id = index(order_[i]);
-    weights_[id] = std::exp((logits[id] - top) / choice.temperature);
+    weights_[id] = std::exp((logits_[id] - top) / choice.temperature);
   }
   cut_to_top_p(choice.top_p);
   cut_to_min_p(choice.min_p);
-  return draw_token(choice.draw);
+}
+
+std::int32_t TokenChooser::choose(std::span<const float> logits, const TokenChoice& choice) {
+  const std::int32_t likeliest = look_at(logits);
+  if (likeliest < 0 || choice.temperature == 0) return likeliest;
+  make_weights(likeliest, choice);
+  return draw_token(weights_, choice.draw);
+}
+
+std::span<const double> TokenChooser::weigh(std::span<const float> logits,
+                                            const TokenChoice& choice) {
+  const std::int32_t likeliest = look_at(logits);
+  if (likeliest < 0) return {};
+  if (choice.temperature == 0) {
+    weights_.assign(logits.size(), 0);
+    weights_[index(likeliest)] = 1;
+  } else {
+    make_weights(likeliest, choice);
+  }
+  return weights_;
 }
 
 void sample(Context& ctx, CView logits, Dim V, CView choices, View index) {

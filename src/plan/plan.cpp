@@ -17,24 +17,28 @@ void run(train::Trainer& trainer, const train::TrainerOptions& options, Operatio
   trainer.context().stream().record_to(nullptr);
 }
 
-/// Samples of some new tokens each, on the cache of a trainer.
-void decode(train::Trainer& trainer, DType compute, Dim B, Dim T) {
+/// Samples of some new tokens each, on the cache of a trainer, with logits of the last ones or of
+/// all.
+void decode(train::Trainer& trainer, DType compute, Dim B, Dim T, bool all = false) {
   const auto view = [](DType dtype, const Shape& shape) {
     return View(nullptr, dtype, Device::meta, shape);
   };
   const model::CacheSize& cache = trainer.stage().options().cache_size;
   const View tokens = view(DType::i32, {B, T});
-  const View logits = view(compute, {B, trainer.stage().results().logits_columns});
+  const View logits = view(compute, {all ? B * T : B, trainer.stage().results().logits_columns});
   if (cache.rows == 1) return trainer.stage().decode(trainer.context(), tokens, 0, logits);
   const View pages = view(DType::i32, {B, cache.pages_of_text()});
   trainer.stage().decode(trainer.context(), {tokens, 0, pages, T - 1}, logits);
 }
 
-/// Reads the largest prompt, then a token of every text.
+/// Reads the largest prompt, then a token of every text, and with guesses.
 void decode(train::Trainer& trainer, const train::TrainerOptions& options) {
   const model::CacheSize& cache = trainer.stage().options().cache_size;
   decode(trainer, options.compute, 1, std::min(trainer.slot_tokens(), cache.tokens));
   decode(trainer, options.compute, cache.rows, 1);
+  if (options.draft_tokens == 0) return;
+  decode(trainer, options.compute, cache.rows, std::min(1 + options.draft_tokens, cache.tokens),
+         true);
 }
 
 }  // namespace

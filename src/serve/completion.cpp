@@ -50,6 +50,9 @@ class Answer final : public generate::TokenListener {
   /// `self`: holds this.
   void begin(std::unique_ptr<Answer> self);
   bool token(std::size_t choice, const generate::NextToken& next) override;
+  void drafted(std::size_t /*choice*/, const generate::DraftCounts& counts) override {
+    usage_.drafts += counts;
+  }
   void end(std::size_t /*choice*/) override { end_one(nullptr); }
   void fail(std::size_t /*choice*/, const std::exception_ptr& error) override { end_one(error); }
   [[nodiscard]] bool wants_logits() const override { return request_.logprobs.has_value(); }

@@ -27,9 +27,15 @@ Json finish_name(Finish finish) {
 }
 
 Json counts(const Usage& usage) {
-  return {{"prompt_tokens", usage.prompt_tokens},
-          {"completion_tokens", usage.completion_tokens},
-          {"total_tokens", usage.prompt_tokens + usage.completion_tokens}};
+  Json out = {{"prompt_tokens", usage.prompt_tokens},
+              {"completion_tokens", usage.completion_tokens},
+              {"total_tokens", usage.prompt_tokens + usage.completion_tokens}};
+  const auto [drafted, accepted] = usage.drafts;
+  if (drafted > 0) {
+    out["completion_tokens_details"] = {{"accepted_prediction_tokens", accepted},
+                                        {"rejected_prediction_tokens", drafted - accepted}};
+  }
+  return out;
 }
 
 }  // namespace

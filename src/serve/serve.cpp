@@ -53,9 +53,17 @@ ModelQueue::Model turns_of(generate::Generator& generator, generate::GenerateSta
   return turns;
 }
 
+void require_alive(const generate::Generator& generator) {
+  if (!generator.has_failed()) return;
+  throw Error(ExitCode::device,
+              "a pass of the model failed on this rank, as the log says, and the other ranks wait "
+              "within it; start the server again");
+}
+
 }  // namespace
 
-void serve(const ServeOptions& options, const ServedModel& model, generate::Generator& generator) {
+generate::GenerateStats serve(const ServeOptions& options, const ServedModel& model,
+                              generate::Generator& generator) {
   constexpr double kGraceSeconds = 10;  // for clients to take the last answers
   ModelQueue queue(options.queue);
   std::unique_ptr<Api> api;
@@ -95,11 +103,8 @@ void serve(const ServeOptions& options, const ServedModel& model, generate::Gene
   connections.join();
   api.reset();  // its threads answer to the server
   if (failure) std::rethrow_exception(failure);
-  if (generator.has_failed()) {
-    throw Error(ExitCode::device,
-                "a pass of the model failed on this rank, as the log says, and the other ranks "
-                "wait within it; start the server again");
-  }
+  require_alive(generator);
+  return stats;
 }
 
 }  // namespace hyperslab::serve

@@ -152,6 +152,45 @@ TEST(Scheduler, TheNewestTextWaitsIfThereIsNoPage) {
   EXPECT_TRUE(pass->is_whole);
 }
 
+TEST(Scheduler, GuessesTakeFreePagesAndGiveThemBack) {
+  Scheduler scheduler(limits(2, 5, 16));
+  scheduler.add(0, 7);
+  scheduler.add(1, 3);
+  (void)scheduler.next();
+  scheduler.grow(0);
+  (void)scheduler.next();
+  scheduler.grow(1);
+  auto pass = scheduler.next();
+  EXPECT_TRUE(pass->goes_on);
+  EXPECT_EQ(scheduler.pool().free(), 2);
+  EXPECT_EQ(scheduler.reserve(0, 3), 3) << "tokens 8 to 10, of which 8 begins a page";
+  EXPECT_EQ(scheduler.pool().free(), 1);
+  EXPECT_EQ(scheduler.reserve(1, 9), 4) << "one page is left";
+  EXPECT_EQ(scheduler.pool().free(), 0);
+  scheduler.grow(0, 1);
+  EXPECT_EQ(scheduler.pool().free(), 1) << "no guess held";
+  scheduler.grow(1, 3);
+  EXPECT_EQ(scheduler.pool().free(), 1) << "two did, which lie in the new page";
+  pass = scheduler.next();
+  EXPECT_EQ(ids_of(*pass), (Ids{0, 1}));
+  EXPECT_EQ(pass->texts[1]->length, 7);
+  EXPECT_EQ(pass->texts[1]->cached, 7);
+  EXPECT_EQ(scheduler.reserve(0, 100), 3) << "as many as its page has room for";
+}
+
+TEST(Scheduler, GuessesEndWithTheContext) {
+  Scheduler scheduler(limits(1, 4, 16));
+  scheduler.add(0, 13);
+  EXPECT_FALSE(scheduler.next()->goes_on);
+  scheduler.grow(0);
+  (void)scheduler.next();
+  EXPECT_EQ(scheduler.reserve(0, 8), 2);
+  scheduler.grow(0, 3);
+  const auto pass = scheduler.next();
+  EXPECT_EQ(pass->count, 8) << "the context is full: its newer half is read";
+  EXPECT_EQ(pass->texts.front()->length, 17);
+}
+
 TEST(Scheduler, SizesThatCannotBeAreRefused) {
   EXPECT_THROW(Scheduler(limits(1, 3, 16)), Error) << "a context has four pages";
   EXPECT_THROW(Scheduler(limits(8, 16, 7)), Error) << "a token of every row is more than a pass";
@@ -194,9 +233,11 @@ class Watch {
     if (!pass.is_whole) return;
     const Ids ids = ids_of(pass);
     for (const std::size_t id : ids) {
-      if (--left_.at(id) > 0) {
-        ++lengths_.at(id);
-        scheduler_.grow(id);
+      std::int64_t tokens = 1;
+      if (pass.goes_on) tokens += draw(0, scheduler_.reserve(id, draw(-1, 9)));
+      if ((left_.at(id) -= tokens) > 0) {
+        lengths_.at(id) += tokens;
+        scheduler_.grow(id, tokens);
       } else {
         scheduler_.end(id);
         lengths_.erase(id);

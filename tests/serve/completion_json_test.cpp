@@ -57,6 +57,10 @@ TEST_F(CompletionJson, CountsTokens) {
   const serve::AnswerJson json({"id", "m", 5}, *tokenizer_, request_);
   EXPECT_EQ(json.usage_chunk({3, 4})["usage"].dump(),
             R"({"prompt_tokens":3,"completion_tokens":4,"total_tokens":7})");
+  EXPECT_EQ(json.usage_chunk({3, 4, {.drafted = 5, .accepted = 2}})["usage"].dump(),
+            R"({"prompt_tokens":3,"completion_tokens":4,"total_tokens":7,)"
+            R"("completion_tokens_details":{"accepted_prediction_tokens":2,)"
+            R"("rejected_prediction_tokens":3}})");
 }
 
 }  // namespace

@@ -21,9 +21,22 @@ namespace hyperslab::generate {
 
 class TextModel;
 
+/// Tokens that were guessed before the model said them (speculative decoding).
+struct DraftCounts {
+  std::int64_t drafted = 0;   ///< guesses that the model read
+  std::int64_t accepted = 0;  ///< guesses among them that it said, too
+  DraftCounts& operator+=(const DraftCounts& more) {
+    drafted += more.drafted;
+    accepted += more.accepted;
+    return *this;
+  }
+};
+
 struct GenerateStats {
   std::int64_t prompt_tokens = 0;
   std::int64_t tokens = 0;
+  std::int64_t passes = 0;  ///< passes of the model, each over several texts, but for prompts
+  DraftCounts drafts{};
   double prompt_seconds = 0;
   double seconds = 0;
 };
@@ -43,6 +56,9 @@ class TokenListener {
   virtual ~TokenListener() = default;
   /// The next token of the text of prompt `prompt`; false ends this text, as a stop token does.
   virtual bool token(std::size_t prompt, const NextToken& next) = 0;
+  /// The model has read guesses of this prompt's tokens, and token() has brought those that were
+  /// right. Does not throw.
+  virtual void drafted(std::size_t /*prompt*/, const DraftCounts& /*counts*/) {}
   /// No more tokens come for this prompt.
   virtual void end(std::size_t prompt) = 0;
   /// Instead of end(): the error thrown in place of a token. By default it is thrown on.
@@ -67,6 +83,16 @@ struct GeneratorSize {
   /// The way in which texts are read. Absent: from a cache, but as in training on a GPU with
   /// run.deterministic.
   std::optional<model::Generation> generation = {};
+  /// Tokens of a text that are guessed and read with the newest one in a pass, at most
+  /// kMostDraftTokens; 0: none.
+  Dim draft_tokens = 0;
+};
+inline constexpr Dim kMostDraftTokens = 30;  ///< with the newest one fewer than attention's tiles
+
+/// The model that guesses tokens.
+struct DraftSource {
+  const train::Config* config = nullptr;         ///< null: none, each text is looked up in itself
+  const io::CheckpointReader* reader = nullptr;  ///< null: random weights
 };
 
 /// A model that continues texts, however their lengths differ: a text that ends makes room for the
@@ -76,10 +102,12 @@ class Generator {
  public:
   /// `world`: the ranks of one tensor group, which share the model whatever config.parallel says;
   /// it must outlive this. `reader`: null for random weights. `is_legal`: for advice if memory runs
-  /// out. Collective. Throws Error(usage) for a size that no text fits into, or that differs from
-  /// rank to rank.
+  /// out. `draft`: of size.draft_tokens, shared by the same ranks. Collective. Throws Error(usage)
+  /// for a size that no text fits into, or that differs from rank to rank, and for a draft's model
+  /// of another number of ids.
   Generator(comm::World& world, const train::Config& config, const io::CheckpointReader* reader,
-            const GeneratorSize& size, const plan::IsLegal& is_legal = {});
+            const GeneratorSize& size, const plan::IsLegal& is_legal = {},
+            const DraftSource& draft = {});
   /// A generator of a trainer that was planned with a cache (TrainerOptions::generation), on its
   /// parameters as they are: between steps of a trainer that trains, which computes the same
   /// afterwards. `config`: its own. `ranks`: of this rank's tensor group; null: it is alone. Both
@@ -145,6 +173,10 @@ class Generator {
   [[nodiscard]] train::Footprint footprint() const;
   [[nodiscard]] const model::CacheSize& cache() const;
   [[nodiscard]] std::int64_t cache_bytes() const;
+  [[nodiscard]] Dim draft_tokens() const;
+  /// The memory of the draft's model and its cache, on this rank; 0: there is none.
+  [[nodiscard]] train::Footprint draft_footprint() const;
+  [[nodiscard]] std::int64_t draft_cache_bytes() const;
   /// Counts how often a text gave its pages of the cache to an older one, and was read again.
   [[nodiscard]] std::int64_t preempted() const;
 
@@ -152,8 +184,10 @@ class Generator {
   struct OwnTrainer;
   class Texts;
   std::unique_ptr<OwnTrainer> own_;  ///< absent if the trainer is another's
+  std::unique_ptr<OwnTrainer> own_draft_;
   train::Trainer* trainer_;
   std::unique_ptr<TextModel> model_;
+  std::unique_ptr<TextModel> draft_model_;
   std::unique_ptr<Texts> texts_;
 };
 

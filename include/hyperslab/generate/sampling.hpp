@@ -28,6 +28,13 @@ struct SamplingOptions {
   [[nodiscard]] bool has_penalty() const { return repetition_penalty != 1; }
 };
 
+/// A guess of a text's next token.
+struct DraftedToken {
+  std::int32_t id = 0;
+  /// (V), by which it was drawn, in any unit; empty: it was no draw, and has all the weight.
+  std::span<const double> weights{};
+};
+
 /// Chooses the tokens of one text, a function of options, stream, logits and draws so far: after
 /// the penalty as ops::TokenChooser does. Work per token is O(V).
 class Sampler {
@@ -40,15 +47,29 @@ class Sampler {
   /// that negative ones would rise).
   void see(std::span<const std::int32_t> tokens);
 
-  /// The choice that next() would make, without the penalty.
-  [[nodiscard]] ops::TokenChoice choice() const;
+  /// The choice that next() would make after `ahead` further tokens, without the penalty.
+  [[nodiscard]] ops::TokenChoice choice(std::int64_t ahead = 0) const;
   /// Another chose the next token.
   void take() { ++draws_; }
   /// The next token for logits (V). Throws Error(numerics) if they are not numbers.
   [[nodiscard]] std::int32_t next(std::span<const float> logits);
+  /// next() where a draft is there: it is `draft.id` if that is accepted. Its distribution is
+  /// next()'s: speculative sampling (Leviathan et al. 2023, algorithm 1), with draws of its own. A
+  /// draft that was no draw is accepted if next() gives it, which is the algorithm with such a
+  /// distribution of drafts, so that the token is next()'s.
+  [[nodiscard]] std::int32_t next(std::span<const float> logits, const DraftedToken& draft);
+  /// A draft by the logits (V) of another model, after the penalty and all cuts, with draws of its
+  /// own: of the token that follows `drafted`, which follow the text. Fills `weights` for
+  /// DraftedToken. -1: these logits are not finite.
+  [[nodiscard]] std::int32_t draft(std::span<const float> logits,
+                                   std::span<const std::int32_t> drafted,
+                                   std::vector<double>& weights);
 
  private:
-  [[nodiscard]] std::span<const float> penalized(std::span<const float> logits);
+  [[nodiscard]] std::span<const float> penalized(std::span<const float> logits,
+                                                 std::span<const std::int32_t> drafted = {});
+  void penalize(std::int32_t token);
+  [[noreturn]] void refuse_logits() const;
 
   SamplingOptions options_;
   std::uint64_t key_;
@@ -58,6 +79,7 @@ class Sampler {
   std::vector<std::int32_t> seen_;
   std::vector<float> logits_;  ///< after the penalty
   ops::TokenChooser chooser_;
+  std::vector<double> rest_;  ///< weights of a token in place of a draft
 };
 
 }  // namespace hyperslab::generate

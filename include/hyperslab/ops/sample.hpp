@@ -27,13 +27,23 @@ class TokenChooser {
   /// The token, or -1 if a logit is NaN or infinite, or all are -infinity. Weights are kept in
   /// double and added in the order of tokens.
   [[nodiscard]] std::int32_t choose(std::span<const float> logits, const TokenChoice& choice);
+  /// The weights (V) by which choose() draws: relative to the likeliest's, 0 for tokens that are
+  /// cut, at temperature 0 for all but the likeliest. Empty: choose() would give -1. Valid until
+  /// the next call.
+  [[nodiscard]] std::span<const double> weigh(std::span<const float> logits,
+                                              const TokenChoice& choice);
+  /// The token that a draw takes of weights, as TokenChoice has it: goes by token, so that the
+  /// order that selection leaves does not matter. Cut tokens weigh 0.
+  [[nodiscard]] static std::int32_t draw_token(std::span<const double> weights, std::uint64_t draw);
 
  private:
   [[nodiscard]] bool is_likelier(std::int32_t a, std::int32_t b) const;
   void cut_to_top_k(std::int64_t k);
   void cut_to_top_p(double top_p);
   void cut_to_min_p(double min_p);
-  [[nodiscard]] std::int32_t draw_token(std::uint64_t draw) const;
+  /// The likeliest token, or -1.
+  [[nodiscard]] std::int32_t look_at(std::span<const float> logits);
+  void make_weights(std::int32_t likeliest, const TokenChoice& choice);
 
   std::span<const float> logits_;
   std::vector<double> weights_;      ///< relative to the likeliest; 0: cut

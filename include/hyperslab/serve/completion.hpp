@@ -41,6 +41,7 @@ struct AnswerPiece {
 struct Usage {
   std::int64_t prompt_tokens = 0;
   std::int64_t completion_tokens = 0;
+  generate::DraftCounts drafts{};
 };
 
 /// The receiver of an answer. Nothing throws.

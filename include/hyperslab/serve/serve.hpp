@@ -23,7 +23,8 @@ struct ServeOptions {
 /// running ones are finished, waiting ones refused (503). The calling thread runs the model,
 /// another one the connections. Says on stderr where it listens. `generator` leads its ranks, which
 /// the caller lets go afterwards. Throws as HttpServer does, and Error(device) if a pass failed on
-/// one of several ranks.
-void serve(const ServeOptions& options, const ServedModel& model, generate::Generator& generator);
+/// one of several ranks. Returns the counts of all texts.
+generate::GenerateStats serve(const ServeOptions& options, const ServedModel& model,
+                              generate::Generator& generator);
 
 }  // namespace hyperslab::serve

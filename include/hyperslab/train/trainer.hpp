@@ -34,6 +34,7 @@ struct TrainerOptions {
   /// A trainer that trains keeps a cache beside all else.
   model::Generation generation = model::Generation::none;
   model::CacheSize cache_size = {};
+  Dim draft_tokens = 0;          ///< guesses that a pass reads of a text to continue, at most
   bool graphs = true;            ///< CUDA graphs if the device has them
   bool overlap_update = true;    ///< on a GPU parameters are updated beside the next forward pass
   bool time_components = false;  ///< also if marks cost the device time

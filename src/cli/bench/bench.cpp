@@ -10,14 +10,10 @@
 #include <nlohmann/json.hpp>
 
 #include "../command.hpp"
-#include "../storage_json.hpp"
-#include "../stored_model.hpp"
 #include "data.hpp"
+#include "decode.hpp"
 #include "hyperslab/bench/machine.hpp"
 #include "hyperslab/core/log.hpp"
-#include "hyperslab/core/philox.hpp"
-#include "hyperslab/core/version.hpp"
-#include "hyperslab/generate/generate.hpp"
 #include "hyperslab/io/text_file.hpp"
 #include "hyperslab/train/setup.hpp"
 #include "kernel_table.hpp"
@@ -73,6 +69,7 @@ void require_usable(const Arguments& args) {
   }
   const auto mode = args.get<std::string>("mode");
   if (args.has("samples") && mode != "data") refuse("--samples goes with --mode data");
+  if (args.get<int>("draft") != 0 && mode != "decode") refuse("--draft goes with --mode decode");
   for (const char* option : {"components", "cold", "each", "count", "machine"}) {
     if (args.has(option) && mode == "decode") {
       refuse(fmt::format("--{} does not go with --mode decode", option));
@@ -124,15 +121,6 @@ void write_memory(comm::World& world, const std::string& path, const bench::Benc
     }
   }
   write(world, path, json ? ranks.dump(2) + "\n" : text);
-}
-
-ordered_json head_of(const Arguments& args, const BenchSetup& setup) {
-  ordered_json head = {{"deck", args.list("DECK").front()},
-                       {"mode", args.get<std::string>("mode")},
-                       {"ranks", setup.ranks},
-                       {"commit", commit()}};
-  head.update(to_json(setup));
-  return head;
 }
 
 /// Writes the timelines of all ranks, for `analysis memory`.
@@ -253,115 +241,6 @@ ExitCode run_one_mode(comm::World& world, const Arguments& args, const train::Co
   return ExitCode::ok;
 }
 
-/// Forgets the texts.
-class Discard final : public generate::TokenListener {
- public:
-  bool token(std::size_t /*prompt*/, const generate::NextToken& /*next*/) override { return true; }
-  void end(std::size_t /*prompt*/) override {}
-  [[nodiscard]] bool wants_logits() const override { return false; }
-};
-
-void require_decodes(const comm::World& world, const Arguments& args, const train::Config& config) {
-  if (args.get<int>("rows") < 1 || args.get<int>("steps") < 2 || args.get<int>("prompt") < 1) {
-    throw Error(ExitCode::usage,
-                "--mode decode takes --rows and --prompt of 1 or more and --steps of 2 or more")
-        .on_all_ranks();
-  }
-  if (args.get<int>("prompt") > config.model.context - 2) {
-    throw Error(ExitCode::usage,
-                fmt::format("prompts of {} tokens and 2 more do not fit into model.context, {}",
-                            args.get<int>("prompt"), config.model.context))
-        .on_all_ranks();
-  }
-  const mesh::ParallelConfig& parallel = config.parallel;
-  if (parallel.tensor != world.size()) {
-    throw Error(ExitCode::usage,
-                fmt::format("--mode decode runs on one tensor group, not with data {}, pipeline "
-                            "{}; set parallel.tensor to the number of ranks, {}, and these to 1",
-                            parallel.data, parallel.pipeline, world.size()))
-        .on_all_ranks();
-  }
-  const auto temperature = args.get<double>("temperature");
-  const auto top_p = args.get<double>("top-p");
-  if (!(temperature >= 0) || !(top_p > 0 && top_p <= 1)) {
-    throw Error(ExitCode::usage, "--temperature must be 0 or more, --top-p above 0 and at most 1")
-        .on_all_ranks();
-  }
-  if (temperature == 0 && top_p < 1) {
-    throw Error(ExitCode::usage,
-                "--top-p draws tokens, and without --temperature the likeliest are taken; give "
-                "--temperature too")
-        .on_all_ranks();
-  }
-  if (config.model.is_of_images()) {
-    throw Error(ExitCode::usage,
-                "--mode decode is for text: a vision transformer generates nothing")
-        .on_all_ranks();
-  }
-}
-
-/// Texts whose prompts have one length, drawn from the whole vocabulary.
-generate::Prompts drawn_prompts(const train::Config& config, std::size_t rows, std::size_t length) {
-  generate::Prompts prompts(rows, std::vector<std::int32_t>(length));
-  std::uint64_t index = 0;
-  for (auto& prompt : prompts) {
-    for (std::int32_t& token : prompt) {
-      const PhiloxCounter words = philox(philox_counter(index++, 0), config.run.seed);
-      token = static_cast<std::int32_t>(words.x[0] %
-                                        static_cast<std::uint32_t>(config.model.vocabulary));
-    }
-  }
-  return prompts;
-}
-
-/// Continues texts of equal lengths, at most up to the context.
-ExitCode run_decode(comm::World& world, const Arguments& args, const train::Config& config) {
-  require_decodes(world, args, config);
-  const int rows = args.get<int>("rows");
-  const comm::Watchdog watchdog(world, watch_options(world, config));
-  generate::Generator generator(world, config, nullptr, {.rows = rows}, legal_changes(config));
-  if (!generator.leads()) {
-    generator.follow();
-    return ExitCode::ok;
-  }
-  const int prompt_tokens = args.get<int>("prompt");
-  const generate::Prompts prompts = drawn_prompts(config, static_cast<std::size_t>(rows),
-                                                  static_cast<std::size_t>(prompt_tokens));
-  generate::SamplingOptions options;
-  options.temperature = args.get<double>("temperature");
-  options.top_p = args.get<double>("top-p");
-  Discard listener;
-  options.max_tokens = std::max(2, args.get<int>("warmup"));  // the second one captures a graph
-  (void)generator.generate(prompts, options, listener);
-  options.max_tokens =
-      std::min<std::int64_t>(args.get<int>("steps"), config.model.context - prompt_tokens);
-  const generate::GenerateStats stats = generator.generate(prompts, options, listener);
-  generator.let_go();
-  // A text's first token comes with its prompt.
-  const double rate = static_cast<double>(stats.tokens - rows) / stats.seconds;
-  const double prompt_rate = static_cast<double>(stats.prompt_tokens) / stats.prompt_seconds;
-  fmt::print("decode: {} texts of {} tokens, {:.1f} tokens/s, {:.3f} ms a token\n", rows,
-             options.max_tokens, rate, 1e3 * rows / rate);
-  if (prompt_tokens > 1) {
-    fmt::print("prompts: {} tokens each, {:.1f} tokens/s\n", prompt_tokens, prompt_rate);
-  }
-  if (args.has("json")) {
-    ordered_json out = head_of(args, setup_of(config));
-    out["rows"] = rows;
-    out["temperature"] = options.temperature;
-    out["top_p"] = options.top_p;
-    out["prompt_tokens"] = prompt_tokens;
-    out["prompt_tokens_per_second"] = prompt_rate;
-    out["tokens"] = stats.tokens;
-    out["seconds"] = stats.seconds;
-    out["tokens_per_second"] = rate;
-    out["token_seconds"] = rows / rate;
-    out.update(storage_json(config, generator.footprint()));
-    io::write_text_file(args.get<std::string>("json"), out.dump(2) + "\n");
-  }
-  return ExitCode::ok;
-}
-
 }  // namespace
 
 ExitCode run_bench(comm::World& world, const std::vector<std::string>& arguments) {
@@ -384,7 +263,7 @@ ExitCode run_bench(comm::World& world, const std::vector<std::string>& arguments
     run_bench_of_data(world, args, config, args.get<int>("warmup"), args.get<int>("steps"));
     return ExitCode::ok;
   }
-  if (mode == "decode") return run_decode(world, args, config);
+  if (mode == "decode") return run_bench_of_decoding(world, args, config);
   const comm::Watchdog watchdog = train::watch(world, config);
   train::report_threads(world);
   if (args.has("count")) return run_counts(world, args, config);

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <span>
 
+#include "hyperslab/core/version.hpp"
 #include "print.hpp"
 
 namespace hyperslab::cli {
@@ -119,6 +120,15 @@ ordered_json to_json(const BenchSetup& setup) {
           {"microbatches", setup.microbatches},
           {"global_batch", setup.global_batch},
           {"context", setup.context}};
+}
+
+ordered_json head_of(const Arguments& args, const BenchSetup& setup) {
+  ordered_json head = {{"deck", args.list("DECK").front()},
+                       {"mode", args.get<std::string>("mode")},
+                       {"ranks", setup.ranks},
+                       {"commit", commit()}};
+  head.update(to_json(setup));
+  return head;
 }
 
 ordered_json to_json(const bench::BenchResult& result, bool cold) {

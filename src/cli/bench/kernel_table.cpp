@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "../planned.hpp"
+#include "decode.hpp"
 #include "hyperslab/io/text_file.hpp"
 #include "hyperslab/plan/plan.hpp"
 
@@ -52,6 +53,17 @@ nlohmann::ordered_json to_json(const Choices& choices) {
   return rows;
 }
 
+void plan_decoding(const Arguments& args, const train::Config& config,
+                   train::TrainerOptions& options) {
+  options.training = false;
+  options.generation = model::Generation::cached;
+  options.cache_size.rows = args.get<int>("rows");
+  options.cache_size.tokens = config.model.context;
+  options.draft_tokens = draft_of_bench(args);
+  options.T =
+      std::max<Dim>(config.model.context, options.cache_size.rows * (1 + options.draft_tokens));
+}
+
 }  // namespace
 
 ExitCode run_kernel_table(comm::World& world, const Arguments& args) {
@@ -71,19 +83,16 @@ ExitCode run_kernel_table(comm::World& world, const Arguments& args) {
   source.device = "cuda";
   const train::Config config = read_planned_config(world, source);
   train::TrainerOptions options = planned_options(config);
-  if (mode == "decode") {
-    options.training = false;
-    options.generation = model::Generation::cached;
-    options.cache_size.rows = args.get<int>("rows");
-    options.cache_size.tokens = config.model.context;
-  }
+  if (mode == "decode") plan_decoding(args, config, options);
   const plan::Plan plan = plan::make_plan(config, options, 0);
   if (world.rank() != 0) return ExitCode::ok;
   fmt::print(
       "operations of {} of rank 0 that have several kernels, and the one that each takes on GPUs "
       "of "
       "compute capability 9.0\n",
-      mode == "step" ? "a step" : "a prompt and a token of every text");
+      mode == "step"              ? "a step"
+      : options.draft_tokens == 0 ? "a prompt and a token of every text"
+                                  : "a prompt, and a token of every text with and without guesses");
   print(plan.ledger.kernels());
   if (args.has("json")) {
     const nlohmann::ordered_json out = {{"deck", source.path},

@@ -55,7 +55,10 @@ Arguments bench_arguments() {
   args.add()(
       "kernel-table",
       "instead of times: the kernels that a step, or with --mode decode generation, takes on a GPU "
-      "where an op has several, and why others do not suit; needs no GPU");
+      "where an op has several, and why others do not suit; needs no GPU")(
+      "draft", po::value<int>()->default_value(0),
+      "decode: then also time the same texts with up to so many tokens guessed and read in a pass, "
+      "as generate --draft does; 0: not");
   args.positional("DECK");
   return args;
 }

@@ -6,6 +6,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
+#include "../command.hpp"
 #include "hyperslab/bench/bench.hpp"
 
 namespace hyperslab::cli {
@@ -37,6 +38,8 @@ void print_memory(const bench::BenchMemory& memory);
 void print_counts(const bench::CallCounts& counts);
 
 [[nodiscard]] nlohmann::ordered_json to_json(const BenchSetup& setup);
+/// The first keys of a file of `bench`: deck, mode, ranks, commit and the setup.
+[[nodiscard]] nlohmann::ordered_json head_of(const Arguments& args, const BenchSetup& setup);
 /// `cold` as for print_times().
 [[nodiscard]] nlohmann::ordered_json to_json(const bench::BenchResult& result, bool cold);
 [[nodiscard]] nlohmann::ordered_json to_json(const bench::CallCounts& counts);

@@ -132,6 +132,9 @@ void write_json(const std::string& path, const nlohmann::ordered_json& completio
   out["tokens"] = stats.tokens;
   out["seconds"] = stats.seconds;
   out["tokens_per_second"] = rate(stats.tokens, stats.seconds);
+  out["passes"] = stats.passes;
+  out["drafted"] = stats.drafts.drafted;
+  out["accepted"] = stats.drafts.accepted;
   io::write_text_file(path, out.dump(2, ' ', false, kReplace) + '\n');
 }
 
@@ -161,15 +164,20 @@ void generate(comm::World& world, const Arguments& args) {
   });
   require_places(world, args, {"json", "logits"});
   generate::GeneratorSize size;
-  comm::agree(world, [&] { size.cache_tokens = cache_tokens(args); });
+  comm::agree(world, [&] {
+    size.cache_tokens = cache_tokens(args);
+    size.draft_tokens = draft_tokens(args);
+  });
   size.generation = generation_of(args);
   size.rows =
       world.max(generate::Generator::rows_for(request.prompts, args.get<std::int64_t>("batch")));
+  const auto draft = open_draft_model(world, args, model);
   const comm::Watchdog watchdog(world, watch_options(world, model.config));
   generate::Generator generator(world, model.config, &model.reader, size,
-                                legal_changes(model.config));
+                                legal_changes(model.config), draft_source(draft));
   if (!generator.leads()) return generator.follow();
   if (args.has("cache-tokens")) log_cache(generator);
+  log_drafts(args, generator);
   warn_of_long_prompts(request.prompts, generator.context());
   if (args.has("logits")) {
     write_logits(args.get<std::string>("logits"), generator, request.prompts);
@@ -182,9 +190,10 @@ void generate(comm::World& world, const Arguments& args) {
     write_json(args.get<std::string>("json"),
                completions.to_json(request.prompts, request.named.ids), stats);
   }
-  fmt::print(stderr, "prompt: {} tokens, {:.1f} tokens/s; generated: {} tokens, {:.1f} tokens/s\n",
-             stats.prompt_tokens, rate(stats.prompt_tokens, stats.prompt_seconds), stats.tokens,
-             rate(stats.tokens, stats.seconds));
+  fmt::print(
+      stderr, "prompt: {} tokens, {:.1f} tokens/s; generated: {} tokens, {:.1f} tokens/s{}\n",
+      stats.prompt_tokens, rate(stats.prompt_tokens, stats.prompt_seconds), stats.tokens,
+      rate(stats.tokens, stats.seconds), size.draft_tokens > 0 ? "; " + describe(stats) : "");
 }
 
 void add_generate_options(Arguments& args) {
@@ -239,6 +248,7 @@ Arguments generate_arguments() {
       "trained on. The model sees at most model.context tokens: of a longer prompt the last ones, "
       "and whenever the context is full, it goes on from the last half of it.");
   add_generate_options(args);
+  add_draft_options(args);
   return args;
 }
 

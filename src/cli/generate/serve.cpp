@@ -107,25 +107,32 @@ void serve(comm::World& world, const Arguments& args) {
   comm::agree(world, [&] {
     size = {.rows = in_range(args, "batch", 1, kMostRows),
             .cache_tokens = cache_tokens(args),
-            .generation = generation_of(args)};
+            .generation = generation_of(args),
+            .draft_tokens = draft_tokens(args)};
     if (world.rank() == 0) options = serve_options(args);
   });
   const StoredModel model = open_stored_model(world, args, io::SpecialTokens::text);
+  const auto draft = open_draft_model(world, args, model);
   const comm::Watchdog watchdog(world, watch_options(world, model.config));
   generate::Generator generator(world, model.config, &model.reader, size,
-                                legal_changes(model.config));
+                                legal_changes(model.config), draft_source(draft));
   if (!generator.leads()) {
     leave_signals_to_the_leader();
     return generator.follow();
   }
   log_cache(generator);
+  log_drafts(args, generator);
   const std::string name = args.has("name") ? args.get<std::string>("name") : model.config.run.name;
   const auto parsing = open_parsing(model.vocabulary);
-  serve::serve(options,
-               {name, model.tokenizer.get(), parsing.get(), generator.context(),
-                generator.vocabulary(), model.ends, serve::longest_token(*model.tokenizer)},
-               generator);
+  const generate::GenerateStats stats =
+      serve::serve(options,
+                   {name, model.tokenizer.get(), parsing.get(), generator.context(),
+                    generator.vocabulary(), model.ends, serve::longest_token(*model.tokenizer)},
+                   generator);
   generator.let_go();
+  if (size.draft_tokens > 0) {
+    log::info(fmt::format("served: {} tokens in {}", stats.tokens, describe(stats)));
+  }
 }
 
 }  // namespace
@@ -138,6 +145,7 @@ Arguments serve_arguments() {
   const serve::ServeOptions defaults;
   add_stored_model_options(args);
   add_cache_options(args);
+  add_draft_options(args);
   args.add()(
       "host", po::value<std::string>()->default_value(defaults.host),
       "address to listen on; 0.0.0.0 or :: lets other machines in. Of this machine alone and "
