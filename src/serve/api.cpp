@@ -11,6 +11,7 @@
 
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/printable.hpp"
+#include "hyperslab/serve/chat_request.hpp"
 #include "hyperslab/serve/completion.hpp"
 #include "hyperslab/serve/completion_json.hpp"
 #include "json_fields.hpp"
@@ -62,7 +63,8 @@ std::span<const Api::Route> Api::routes() {
       Route{"GET", "/tokenizer_info", &Api::tokenizer_info},
       Route{"POST", "/tokenize", &Api::tokenize, &Api::texts_},
       Route{"POST", "/detokenize", &Api::detokenize, &Api::texts_},
-      Route{"POST", "/v1/completions", &Api::complete, &Api::completions_}};
+      Route{"POST", "/v1/completions", &Api::complete, &Api::completions_},
+      Route{"POST", "/v1/chat/completions", &Api::chat, &Api::completions_}};
   return kRoutes;
 }
 
@@ -212,14 +214,22 @@ void Api::detokenize(const HttpRequest& request, const std::shared_ptr<HttpReply
 }
 
 void Api::complete(const HttpRequest& request, const std::shared_ptr<HttpReply>& reply) {
-  auto parsed =
-      std::make_shared<const CompletionRequest>(parse_completion_request(model_, request.body));
-  const std::string id = fmt::format("cmpl-{:x}-{}", started_, ++served_);
+  begin(parse_completion_request(model_, request.body), completion_format(), reply);
+}
+
+void Api::chat(const HttpRequest& request, const std::shared_ptr<HttpReply>& reply) {
+  begin(parse_chat_request(model_, request.body), chat_format(), reply);
+}
+
+void Api::begin(CompletionRequest request, const AnswerFormat& format,
+                const std::shared_ptr<HttpReply>& reply) {
+  const auto parsed = std::make_shared<const CompletionRequest>(std::move(request));
+  const std::string id = fmt::format("{}-{:x}-{}", format.id, started_, ++served_);
   const auto refuse = [reply] { reply->send(refusal(503, "the server is stopping")); };
-  const auto begin = [this, parsed, id, reply] {
+  const auto start = [this, parsed, &format, id, reply] {
     if (reply->is_client_gone()) return;
     auto answer = std::make_shared<OpenAnswer>(AnswerHead{id, model_.name, seconds_now()},
-                                               *model_.tokenizer, parsed, reply);
+                                               *model_.tokenizer, parsed, format, reply);
     begin_completion(generator_, *model_.tokenizer, parsed,
                      {.take = [answer](AnswerPiece piece) { answer->add(std::move(piece)); },
                       .is_there = [reply] { return !reply->is_client_gone(); }},
@@ -227,7 +237,7 @@ void Api::complete(const HttpRequest& request, const std::shared_ptr<HttpReply>&
                        answer->end(usage, error);
                      });
   };
-  switch (queue_.push({begin, refuse, scores_prompts(*parsed)})) {
+  switch (queue_.push({start, refuse, scores_prompts(*parsed)})) {
     case ModelQueue::Pushed::taken: break;
     case ModelQueue::Pushed::full:
       throw RequestError(429, "too many requests wait for the model; come again later");
