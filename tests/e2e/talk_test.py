@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Conversations: POST /v1/chat/completions of a server."""
+"""Conversations: POST /v1/chat/completions of a server, and `chat` in a terminal."""
 
 import concurrent.futures
 import json
+import os
+import pty
+import signal
 
 import serve_test
 import support
@@ -108,6 +111,8 @@ class Chats(support.Case):
         self.assertEqual(found["choices"][0]["message"]["content"], "b")
         self.assertEqual(found["choices"][0]["finish_reason"], "stop")
         self.assertEqual([each["token"] for each in found["choices"][0]["logprobs"]["content"]], [" ", "b", "<|endoftext|>"])
+        talked = self.run_program("chat", "--checkpoint", "answers", *PLAIN, "--temperature", 0, typed=b"a\na\n")
+        self.assertEqual((talked.code, talked.out.splitlines()[0]), (0, "b"), talked.err)
 
     def test_log_probabilities_are_those_of_completions(self):
         expected = self.completed("The", max_tokens=6, temperature=0, logprobs=2)[0]["logprobs"]
@@ -185,6 +190,109 @@ class Chats(support.Case):
             together = list(pool.map(lambda i: self.ask(texts[i], max_tokens=10, seed=i)["choices"], range(64)))
 
         self.assertEqual(together, [self.ask(text, max_tokens=10, seed=i)["choices"] for i, text in enumerate(texts)])
+
+
+class Terminal(support.Case):
+    """`chat` with messages from a pipe, and of a person."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.train("run", "train.steps=20", "model.context=128")
+        cls.train("long", "train.steps=1", "model.context=2048", "schedule.warmup_steps=0", "train.global_batch=1", "data.train=[synthetic]",
+                  "train.validate_every=0", "data.validation=[]")
+
+    def talk(self, typed, *options, run="run", ranks=0):
+        """Lines of answers, and of what is told."""
+        result = self.run_program("chat", "--checkpoint", run, *PLAIN, *options, typed=typed, ranks=ranks)
+        self.assertEqual(result.code, 0, result.err)
+        return result.out, result.err
+
+    def completed(self, prompt, count):
+        """What `generate` adds to a prompt, without the space before an answer."""
+        result = self.run_program("generate", "--checkpoint", "run", "--json", "texts.jsonl", "--prompt", prompt, "--max-tokens", count,
+                                  "--temperature", 0, "--parse-special")
+        self.assertEqual(result.code, 0, result.err)
+        return json.loads((self.folder / "texts.jsonl").read_text(encoding="utf-8"))["text"].removeprefix(" ")
+
+    def test_answers_continue_the_conversation(self):
+        for ranks in (0, 2):
+            out, err = self.talk(b"The red\n\ncow\n/reset\nThe red", "--temperature", 0, "--max-tokens", 9, ranks=ranks)
+            first = self.completed(plain("The red"), 9)
+            second = self.completed(plain("The red", first, "cow"), 9)
+            self.assertEqual(out, f"{first}\n{second}\n{first}\n")
+            self.assertEqual(err.count("the answer ends at --max-tokens"), 3)
+
+    def test_a_system_message_stands_first(self):
+        out, _ = self.talk(b"The\n/reset\nThe\n", "--system", "Be red.", "--temperature", 0, "--max-tokens", 9)
+        expected = self.completed("System: Be red.\n\n" + plain("The"), 9)
+        self.assertEqual(out, f"{expected}\n{expected}\n")
+
+    def test_the_oldest_turns_go_when_the_context_is_full(self):
+        messages = ["The red cow", "The old hen", "The wet dog", "The new cat"]
+        out, err = self.talk("\n".join(messages).encode(), "--temperature", 0, "--max-tokens", 20)
+        self.assertEqual(err.count("the context of 128 tokens is full: from now on the oldest turns are left out"), 1)
+        lines = out.split("\n")
+        self.assertGreaterEqual(len(lines), 4)
+        _, err = self.talk(b"a" * 150 + b"\nThe\n", "--temperature", 0)
+        self.assertIn("a message of 168 tokens", err)
+        self.assertIn("the answer ends as the context of 128 tokens is full", err)
+
+    def test_commands_and_lines_that_are_no_messages(self):
+        out, err = self.talk(b"/help\n/nothing\n\xff\xfe\n" + b"a" * (2 << 20) + b"\n//red\n/quit\nThe\n", "--temperature", 0, "--max-tokens", 5)
+        self.assertIn("/reset  begins another conversation", err)
+        self.assertIn("there is no command '/nothing'", err)
+        self.assertIn("a message that is no UTF-8 is left out", err)
+        self.assertIn("a message of more than 1048576 bytes is left out", err)
+        self.assertEqual(out, self.completed(plain("/red"), 5) + "\n")
+
+    def test_options_that_cannot_be(self):
+        for options, words in ((("--temperature", -1), "--temperature"), (("--max-tokens", 0), "--max-tokens"), (("--chat-template", "rendered"), "another program"),
+                               (("--chat-template", "chatml"), "<|im_start|>"), ((), "--chat-template")):
+            result = self.run_program("chat", "--checkpoint", "run", *(PLAIN if "--chat-template" not in options and options else ()), *options, typed=b"")
+            self.assertIn(result.code, (2, 3), result.err)
+            self.assertIn(words, result.err)
+
+    def typed_to(self, *options):
+        """The program in a terminal: process and the terminal's other end."""
+        ours, theirs = pty.openpty()
+        process = self.start("chat", "--checkpoint", "long", *PLAIN, "--stop-token", -1, *options, stdin=theirs, stdout=theirs, start_new_session=True)
+        os.close(theirs)
+        self.addCleanup(os.close, ours)
+        self.addCleanup(process.stderr.close)
+        self.addCleanup(lambda: process.poll() is None and process.kill())
+        return process, ours
+
+    def read_until(self, ours, words):
+        """What the terminal shows up to these words."""
+        found = b""
+        while words not in found:
+            found += os.read(ours, 4096)
+        return found
+
+    def test_an_interrupt_stops_an_answer_and_at_the_prompt_ends(self):
+        process, ours = self.typed_to()
+        self.read_until(ours, b"> ")
+        for _ in range(2):
+            os.write(ours, b"The\n")
+            self.read_until(ours, b"\n")
+            self.assertGreater(len(os.read(ours, 4)), 0)
+            process.send_signal(signal.SIGINT)
+            self.read_until(ours, b"\n> ")
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(process.wait(30), 0)
+        err = process.stderr.read().decode()
+        self.assertEqual(err.count("stopped\n"), 2, err)
+
+    def test_an_end_of_input_and_control_characters(self):
+        process, ours = self.typed_to("--max-tokens", 300)
+        self.read_until(ours, b"> ")
+        os.write(ours, b"The\n")
+        self.read_until(ours, b"\n")
+        found = self.read_until(ours, b"\n> ")
+        self.assertFalse(set(found) & {*range(0, 9), *range(14, 32)}, found)
+        os.write(ours, b"\x04")
+        self.assertEqual(process.wait(30), 0)
 
 
 if __name__ == "__main__":
