@@ -13,13 +13,23 @@
 
 namespace hyperslab::cli {
 
-void add_stored_model_options(Arguments& args) {
+void add_stored_model_options(Arguments& args, ModelSource source) {
+  const bool can_follow = source == ModelSource::checkpoint_or_run;
+  auto checkpoint = po::value<std::string>();
+  if (!can_follow) checkpoint.required();
   args.add()(
-      "checkpoint", po::value<std::string>()->required(),
+      "checkpoint", checkpoint,
       "a step's folder, a directory of them, or a run directory; of several steps the newest "
-      "is taken")("base", po::value<std::string>(),
-                  "of a checkpoint of adapters: the model that they were trained on (default: "
-                  "checkpoint.initial of its deck)")(
+      "is taken");
+  if (can_follow) {
+    args.add()("follow", po::value<std::string>(),
+               "in place of --checkpoint: a run directory, or a directory of checkpoints; as the "
+               "run goes on, answers that begin after a new checkpoint come from it, and those in "
+               "progress are finished with the one before it");
+  }
+  args.add()("base", po::value<std::string>(),
+             "of a checkpoint of adapters: the model that they were trained on (default: "
+             "checkpoint.initial of its deck)")(
       "ema", "take the exponential moving average of the weights (optimizer.ema_decay)")(
       "vocab", po::value<std::string>(),
       "vocabulary (default: the one that the checkpoint keeps, else that of its deck)");
@@ -92,6 +102,15 @@ StoredModel open(const std::string& folder, int ranks, bool logs, const Argument
   return {std::move(reader), std::move(config), vocabulary, std::move(tokenizer), std::move(ends)};
 }
 
+std::string checkpoint_path(const Arguments& args) {
+  if (args.has("follow") && args.has("checkpoint")) {
+    refuse("--follow does not go with --checkpoint; leave one of them out");
+  }
+  if (args.has("follow")) return args.get<std::string>("follow");
+  if (!args.has("checkpoint")) refuse("--checkpoint or --follow is missing");
+  return args.get<std::string>("checkpoint");
+}
+
 }  // namespace
 
 StoredModel open_stored_model(comm::World& world, const Arguments& args,
@@ -99,7 +118,7 @@ StoredModel open_stored_model(comm::World& world, const Arguments& args,
   std::string folder;  // the first rank's choice, as a run may save beside
   comm::agree(world, [&] {
     if (world.rank() == 0) {
-      folder = io::CheckpointReader(args.get<std::string>("checkpoint")).folder();
+      folder = io::CheckpointReader(checkpoint_path(args)).folder();
     }
   });
   folder = world.broadcast(folder);

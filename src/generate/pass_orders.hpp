@@ -22,6 +22,7 @@ enum class PassOrder : std::int32_t {
   read,      ///< a pass with the logits of the last token of each row
   read_all,  ///< a pass with the logits of every token
   rest,      ///< nothing, for a moment
+  load,      ///< values of another checkpoint, which the ranks agree on
   end,       ///< nothing more
 };
 

@@ -146,7 +146,7 @@ void TextModel::read_all(std::span<const RowRead> texts, LogitsBlock& to) {
   lead(PassOrder::read_all, texts, [&] { run_all(texts, to); });
 }
 
-void TextModel::follow() {
+void TextModel::follow(const std::function<void()>& load) {
   constexpr std::chrono::milliseconds kRest(10);
   std::optional<LogitsBlock> all;  // which no one reads here
   Dim room = 0;
@@ -161,6 +161,7 @@ void TextModel::follow() {
         break;
       }
       case PassOrder::rest: std::this_thread::sleep_for(kRest); break;
+      case PassOrder::load: load(); break;
       case PassOrder::end: return;
     }
   }

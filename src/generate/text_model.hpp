@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -49,12 +50,15 @@ class TextModel {
 
   [[nodiscard]] bool is_alone() const { return orders_.is_alone(); }
   [[nodiscard]] bool leads() const { return orders_.leads(); }
-  /// A rank that does not lead: takes part in passes until the leader lets it go.
-  void follow();
+  /// A rank that does not lead: takes part in passes until the leader lets it go, and calls `load`
+  /// where the leader asks for it.
+  void follow(const std::function<void()>& load);
   /// The leader, at any time between passes: the others rest for a moment, so that they wait for a
   /// pass that comes much later without using their processors; or they are let go.
   void let_rest() { orders_.send(PassOrder::rest); }
   void let_go() { orders_.send(PassOrder::end); }
+  /// The leader, between passes: the others call their `load`.
+  void let_load() { orders_.send(PassOrder::load); }
   /// The leader: a pass has failed here, and other ranks may be within it.
   [[nodiscard]] bool has_failed() const { return has_failed_; }
 

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Conversations: POST /v1/chat/completions of a server, and `chat` in a terminal."""
+"""Conversations: POST /v1/chat/completions of a server, `serve --follow` and `chat` in a terminal."""
 
 import concurrent.futures
 import json
 import os
 import pty
+import shutil
 import signal
+import time
 
 import serve_test
 import support
@@ -190,6 +192,134 @@ class Chats(support.Case):
             together = list(pool.map(lambda i: self.ask(texts[i], max_tokens=10, seed=i)["choices"], range(64)))
 
         self.assertEqual(together, [self.ask(text, max_tokens=10, seed=i)["choices"] for i, text in enumerate(texts)])
+
+
+class Follow(support.Case):
+    """A server of a run that goes on."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.train("run", "train.steps=40", "checkpoint.every=10", "checkpoint.keep=all")
+
+    def publish(self, folder, step, whole=True):
+        """Puts a step of the run into a directory as the program does."""
+        checkpoints = self.folder / folder / "checkpoints"
+        checkpoints.mkdir(parents=True, exist_ok=True)
+        name = f"step_{step:08d}"
+        shutil.rmtree(checkpoints / name, ignore_errors=True)
+        shutil.copytree(self.folder / "run/checkpoints" / name, checkpoints / (name + ".tmp"))
+        if not whole:
+            support.flip_byte(checkpoints / (name + ".tmp"), "model/head.weight")
+        (checkpoints / (name + ".tmp")).rename(checkpoints / name)
+        (checkpoints / "latest.tmp").write_text(name + "\n", encoding="utf-8")
+        (checkpoints / "latest.tmp").rename(checkpoints / "latest")
+
+    def follow(self, folder, *options, ranks=0):
+        """A server that follows a run."""
+        server = serve_test.Server(self, "--follow", folder, *options, run=None, ranks=ranks)
+        self.addCleanup(server.kill)
+        return server
+
+    def read_until(self, server, words):
+        """The line of the log with these words."""
+        for line in iter(server.process.stderr.readline, b""):
+            server.log += line.decode()
+            if words in line.decode():
+                return line.decode()
+        raise AssertionError(f"no '{words}': {server.log}")
+
+    def text_of(self, server, **fields):
+        """The likeliest text after a prompt."""
+        return server.complete(prompt="The red", max_tokens=20, temperature=0, **fields)["choices"][0]["text"]
+
+    def generated(self, step, *options):
+        """That of a step by `generate`."""
+        result = self.run_program("generate", "--checkpoint", f"run/checkpoints/step_{step:08d}", "--json", "texts.jsonl", "--prompt", "The red",
+                                  "--max-tokens", 20, "--temperature", 0, *options)
+        self.assertEqual(result.code, 0, result.err)
+        return json.loads((self.folder / "texts.jsonl").read_text(encoding="utf-8"))["text"]
+
+    def test_answers_are_those_of_the_newest_checkpoint(self):
+        texts = [self.generated(step) for step in (10, 20, 40)]
+        self.assertEqual(len(set(texts)), 3)
+        for ranks in (0, 2):
+            folder = f"followed_{ranks}"
+            self.publish(folder, 10)
+            server = self.follow(folder, ranks=ranks)
+            self.assertEqual(self.text_of(server), texts[0])
+            for step, text in zip((20, 40, 10), (*texts[1:], texts[0])):  # a run may also go back
+                self.publish(folder, step)
+                self.read_until(server, f"answers that begin now are those of step {step} (")
+                self.assertEqual(self.text_of(server), text)
+            server.end(signal.SIGUSR1)
+
+    def test_an_answer_in_progress_is_finished_with_the_checkpoint_before(self):
+        self.publish("busy", 10)
+        server = self.follow("busy")
+        fields = {"prompt": "The red", "n": 256, "max_tokens": 25, "temperature": 0, "ignore_eos": True}
+        expected = server.complete(**{**fields, "n": 1})["choices"][0]["text"]
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            running = pool.submit(server.complete, **fields)
+            time.sleep(0.2)
+            self.publish("busy", 40)
+            self.read_until(server, "those of step 40 (")
+            old = {choice["text"] for choice in running.result()["choices"]}
+        new = server.complete(**{**fields, "n": 1})["choices"][0]["text"]
+        self.assertEqual(old, {expected})
+        self.assertNotEqual(new, expected)
+
+    def test_a_broken_checkpoint_is_told_and_passed_over(self):
+        self.publish("broken", 10)
+        server = self.follow("broken")
+        before = self.text_of(server)
+        self.publish("broken", 20, whole=False)
+        line = self.read_until(server, "is not used, and the one before it stays")
+        self.assertIn("step_00000020", line)
+        self.assertEqual(self.text_of(server), before)
+        checkpoints = self.folder / "broken/checkpoints"
+        support.cut(checkpoints / "step_00000020/manifest.json", 20)
+        (checkpoints / "latest").write_text("step_00000020\n", encoding="utf-8")
+        self.read_until(server, "checkpoint step_00000020 is not used: ")
+        self.assertEqual(self.text_of(server), before)
+        self.publish("broken", 40)
+        self.read_until(server, "those of step 40 (")
+        self.assertEqual(self.text_of(server), self.generated(40))
+        code, log = server.end()
+        self.assertEqual(code, 0, log)
+
+    def test_a_checkpoint_of_another_model_is_told_and_passed_over(self):
+        self.train("other", "train.steps=10", "model.layers=1")
+        self.publish("changed", 10)
+        server = self.follow("changed")
+        before = self.text_of(server)
+        shutil.rmtree(self.folder / "changed/checkpoints")
+        shutil.copytree(self.folder / "other/checkpoints", self.folder / "changed/checkpoints")
+        self.read_until(server, "is not used, and the one before it stays")
+        self.assertEqual(self.text_of(server), before)
+
+    def test_a_run_that_trains_is_followed(self):
+        self.train("trained", "train.steps=10", "schedule.name=constant")
+        server = self.follow("trained")
+        before = self.text_of(server)
+        self.train("trained", "train.steps=20", "schedule.name=constant", "checkpoint.keep=2")
+        self.read_until(server, "those of step 20 (")
+        self.assertNotEqual(self.text_of(server), before)
+
+    def test_adapters_are_followed(self):
+        adapter = ("adapter.rank=2", "checkpoint.initial=run/checkpoints/step_00000040", "schedule.name=constant", "optimizer.lr=0.05")
+        self.train("tuned", "train.steps=10", *adapter)
+        server = self.follow("tuned")
+        before = self.text_of(server)
+        self.train("tuned", "train.steps=20", *adapter)
+        self.read_until(server, "those of step 20 (")
+        self.assertNotEqual(self.text_of(server), before)
+
+    def test_what_cannot_be_followed(self):
+        for options, words in ((("--follow", "run", "--checkpoint", "run"), "--follow does not go with --checkpoint"), ((), "--checkpoint or --follow is missing"),
+                               (("--follow", "run/checkpoints/step_00000010"), "found the folder of one step")):
+            self.assert_refused(self.run_program("serve", *options), 2, words)
+        self.assert_refused(self.run_program("serve", "--follow", "none"), 4, "none: there is no such folder")
 
 
 class Terminal(support.Case):

@@ -7,6 +7,7 @@
 #include <csignal>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <system_error>
 
 #include "../chat_template.hpp"
@@ -117,6 +118,12 @@ std::unique_ptr<io::ChatEncoder> chat_encoder(const Arguments& args, const Store
   }
 }
 
+std::optional<serve::FollowedRun> followed_run(const Arguments& args, const StoredModel& model) {
+  if (!args.has("follow")) return {};
+  return serve::FollowedRun{io::CheckpointFollower(args.get<std::string>("follow"), model.reader),
+                            args.has("ema")};
+}
+
 serve::ServedModel served_model(const Arguments& args, const StoredModel& model,
                                 const generate::Generator& generator,
                                 const io::Tokenizer* parsing) {
@@ -142,9 +149,11 @@ void serve(comm::World& world, const Arguments& args) {
   const StoredModel model = open_stored_model(world, args, io::SpecialTokens::text);
   std::string no_template;
   std::unique_ptr<io::ChatEncoder> chats;
+  std::optional<serve::FollowedRun> followed;
   comm::agree(world, [&] {
     if (world.rank() != 0) return;
     chats = chat_encoder(args, model, no_template);
+    followed = followed_run(args, model);
   });
   const comm::Watchdog watchdog(world, watch_options(world, model.config));
   generate::Generator generator(world, model.config, &model.reader, size,
@@ -158,7 +167,7 @@ void serve(comm::World& world, const Arguments& args) {
   serve::ServedModel served = served_model(args, model, generator, parsing.get());
   served.chats = chats.get();
   served.no_chats = "this server has no chat template: " + no_template;
-  serve::serve(options, served, generator);
+  serve::serve(options, served, generator, std::move(followed));
   generator.let_go();
 }
 
@@ -166,13 +175,14 @@ void serve(comm::World& world, const Arguments& args) {
 
 Arguments serve_arguments() {
   Arguments args(
-      "[mpirun -np N] hyperslab serve --checkpoint DIR [options]",
+      "[mpirun -np N] hyperslab serve --checkpoint DIR [options]\n"
+      "[mpirun -np N] hyperslab serve --follow RUN [options]",
       "Answers POST /v1/completions, /v1/chat/completions, /tokenize and /detokenize, "
       "and GET /v1/models, "
       "/tokenizer_info and /health over HTTP, until SIGINT, SIGTERM or SIGUSR1. N ranks "
       "share the model as parallel.tensor does, whatever layout it was trained on.");
   const serve::ServeOptions defaults;
-  add_stored_model_options(args);
+  add_stored_model_options(args, ModelSource::checkpoint_or_run);
   add_cache_options(args);
   add_chat_template_option(args);
   args.add()(
