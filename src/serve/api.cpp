@@ -47,6 +47,22 @@ bool is_json(const HttpRequest& request) {
   return type == "application/json";
 }
 
+std::vector<std::int32_t> tokenize_text(const ServedModel& model, JsonFields& fields) {
+  const TextRules rules = take_text_rules(model, fields);
+  const auto text = fields.text("prompt");
+  fields.finish();
+  if (!text) {
+    throw RequestError(400, "prompt: expected a text, or messages, found none", "prompt");
+  }
+  return encode_text(model, *text, rules);
+}
+
+std::vector<std::int32_t> tokenize_chat(const ServedModel& model, const JsonFields& fields,
+                                        std::string_view body) {
+  fields.finish();
+  return encode_messages(model, body);
+}
+
 }  // namespace
 
 struct Api::Route {
@@ -187,11 +203,8 @@ void Api::tokenize(const HttpRequest& request, const std::shared_ptr<HttpReply>&
   const nlohmann::json object = parse_object(request.body);
   JsonFields fields(object);
   take_model(model_, fields);
-  const TextRules rules = take_text_rules(model_, fields);
-  const auto text = fields.text("prompt");
-  fields.finish();
-  if (!text) throw RequestError(400, "prompt: expected a text, found none", "prompt");
-  const auto ids = encode_text(model_, *text, rules);
+  const auto ids = fields.take("messages") != nullptr ? tokenize_chat(model_, fields, request.body)
+                                                      : tokenize_text(model_, fields);
   reply->send(
       json_response({{"count", ids.size()}, {"max_model_len", model_.context}, {"tokens", ids}}));
 }

@@ -63,9 +63,18 @@ void refuse_tools(JsonFields& fields) {
   fields.refuse_unless("response_format", {{"type", "text"}});
 }
 
-/// The tokens of the conversation that the body holds.
-std::vector<std::int32_t> encode_messages(const ServedModel& model, const io::ChatEncoder& encoder,
-                                          std::string_view body) {
+/// New tokens for which context and limits have room, at least one.
+std::int64_t room(const ServedModel& model, const CompletionRequest& request) {
+  const auto length = std::ssize(request.prompts.front());
+  const std::int64_t in_request = kMostRequestTokens / (1 + request.logprobs.value_or(0));
+  return std::max<std::int64_t>(
+      1, std::min(model.context + 1 - length, in_request / request.n - length));
+}
+
+}  // namespace
+
+std::vector<std::int32_t> encode_messages(const ServedModel& model, std::string_view body) {
+  const io::ChatEncoder& encoder = encoder_of(model);
   try {
     const std::vector<io::ChatMessage> messages = io::read_chat(body);
     const auto pieces = encoder.form().render(messages, io::TrainOn::last, io::ChatEnd::prompt);
@@ -79,16 +88,6 @@ std::vector<std::int32_t> encode_messages(const ServedModel& model, const io::Ch
   }
 }
 
-/// New tokens for which context and limits have room, at least one.
-std::int64_t room(const ServedModel& model, const CompletionRequest& request) {
-  const auto length = std::ssize(request.prompts.front());
-  const std::int64_t in_request = kMostRequestTokens / (1 + request.logprobs.value_or(0));
-  return std::max<std::int64_t>(
-      1, std::min(model.context + 1 - length, in_request / request.n - length));
-}
-
-}  // namespace
-
 CompletionRequest parse_chat_request(const ServedModel& model, std::string_view body) {
   const nlohmann::json object = parse_object(body);
   JsonFields fields(object);
@@ -101,7 +100,7 @@ CompletionRequest parse_chat_request(const ServedModel& model, std::string_view 
   (void)fields.need("messages");
   fields.finish();
   request.lead = encoder.form().answer_lead();
-  request.prompts = {encode_messages(model, encoder, body)};
+  request.prompts = {encode_messages(model, body)};
   request.sampling.max_tokens = most_tokens.value_or(room(model, request));
   require_size(model, request, "messages");
   return request;

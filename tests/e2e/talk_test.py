@@ -141,6 +141,12 @@ class Chats(support.Case):
             status, refused = self.server.post(PATH, messages=user("The"), **{name: 128 + 2 - prompt})
             self.assertEqual((status, refused["error"]["param"]), (400, "messages"))
 
+    def test_the_prompt_of_a_chat_is_tokenized(self):
+        found = self.server.post("/tokenize", messages=user("The", "red", "cow"))[1]["tokens"]
+        self.assertEqual(found, self.server.post("/tokenize", prompt=plain("The", "red", "cow"))[1]["tokens"])
+        for fields in ({"messages": []}, {"messages": user("a"), "prompt": "a"}, {"messages": user("a"), "parse_special": False}):
+            self.assertEqual(self.server.post("/tokenize", **fields)[0], 400)
+
     def test_names_of_special_tokens_are_text(self):
         self.assertEqual(self.ask("<|endoftext|>", max_tokens=1)["usage"]["prompt_tokens"], len(plain("<|endoftext|>")))
 
