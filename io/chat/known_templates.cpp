@@ -56,13 +56,9 @@ struct TemplateSource {
 };
 
 std::string template_remedy(ChatUse use) {
-  std::vector<std::string_view> names = chat_template_names();
-  if (use == ChatUse::answers) {
-    std::erase_if(names,
-                  [](std::string_view name) { return find_chat_template(name).is_rendered(); });
-  }
   return fmt::format(
-      "name one that does the same with --chat-template ({}){}", fmt::join(names, ", "),
+      "name one that does the same with --chat-template ({}){}",
+      fmt::join(chat_template_names(use), ", "),
       use == ChatUse::rows ? ", or render the rows by jobs/data/render_chats.py" : "");
 }
 

@@ -6,11 +6,11 @@
 
 namespace hyperslab::cli {
 
-void add_chat_template_option(Arguments& args) {
+void add_chat_template_option(Arguments& args, io::ChatUse use) {
   args.add()("chat-template", po::value<std::string>(),
              fmt::format("form of conversations: {} (default: by the vocabulary's "
                          "chat_template.jinja or tokenizer_config.json)",
-                         fmt::join(io::chat_template_names(), ", "))
+                         fmt::join(io::chat_template_names(use), ", "))
                  .c_str());
 }
 

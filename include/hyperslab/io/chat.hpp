@@ -81,14 +81,14 @@ class ChatTemplate {
   const ChatFamily* family_;
 };
 
-/// Names of all templates, in the order in which they are listed for people.
-[[nodiscard]] std::vector<std::string_view> chat_template_names();
-/// The template of this name. Throws Error(usage) with the names that there are.
-[[nodiscard]] ChatTemplate find_chat_template(std::string_view name);
-
 /// The use of a template: for rows of a file, which may also be rendered by another program, or for
 /// conversations that a model answers.
 enum class ChatUse : std::uint8_t { rows, answers };
+
+/// Names of all templates for a use, in the order in which they are listed for people.
+[[nodiscard]] std::vector<std::string_view> chat_template_names(ChatUse use = ChatUse::rows);
+/// The template of this name. Throws Error(usage) with the names that there are.
+[[nodiscard]] ChatTemplate find_chat_template(std::string_view name);
 
 /// The template that the folder of a vocabulary names: chat_template.jinja, else `chat_template` of
 /// tokenizer_config.json, of several the one named `default`. Throws Error(data) with the file

@@ -57,7 +57,7 @@ void add_chat_options(Arguments& args) {
   args.add()("chat", po::value<std::vector<std::string>>()->multitoken(),
              "files of JSON lines, of which each is a conversation (`messages`); - is standard "
              "input; the output is an .h5 with documents and a mask of what is trained on");
-  add_chat_template_option(args);
+  add_chat_template_option(args, io::ChatUse::rows);
   args.add()(
       "train-on", po::value<std::string>(),
       "tokens that count as targets: the words of the assistant with the token that ends them "

@@ -250,7 +250,7 @@ Arguments chat_arguments() {
       "full, the oldest turns are left out.");
   add_stored_model_options(args);
   add_cache_options(args);
-  add_chat_template_option(args);
+  add_chat_template_option(args, io::ChatUse::answers);
   args.add()("system", po::value<std::string>(), "text of a system message before all others")(
       "max-tokens", po::value<std::int64_t>(),
       "tokens of an answer at most (default: the rest of the context)")(

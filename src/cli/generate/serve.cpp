@@ -184,7 +184,7 @@ Arguments serve_arguments() {
   const serve::ServeOptions defaults;
   add_stored_model_options(args, ModelSource::checkpoint_or_run);
   add_cache_options(args);
-  add_chat_template_option(args);
+  add_chat_template_option(args, io::ChatUse::answers);
   args.add()(
       "host", po::value<std::string>()->default_value(defaults.host),
       "address to listen on; 0.0.0.0 or :: lets other machines in. Of this machine alone and "
