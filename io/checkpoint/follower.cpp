@@ -52,7 +52,6 @@ CheckpointFollower::CheckpointFollower(const std::string& path, const Checkpoint
                             "follow, found the folder of one step; name the run",
                             path));
   }
-  seen_ = look();
 }
 
 /// The entries of `latest` and of the manifest that it names.

@@ -239,9 +239,9 @@ class Follow(support.Case):
         """The likeliest text after a prompt."""
         return server.complete(prompt="The red", max_tokens=20, temperature=0, **fields)["choices"][0]["text"]
 
-    def generated(self, step, *options):
+    def generated(self, step, *options, run="run"):
         """That of a step by `generate`."""
-        result = self.run_program("generate", "--checkpoint", f"run/checkpoints/step_{step:08d}", "--json", "texts.jsonl", "--prompt", "The red",
+        result = self.run_program("generate", "--checkpoint", f"{run}/checkpoints/step_{step:08d}", "--json", "texts.jsonl", "--prompt", "The red",
                                   "--max-tokens", 20, "--temperature", 0, *options)
         self.assertEqual(result.code, 0, result.err)
         return json.loads((self.folder / "texts.jsonl").read_text(encoding="utf-8"))["text"]
@@ -311,6 +311,15 @@ class Follow(support.Case):
         self.train("trained", "train.steps=20", "schedule.name=constant", "checkpoint.keep=2")
         self.read_until(server, "those of step 20 (")
         self.assertNotEqual(self.text_of(server), before)
+
+    def test_averages_are_followed(self):
+        averages = ("schedule.name=constant", "optimizer.ema_decay=0.9")
+        self.train("averaged", "train.steps=10", *averages)
+        server = self.follow("averaged", "--ema")
+        self.train("averaged", "train.steps=20", *averages)
+        self.read_until(server, "those of step 20 (")
+        self.assertEqual(self.text_of(server), self.generated(20, "--ema", run="averaged"))
+        self.assertNotEqual(self.text_of(server), self.generated(20, run="averaged"))
 
     def test_adapters_are_followed(self):
         adapter = ("adapter.rank=2", "checkpoint.initial=run/checkpoints/step_00000040", "schedule.name=constant", "optimizer.lr=0.05")

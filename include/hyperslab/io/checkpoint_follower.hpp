@@ -29,7 +29,7 @@ class CheckpointFollower {
 
   std::string directory_;
   std::uint64_t contents_;  ///< contents_of() the checkpoint in use
-  std::string seen_;        ///< look() that was answered
+  std::string seen_;        ///< look() that was answered; empty: none, as `known` may be old
 };
 
 }  // namespace hyperslab::io

@@ -96,7 +96,7 @@ class Talk {
 
   /// False: the line ends the program.
   bool take(const LineInput::Line& line) {
-    std::string text = line.text;
+    const std::string& text = line.text;
     if (line.is_too_long) {
       log::warn(fmt::format("a message of more than {} bytes is left out", LineInput::kMostBytes));
     } else if (valid_utf8(text) != text) {
@@ -218,18 +218,19 @@ ChatOptions chat_options(const Arguments& args, const StoredModel& model,
 
 void chat(comm::World& world, const Arguments& args) {
   const StoredModel model = open_stored_model(world, args, io::SpecialTokens::text);
-  std::optional<io::ChatEncoder> encoder;
-  std::optional<Conversation> conversation;
+  std::unique_ptr<io::ChatEncoder> encoder;
+  std::unique_ptr<Conversation> conversation;
   ChatOptions options;
   generate::GeneratorSize size;
   comm::agree(world, [&] {
     size = {.rows = 1, .cache_tokens = cache_tokens(args), .generation = generation_of(args)};
     if (world.rank() != 0) return;
-    encoder.emplace(*model.tokenizer, model.vocabulary,
-                    chat_template(args, model.vocabulary, io::ChatUse::answers));
+    encoder = std::make_unique<io::ChatEncoder>(
+        *model.tokenizer, model.vocabulary,
+        chat_template(args, model.vocabulary, io::ChatUse::answers));
     options = chat_options(args, model, *encoder);
     const std::string system = args.has("system") ? args.get<std::string>("system") : "";
-    conversation.emplace(*encoder, system, model.config.model.context);
+    conversation = std::make_unique<Conversation>(*encoder, system, model.config.model.context);
   });
   const comm::Watchdog watchdog(world, watch_options(world, model.config));
   generate::Generator generator(world, model.config, &model.reader, size,

@@ -52,6 +52,13 @@ TEST_F(Follower, FindsEachNewCheckpointOnce) {
   EXPECT_EQ(next(all), -1);
 }
 
+TEST_F(Follower, FindsACheckpointThatCameAfterTheKnownOneWasOpened) {
+  const CheckpointReader known(directory());
+  save(20);
+  CheckpointFollower all(directory(), known);
+  EXPECT_EQ(next(all), 20);
+}
+
 TEST_F(Follower, FindsAStepThatWasWrittenAgainIfItHasOtherValues) {
   CheckpointFollower all = follower();
   save(10);
