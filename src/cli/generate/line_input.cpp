@@ -28,7 +28,7 @@ LineInput::LineInput() : is_terminal_(isatty(STDIN_FILENO) == 1) {}
 
 /// The first line among the bytes; at the end of the input what is left of them.
 std::optional<LineInput::Line> LineInput::take() {
-  std::size_t end = bytes_.find('\n');
+  const std::size_t end = bytes_.find('\n');
   if (end == std::string::npos && !has_ended_) {
     if (bytes_.size() <= kMostBytes) return {};
     is_too_long_ = true;
