@@ -75,14 +75,15 @@ std::vector<Json> completion_pieces(const io::Tokenizer& tokenizer, const Answer
 }  // namespace
 
 std::string token_bytes(const io::Tokenizer& tokenizer, std::int32_t id) {
-  std::string bytes = tokenizer.decode(id);
-  return bytes.empty() && id == tokenizer.end_of_text() ? end_of_text_name(tokenizer) : bytes;
+  const bool is_end = id == tokenizer.end_of_text();
+  return is_end ? end_of_text_name(tokenizer) : tokenizer.decode(id);
 }
 
 std::string as_utf8(const std::string& bytes) {
   io::Utf8Stream stream;
   std::string text = stream.push(bytes);
-  return text + stream.finish();
+  text += stream.finish();
+  return text;
 }
 
 Json finish_name(Finish finish) {
