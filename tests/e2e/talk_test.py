@@ -3,12 +3,12 @@
 """Conversations: POST /v1/chat/completions of a server, `serve --follow` and `chat` in a terminal."""
 
 import concurrent.futures
+import contextlib
 import json
 import os
 import pty
 import shutil
 import signal
-import time
 
 import serve_test
 import support
@@ -263,17 +263,21 @@ class Follow(support.Case):
     def test_an_answer_in_progress_is_finished_with_the_checkpoint_before(self):
         self.publish("busy", 10)
         server = self.follow("busy")
-        fields = {"prompt": "The red", "n": 256, "max_tokens": 25, "temperature": 0, "ignore_eos": True}
-        expected = server.complete(**{**fields, "n": 1})["choices"][0]["text"]
-        with concurrent.futures.ThreadPoolExecutor(2) as pool:
-            running = pool.submit(server.complete, **fields)
-            time.sleep(0.2)
+        fields = {"prompt": "The red", "max_tokens": 25, "temperature": 0, "ignore_eos": True}
+        expected = server.complete(**fields)["choices"][0]["text"]
+        with contextlib.closing(server.connect()) as connection:
+            connection.request("POST", "/v1/completions", json.dumps({**fields, "n": 512, "stream": True}), HEADERS)
+            response = connection.getresponse()
+            events = response.readline()
             self.publish("busy", 40)
-            self.read_until(server, "those of step 40 (")
-            old = {choice["text"] for choice in running.result()["choices"]}
-        new = server.complete(**{**fields, "n": 1})["choices"][0]["text"]
-        self.assertEqual(old, {expected})
-        self.assertNotEqual(new, expected)
+            events += response.read()
+        texts = [""] * 512
+        for event in events.decode().split("\n\n")[:-2]:
+            choice = json.loads(event.removeprefix("data: "))["choices"][0]
+            texts[choice["index"]] += choice["text"]
+        self.assertEqual(set(texts), {expected})
+        self.read_until(server, "those of step 40 (")
+        self.assertNotEqual(server.complete(**fields)["choices"][0]["text"], expected)
 
     def test_a_broken_checkpoint_is_told_and_passed_over(self):
         self.publish("broken", 10)
