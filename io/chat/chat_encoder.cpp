@@ -49,6 +49,10 @@ ChatEncoder::ChatEncoder(const Tokenizer& tokenizer, const std::string& vocabula
   eos_ = named(tokenizer.named_tokens().eos);
   const ChatMessage turns[] = {{.role = ChatRole::user}, {.role = ChatRole::assistant}};
   for (const ChatPiece& piece : form.render(turns, TrainOn::all)) (void)token_of(piece);
+  for (const ChatPiece& piece : form.render(turns, TrainOn::assistant)) {
+    const SpecialToken* token = piece.is_trained ? token_of(piece) : nullptr;
+    if (token != nullptr) turn_ends_.push_back(token->id);
+  }
 }
 
 void ChatEncoder::add_all_tokens() {

@@ -193,10 +193,11 @@ constexpr std::array kFamilies = {
 
 std::span<const ChatFamily> chat_families() { return kFamilies; }
 
-std::vector<std::string_view> chat_template_names() {
+std::vector<std::string_view> chat_template_names(ChatUse use) {
   std::vector<std::string_view> names;
-  names.reserve(kFamilies.size());
-  for (const ChatFamily& family : kFamilies) names.push_back(family.name);
+  for (const ChatFamily& family : kFamilies) {
+    if (use == ChatUse::rows || !family.is_rendered) names.push_back(family.name);
+  }
   return names;
 }
 

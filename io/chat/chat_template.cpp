@@ -214,6 +214,8 @@ std::string_view ChatTemplate::name() const { return family_->name; }
 
 bool ChatTemplate::is_rendered() const { return family_->is_rendered; }
 
+std::string_view ChatTemplate::answer_lead() const { return family_->assistant.lead; }
+
 std::vector<std::string_view> ChatTemplate::required_tokens() const {
   return without_empty(family_->tokens);
 }

@@ -55,15 +55,16 @@ struct TemplateSource {
   std::string text;
 };
 
-std::string template_remedy() {
+std::string template_remedy(ChatUse use) {
   return fmt::format(
-      "name one that does the same with --chat-template ({}), or render the rows by "
-      "jobs/data/render_chats.py",
-      fmt::join(chat_template_names(), ", "));
+      "name one that does the same with --chat-template ({}){}",
+      fmt::join(chat_template_names(use), ", "),
+      use == ChatUse::rows ? ", or render the rows by jobs/data/render_chats.py" : "");
 }
 
 /// The text of `chat_template`, which is a text or a list of named ones; nothing without the key.
-std::optional<std::string> template_text(const std::string& file, const nlohmann::json& value) {
+std::optional<std::string> template_text(const std::string& file, const nlohmann::json& value,
+                                         ChatUse use) {
   if (value.is_null()) return {};
   if (value.is_string()) return value.get<std::string>();
   for (const nlohmann::json& each : value.is_array() ? value : nlohmann::json::array()) {
@@ -73,10 +74,10 @@ std::optional<std::string> template_text(const std::string& file, const nlohmann
   }
   fail_vocabulary(file, fmt::format("chat_template: expected a text, or a list with one named "
                                     "'default', found {}; {}",
-                                    value.type_name(), template_remedy()));
+                                    value.type_name(), template_remedy(use)));
 }
 
-std::optional<TemplateSource> template_in(const std::filesystem::path& folder) {
+std::optional<TemplateSource> template_in(const std::filesystem::path& folder, ChatUse use) {
   std::error_code ignored;
   const std::filesystem::path jinja = folder / "chat_template.jinja";
   if (std::filesystem::is_regular_file(jinja, ignored)) {
@@ -86,7 +87,7 @@ std::optional<TemplateSource> template_in(const std::filesystem::path& folder) {
   if (!std::filesystem::is_regular_file(config, ignored)) return {};
   const nlohmann::json settings = read_json_file(config);
   if (!settings.is_object()) return {};
-  const auto text = template_text(config, settings.value("chat_template", nlohmann::json()));
+  const auto text = template_text(config, settings.value("chat_template", nlohmann::json()), use);
   if (!text) return {};
   return TemplateSource{config, *text};
 }
@@ -115,16 +116,16 @@ std::optional<ChatTemplate> known_chat_template(std::uint64_t fingerprint) {
   return find_chat_template(known->name);
 }
 
-ChatTemplate chat_template_of(const std::string& vocabulary) {
+ChatTemplate chat_template_of(const std::string& vocabulary, ChatUse use) {
   std::optional<TemplateSource> source;
   if (vocabulary != "bytes") {
-    source = template_in(std::filesystem::path(vocabulary_file(vocabulary)).parent_path());
+    source = template_in(std::filesystem::path(vocabulary_file(vocabulary)).parent_path(), use);
   }
   if (!source) {
     throw Error(ExitCode::data, fmt::format("vocabulary '{}': expected a chat template in its "
                                             "chat_template.jinja or tokenizer_config.json, found "
                                             "none; {}",
-                                            vocabulary, template_remedy()));
+                                            vocabulary, template_remedy(use)));
   }
   const std::uint64_t fingerprint = fingerprint_of_template(source->text);
   if (const auto known = known_chat_template(fingerprint)) return *known;
@@ -135,7 +136,7 @@ ChatTemplate chat_template_of(const std::string& vocabulary) {
                                 : fmt::format("another one (fingerprint {:016x})", fingerprint);
   fail_vocabulary(source->file, fmt::format("chat_template: expected one of those known here, "
                                             "found {}; {}",
-                                            found, template_remedy()));
+                                            found, template_remedy(use)));
 }
 
 }  // namespace hyperslab::io

@@ -39,6 +39,7 @@ struct Command {
 ExitCode run_train(comm::World& world, const std::vector<std::string>& arguments);
 ExitCode run_eval(comm::World& world, const std::vector<std::string>& arguments);
 ExitCode run_generate(comm::World& world, const std::vector<std::string>& arguments);
+ExitCode run_chat(comm::World& world, const std::vector<std::string>& arguments);
 ExitCode run_serve(comm::World& world, const std::vector<std::string>& arguments);
 ExitCode run_bench(comm::World& world, const std::vector<std::string>& arguments);
 ExitCode run_tokenize(comm::World& world, const std::vector<std::string>& arguments);
@@ -51,6 +52,7 @@ ExitCode run_trace(comm::World& world, const std::vector<std::string>& arguments
 [[nodiscard]] Arguments train_arguments();
 [[nodiscard]] Arguments eval_arguments();
 [[nodiscard]] Arguments generate_arguments();
+[[nodiscard]] Arguments chat_arguments();
 [[nodiscard]] Arguments serve_arguments();
 [[nodiscard]] Arguments bench_arguments();
 [[nodiscard]] Arguments tokenize_arguments();

@@ -14,13 +14,23 @@
 
 namespace hyperslab::cli {
 
-void add_stored_model_options(Arguments& args) {
+void add_stored_model_options(Arguments& args, ModelSource source) {
+  const bool can_follow = source == ModelSource::checkpoint_or_run;
+  auto checkpoint = po::value<std::string>();
+  if (!can_follow) checkpoint.required();
   args.add()(
-      "checkpoint", po::value<std::string>()->required(),
+      "checkpoint", checkpoint,
       "a step's folder, a directory of them, or a run directory; of several steps the newest "
-      "is taken")("base", po::value<std::string>(),
-                  "of a checkpoint of adapters: the model that they were trained on (default: "
-                  "checkpoint.initial of its deck)")(
+      "is taken");
+  if (can_follow) {
+    args.add()("follow", po::value<std::string>(),
+               "in place of --checkpoint: a run directory, or a directory of checkpoints; as the "
+               "run goes on, answers that begin after a new checkpoint come from it, and those in "
+               "progress are finished with the one before it");
+  }
+  args.add()("base", po::value<std::string>(),
+             "of a checkpoint of adapters: the model that they were trained on (default: "
+             "checkpoint.initial of its deck)")(
       "ema", "take the exponential moving average of the weights (optimizer.ema_decay)")(
       "vocab", po::value<std::string>(),
       "vocabulary (default: the one that the checkpoint keeps, else that of its deck)");
@@ -179,6 +189,15 @@ std::string difference(const StoredModel& draft, const StoredModel& model) {
   return {};
 }
 
+std::string checkpoint_path(const Arguments& args) {
+  if (args.has("follow") && args.has("checkpoint")) {
+    refuse("--follow does not go with --checkpoint; leave one of them out");
+  }
+  if (args.has("follow")) return args.get<std::string>("follow");
+  if (!args.has("checkpoint")) refuse("--checkpoint or --follow is missing");
+  return args.get<std::string>("checkpoint");
+}
+
 }  // namespace
 
 StoredModel open_stored_model(comm::World& world, const Arguments& args,
@@ -186,7 +205,7 @@ StoredModel open_stored_model(comm::World& world, const Arguments& args,
   const auto text = [&](const char* name) {
     return args.has(name) ? args.get<std::string>(name) : std::string();
   };
-  return open_on_all(world, {text("checkpoint"), text("base"), args.has("ema")}, args, special);
+  return open_on_all(world, {checkpoint_path(args), text("base"), args.has("ema")}, args, special);
 }
 
 std::optional<StoredModel> open_draft_model(comm::World& world, const Arguments& args,

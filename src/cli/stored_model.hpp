@@ -15,8 +15,11 @@
 
 namespace hyperslab::cli {
 
-/// --checkpoint, --base, --vocab and --ema.
-void add_stored_model_options(Arguments& args);
+/// A command takes the checkpoint of --checkpoint, or also that of a run that goes on, --follow.
+enum class ModelSource : std::uint8_t { checkpoint, checkpoint_or_run };
+
+/// --checkpoint, --base, --vocab and --ema, and --follow if `source` says so.
+void add_stored_model_options(Arguments& args, ModelSource source = ModelSource::checkpoint);
 
 /// --cache-tokens and --keep-cache.
 void add_cache_options(Arguments& args);

@@ -90,6 +90,9 @@ struct Generator::OwnTrainer {
   [[nodiscard]] TextModelOptions text_options(Dim draft_tokens, int number) const {
     return {options.graphs, config.model.vocabulary, draft_tokens, number};
   }
+  void require_takes(const io::CheckpointReader& reader) const;
+  void load_again(const std::string& folder, bool averages);
+  comm::World& ranks;
   train::Config config;
   train::TrainerOptions options;
   std::unique_ptr<mesh::Mesh> mesh;
@@ -98,7 +101,7 @@ struct Generator::OwnTrainer {
 
 Generator::OwnTrainer::OwnTrainer(comm::World& world, const train::Config& asked,
                                   const GeneratorSize& size)
-    : config(on_tensor_ranks(asked, world.size())) {
+    : ranks(world), config(on_tensor_ranks(asked, world.size())) {
   comm::agree(world, [&] { options = reading_options(world, config, size); });
   const auto differs = [&](Dim number) { return world.max(number) != -world.max(-number); };
   if (differs(size.rows) || differs(size.cache_tokens) || differs(size.draft_tokens)) {
@@ -128,6 +131,27 @@ void Generator::OwnTrainer::load(comm::World& world, const io::CheckpointReader*
   synchronize(trainer->context());
   // A trainer that trains nothing dequantizes no matrices: nothing writes weights from now on.
   trainer->context().set_fixed_parameters(true);
+}
+
+void Generator::OwnTrainer::require_takes(const io::CheckpointReader& reader) const {
+  train::require_loadable(reader, config, *trainer);
+  train::require_same_model(reader.meta(), config.model, reader.folder());
+}
+
+/// Collective: the first rank names the folder. Kernels may read parameters early while they are
+/// fixed, which they are not here.
+void Generator::OwnTrainer::load_again(const std::string& folder, bool averages) {
+  const std::string common = ranks.broadcast((averages ? "a" : "w") + folder);
+  comm::agree(ranks, [&] {
+    const Pause pause(ranks.activity(), "loading a checkpoint");
+    io::CheckpointReader reader(common.substr(1));
+    if (common.front() == 'a') reader.use_averages();
+    require_takes(reader);
+    trainer->context().set_fixed_parameters(false);
+    trainer->state().load(reader);
+    synchronize(trainer->context());
+    trainer->context().set_fixed_parameters(true);
+  });
 }
 
 Generator::Generator(comm::World& world, const train::Config& config,
@@ -162,7 +186,9 @@ Generator::~Generator() = default;
 
 bool Generator::leads() const { return model_->leads(); }
 bool Generator::is_alone() const { return model_->is_alone(); }
-void Generator::follow() { model_->follow(draft_model_.get()); }
+void Generator::follow() {
+  model_->follow([this] { take_part_in_load(); }, draft_model_.get());
+}
 void Generator::let_go() { model_->let_go(); }
 bool Generator::has_failed() const {
   return model_->has_failed() || (draft_model_ && draft_model_->has_failed());
@@ -183,6 +209,26 @@ std::int64_t Generator::draft_cache_bytes() const {
 std::int64_t Generator::preempted() const { return texts_->scheduler().preempted(); }
 bool Generator::has_free_row() const { return texts_->scheduler().has_free_row(); }
 bool Generator::is_idle() const { return texts_->scheduler().is_idle(); }
+
+void Generator::require_takes(const io::CheckpointReader& reader) const {
+  require(own_ != nullptr, "require_takes: the trainer is another's");
+  own_->require_takes(reader);
+}
+
+void Generator::load(const std::string& folder, bool averages) {
+  require(own_ != nullptr && is_idle(), "load: texts are being continued");
+  model_->let_load();
+  own_->load_again(folder, averages);
+}
+
+/// The next order says what the leader does about an error of the checkpoint.
+void Generator::take_part_in_load() {
+  try {
+    own_->load_again({}, false);
+  } catch (const Error& error) {
+    if (error.code() != ExitCode::checkpoint) throw;
+  }
+}
 
 Dim Generator::rows_for(const Prompts& prompts, Dim most) {
   return std::clamp<Dim>(std::ssize(prompts), 1, most);

@@ -23,6 +23,7 @@ enum class PassOrder : std::int32_t {
   read_all,  ///< a pass with the logits of every token
   verify,    ///< a pass that chooses after every token
   rest,      ///< nothing, for a moment
+  load,      ///< values of another checkpoint, which the ranks agree on
   end,       ///< nothing more
 };
 

@@ -175,10 +175,14 @@ void TextModel::read_all(std::span<const RowRead> texts, LogitsBlock& to) {
   lead(PassOrder::read_all, texts, [&] { run_all(texts, to); });
 }
 
-void TextModel::follow(TextModel* second) {
+void TextModel::follow(const std::function<void()>& load, TextModel* second) {
   for (;;) {
     const PassOrder order = orders_.receive();
     if (order == PassOrder::end) return;
+    if (order == PassOrder::load) {
+      load();
+      continue;
+    }
     TextModel& model = orders_.model() == options_.number || second == nullptr ? *this : *second;
     model.obey(order, orders_.rows());
   }
@@ -195,7 +199,8 @@ void TextModel::obey(PassOrder order, std::span<const RowRead> rows) {
       return run_all(rows, *all_);
     }
     case PassOrder::rest: return std::this_thread::sleep_for(kRest);
-    case PassOrder::end: return;
+    case PassOrder::load:
+    case PassOrder::end: return;  // follow() knows them
   }
 }
 

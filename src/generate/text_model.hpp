@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -59,12 +60,15 @@ class TextModel {
   [[nodiscard]] bool is_alone() const { return orders_.is_alone(); }
   [[nodiscard]] bool leads() const { return orders_.leads(); }
   /// A rank that does not lead: takes part in passes until the leader lets it go, also in those of
-  /// `second`, model 1 of the same ranks; null: there is none.
-  void follow(TextModel* second = nullptr);
+  /// `second`, model 1 of the same ranks (null: there is none), and calls `load` where the leader
+  /// asks for it.
+  void follow(const std::function<void()>& load, TextModel* second = nullptr);
   /// The leader, at any time between passes: the others rest for a moment, so that they wait for a
   /// pass that comes much later without using their processors; or they are let go.
   void let_rest() { orders_.send(PassOrder::rest); }
   void let_go() { orders_.send(PassOrder::end); }
+  /// The leader, between passes: the others call their `load`.
+  void let_load() { orders_.send(PassOrder::load); }
   /// The leader: a pass has failed here, and other ranks may be within it.
   [[nodiscard]] bool has_failed() const { return has_failed_; }
 

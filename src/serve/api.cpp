@@ -11,6 +11,7 @@
 
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/printable.hpp"
+#include "hyperslab/serve/chat_request.hpp"
 #include "hyperslab/serve/completion.hpp"
 #include "hyperslab/serve/completion_json.hpp"
 #include "json_fields.hpp"
@@ -46,6 +47,22 @@ bool is_json(const HttpRequest& request) {
   return type == "application/json";
 }
 
+std::vector<std::int32_t> tokenize_text(const ServedModel& model, JsonFields& fields) {
+  const TextRules rules = take_text_rules(model, fields);
+  const auto text = fields.text("prompt");
+  fields.finish();
+  if (!text) {
+    throw RequestError(400, "prompt: expected a text, or messages, found none", "prompt");
+  }
+  return encode_text(model, *text, rules);
+}
+
+std::vector<std::int32_t> tokenize_chat(const ServedModel& model, const JsonFields& fields,
+                                        std::string_view body) {
+  fields.finish();
+  return encode_messages(model, body);
+}
+
 }  // namespace
 
 struct Api::Route {
@@ -62,7 +79,8 @@ std::span<const Api::Route> Api::routes() {
       Route{"GET", "/tokenizer_info", &Api::tokenizer_info},
       Route{"POST", "/tokenize", &Api::tokenize, &Api::texts_},
       Route{"POST", "/detokenize", &Api::detokenize, &Api::texts_},
-      Route{"POST", "/v1/completions", &Api::complete, &Api::completions_}};
+      Route{"POST", "/v1/completions", &Api::complete, &Api::completions_},
+      Route{"POST", "/v1/chat/completions", &Api::chat, &Api::completions_}};
   return kRoutes;
 }
 
@@ -185,11 +203,8 @@ void Api::tokenize(const HttpRequest& request, const std::shared_ptr<HttpReply>&
   const nlohmann::json object = parse_object(request.body);
   JsonFields fields(object);
   take_model(model_, fields);
-  const TextRules rules = take_text_rules(model_, fields);
-  const auto text = fields.text("prompt");
-  fields.finish();
-  if (!text) throw RequestError(400, "prompt: expected a text, found none", "prompt");
-  const auto ids = encode_text(model_, *text, rules);
+  const auto ids = fields.take("messages") != nullptr ? tokenize_chat(model_, fields, request.body)
+                                                      : tokenize_text(model_, fields);
   reply->send(
       json_response({{"count", ids.size()}, {"max_model_len", model_.context}, {"tokens", ids}}));
 }
@@ -212,14 +227,22 @@ void Api::detokenize(const HttpRequest& request, const std::shared_ptr<HttpReply
 }
 
 void Api::complete(const HttpRequest& request, const std::shared_ptr<HttpReply>& reply) {
-  auto parsed =
-      std::make_shared<const CompletionRequest>(parse_completion_request(model_, request.body));
-  const std::string id = fmt::format("cmpl-{:x}-{}", started_, ++served_);
+  begin(parse_completion_request(model_, request.body), completion_format(), reply);
+}
+
+void Api::chat(const HttpRequest& request, const std::shared_ptr<HttpReply>& reply) {
+  begin(parse_chat_request(model_, request.body), chat_format(), reply);
+}
+
+void Api::begin(CompletionRequest request, const AnswerFormat& format,
+                const std::shared_ptr<HttpReply>& reply) {
+  const auto parsed = std::make_shared<const CompletionRequest>(std::move(request));
+  const std::string id = fmt::format("{}-{:x}-{}", format.id, started_, ++served_);
   const auto refuse = [reply] { reply->send(refusal(503, "the server is stopping")); };
-  const auto begin = [this, parsed, id, reply] {
+  const auto start = [this, parsed, &format, id, reply] {
     if (reply->is_client_gone()) return;
     auto answer = std::make_shared<OpenAnswer>(AnswerHead{id, model_.name, seconds_now()},
-                                               *model_.tokenizer, parsed, reply);
+                                               *model_.tokenizer, parsed, format, reply);
     begin_completion(generator_, *model_.tokenizer, parsed,
                      {.take = [answer](AnswerPiece piece) { answer->add(std::move(piece)); },
                       .is_there = [reply] { return !reply->is_client_gone(); }},
@@ -227,7 +250,7 @@ void Api::complete(const HttpRequest& request, const std::shared_ptr<HttpReply>&
                        answer->end(usage, error);
                      });
   };
-  switch (queue_.push({begin, refuse, scores_prompts(*parsed)})) {
+  switch (queue_.push({start, refuse, scores_prompts(*parsed)})) {
     case ModelQueue::Pushed::taken: break;
     case ModelQueue::Pushed::full:
       throw RequestError(429, "too many requests wait for the model; come again later");

@@ -10,6 +10,7 @@
 
 #include "host_rule.hpp"
 #include "hyperslab/generate/generate.hpp"
+#include "hyperslab/serve/completion_json.hpp"
 #include "hyperslab/serve/completion_request.hpp"
 #include "hyperslab/serve/http_server.hpp"
 #include "hyperslab/serve/model_queue.hpp"
@@ -32,7 +33,7 @@ class Api {
   /// replies use.
   Api(ServedModel model, generate::Generator& generator, ModelQueue& queue, ApiAccess access);
 
-  /// On the server's thread. Completions begin when the queue's thread comes to them.
+  /// On the server's thread. Answers of the model begin when the queue's thread comes to them.
   void answer(HttpRequest request, std::shared_ptr<HttpReply> reply);
   /// Any thread: requests that wait to be read are refused.
   void stop() { is_stopping_ = true; }
@@ -54,6 +55,9 @@ class Api {
   void tokenize(const HttpRequest& request, const std::shared_ptr<HttpReply>& reply);
   void detokenize(const HttpRequest& request, const std::shared_ptr<HttpReply>& reply);
   void complete(const HttpRequest& request, const std::shared_ptr<HttpReply>& reply);
+  void chat(const HttpRequest& request, const std::shared_ptr<HttpReply>& reply);
+  void begin(CompletionRequest request, const AnswerFormat& format,
+             const std::shared_ptr<HttpReply>& reply);
 
   ServedModel model_;
   generate::Generator& generator_;

@@ -19,10 +19,35 @@ std::int64_t characters(std::string_view bytes) {
 /// Ends the scoring of prompts between two passes.
 struct NotHeard : std::exception {};
 
+/// Leaves a lead out of a text that begins with it.
+class LeadCut {
+ public:
+  explicit LeadCut(std::string_view lead) : lead_(lead) {}
+  std::string push(const std::string& text) {
+    std::size_t used = 0;
+    while (used < text.size() && met_ < lead_.size() && text[used] == lead_[met_]) {
+      ++used;
+      ++met_;
+    }
+    if (used == text.size()) return {};  // it may go on
+    return finish() + text.substr(used);
+  }
+  /// The part of the lead that the text began with, if it was not all of it.
+  std::string finish() {
+    const std::string_view lead = std::exchange(lead_, {});
+    return met_ < lead.size() ? std::string(lead.substr(0, met_)) : std::string();
+  }
+
+ private:
+  std::string_view lead_;  ///< none once its end was met, or missed
+  std::size_t met_ = 0;    ///< bytes of it
+};
+
 /// One choice as it grows.
 struct Choice {
   io::TextDecoder decoder;
   io::StopSearch search;
+  LeadCut lead;
   io::Utf8Stream stream;
   std::int64_t characters = 0;  ///< characters of all tokens so far
   std::int64_t generated = 0;
@@ -42,8 +67,12 @@ class Answer final : public generate::TokenListener {
     for (std::size_t i = 0; i < request_.choices(); ++i) {
       const auto place =
           has_text(request_.prompts[i / n()]) ? io::TextPlace::inside : io::TextPlace::start;
-      choices_.push_back(
-          {io::TextDecoder(tokenizer, place), io::StopSearch(request_.stops), {}, 0, 0});
+      choices_.push_back({io::TextDecoder(tokenizer, place),
+                          io::StopSearch(request_.stops),
+                          LeadCut(request_.lead),
+                          {},
+                          0,
+                          0});
     }
   }
 
@@ -219,7 +248,7 @@ bool Answer::token(std::size_t number, const generate::NextToken& next) {
     token.log_probabilities = generate::log_probabilities(next.logits, next.id, *request_.logprobs);
     piece.tokens.push_back(std::move(token));
   }
-  piece.text = choice.stream.push(choice.search.push(text));
+  piece.text = choice.stream.push(choice.lead.push(choice.search.push(text)));
   if (next.is_stop || choice.search.found()) {
     piece.finish = Finish::stop;
   } else if (choice.generated == request_.sampling.max_tokens) {
@@ -227,7 +256,8 @@ bool Answer::token(std::size_t number, const generate::NextToken& next) {
   }
   const bool ends = piece.finish != Finish::none;
   if (ends) {
-    piece.text += choice.stream.push(choice.search.finish());
+    piece.text += choice.stream.push(choice.lead.push(choice.search.finish()));
+    piece.text += choice.stream.push(choice.lead.finish());
     piece.text += choice.stream.finish();
   }
   give(std::move(piece));

@@ -9,8 +9,12 @@ ModelQueue::Pushed ModelQueue::push(Work work) {
   {
     const std::scoped_lock lock(mutex_);
     if (is_closed_) return Pushed::closed;
-    if (waiting_.size() >= most_) return Pushed::full;
-    waiting_.push_back(std::move(work));
+    if (work.is_first) {
+      waiting_.push_front(std::move(work));
+    } else {
+      if (waiting_.size() >= most_) return Pushed::full;
+      waiting_.push_back(std::move(work));
+    }
   }
   changed_.notify_one();
   return Pushed::taken;

@@ -39,11 +39,11 @@ HttpResponse error_response(const RequestError& error) {
 }
 
 OpenAnswer::OpenAnswer(AnswerHead head, const io::Tokenizer& tokenizer,
-                       std::shared_ptr<const CompletionRequest> request,
+                       std::shared_ptr<const CompletionRequest> request, const AnswerFormat& format,
                        std::shared_ptr<HttpReply> reply)
     : id_(head.id),
       request_(std::move(request)),
-      json_(std::move(head), tokenizer, *request_),
+      json_(std::move(head), tokenizer, *request_, format),
       reply_(std::move(reply)) {}
 
 void OpenAnswer::send(const Json& chunk) {
@@ -53,7 +53,8 @@ void OpenAnswer::send(const Json& chunk) {
 }
 
 void OpenAnswer::add(AnswerPiece piece) {
-  request_->stream ? send(json_.chunk(piece)) : json_.add(std::move(piece));
+  if (!request_->stream) return json_.add(std::move(piece));
+  for (const Json& chunk : json_.chunks(piece)) send(chunk);
 }
 
 void OpenAnswer::end_stream(const Usage& usage) {
@@ -63,7 +64,7 @@ void OpenAnswer::end_stream(const Usage& usage) {
 }
 
 void OpenAnswer::refuse(const std::string& text) {
-  log::error(fmt::format("completion {}: {}", id_, text));
+  log::error(fmt::format("answer {}: {}", id_, text));
   const RequestError error(500, text);
   if (!has_begun_) return reply_->send(error_response(error));
   reply_->stream(event(dump(error_json(error))));

@@ -18,9 +18,10 @@ namespace hyperslab::serve {
 
 class OpenAnswer {
  public:
-  /// The tokenizer must outlive this.
+  /// The tokenizer and the format must outlive this.
   OpenAnswer(AnswerHead head, const io::Tokenizer& tokenizer,
-             std::shared_ptr<const CompletionRequest> request, std::shared_ptr<HttpReply> reply);
+             std::shared_ptr<const CompletionRequest> request, const AnswerFormat& format,
+             std::shared_ptr<HttpReply> reply);
 
   void add(AnswerPiece piece);
   void end(const Usage& usage, const std::exception_ptr& error);

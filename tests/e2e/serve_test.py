@@ -52,7 +52,8 @@ class Server:
     """A server of a checkpoint, as a client sees it."""
 
     def __init__(self, case, *options, run="run", ranks=0):
-        self.process = case.start("serve", "--checkpoint", run, "--port", 0, *options, ranks=ranks)
+        source = ("--checkpoint", run) if run else ()
+        self.process = case.start("serve", *source, "--port", 0, *options, ranks=ranks)
         self.log = ""
         while "serving" not in self.log:
             line = self.process.stderr.readline().decode()
@@ -84,9 +85,9 @@ class Server:
             raise AssertionError(f"{status}: {found}")
         return found
 
-    def pieces(self, **fields):
-        """The objects of a streamed completion."""
-        status, headers, text = self.ask("POST", "/v1/completions", json.dumps({**fields, "stream": True}))
+    def pieces(self, path="/v1/completions", **fields):
+        """The objects of a streamed answer."""
+        status, headers, text = self.ask("POST", path, json.dumps({**fields, "stream": True}))
         if status != 200 or headers["Content-Type"] != "text/event-stream":
             raise AssertionError(f"{status}: {text}")
         events = text.split("\n\n")

@@ -302,16 +302,17 @@ class Case(unittest.TestCase):
     @classmethod
     def start(cls, *arguments, ranks=0, **options):
         """Starts the program and goes on; the caller waits."""
-        return subprocess.Popen(command(*arguments, ranks=ranks), cwd=cls.folder, stdin=subprocess.DEVNULL,
-                                **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options})
+        return subprocess.Popen(command(*arguments, ranks=ranks), cwd=cls.folder,
+                                **{"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options})
 
     @classmethod
-    def run_program(cls, *arguments, ranks=0, timeout=180):
-        """Runs the program to its end."""
+    def run_program(cls, *arguments, ranks=0, timeout=180, typed=None):
+        """Runs the program to its end; `typed`: bytes of its standard input."""
         begin = time.monotonic()
-        process = cls.start(*arguments, ranks=ranks, env={**os.environ, **QUICK_END})
+        given = {} if typed is None else {"stdin": subprocess.PIPE}
+        process = cls.start(*arguments, ranks=ranks, env={**os.environ, **QUICK_END}, **given)
         try:
-            out, err = process.communicate(timeout=timeout)
+            out, err = process.communicate(typed, timeout=timeout)
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// The bytes are the body of a request for completions, and of one for a chat.
+#include "fuzz/chat_request.hpp"
 #include "fuzz/input.hpp"
 #include "hyperslab/serve/completion_request.hpp"
 
@@ -19,5 +21,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   } catch (const serve::RequestError& error) {
     if (error.status() != 400 && error.status() != 404) std::abort();
   }
+  fuzz::read_chat_request(fuzz::text_of(data, size));
   return 0;
 }

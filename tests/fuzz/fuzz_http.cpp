@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "fuzz/chat_request.hpp"
 #include "fuzz/input.hpp"
 #include "http_connection.hpp"
 
@@ -39,6 +40,7 @@ void handle(Seen& seen, const serve::HttpRequest& request, serve::HttpReply& rep
   seen.methods.push_back(request.method);
   seen.requests.push_back(request.method + ' ' + request.path + ' ' + request.host + ' ' +
                           request.body);
+  if (request.path == "/v1/chat/completions") fuzz::read_chat_request(request.body);
   if (request.path != "/stream" || request.method == "HEAD")
     return reply.send({.body = "answer", .headers = {}});
   reply.begin_stream("text/plain");

@@ -18,6 +18,7 @@ ROOT = HERE.parents[1]
 sys.path[:0] = [str(path) for path in (HERE.parent / "e2e", HERE.parent / "io" / "tokenizer", HERE.parent / "io" / "chat", ROOT / "jobs" / "data")]
 os.environ.update(TRANSFORMERS_OFFLINE="1", HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error")
 
+import serve_test
 import support
 
 try:
@@ -153,6 +154,29 @@ class Chats(support.Case):
                 found = self.ours(f"{name}_published", [{"messages": chat} for chat in chats])
                 for chat, (ids, _) in zip(chats, found):
                     self.assertEqual(ids, theirs.apply_chat_template(chat, return_dict=True)["input_ids"], chat)
+
+    def test_prompts_are_those_of_published_templates(self):
+        """With the header of an answer, as a server gives them to the model."""
+        package = importlib.util.find_spec("trl")
+        if package is None:
+            self.skipTest("no package trl")
+        for name, (specials, kind, file) in PUBLISHED.items():
+            with self.subTest(name):
+                folder = pathlib.Path(package.submodule_search_locations[0]) / "chat_templates"
+                self.check_prompts(f"{name}_prompts", name, self.vocabulary(
+                    f"{name}_prompts", specials, kind, (folder / f"{file}.jinja").read_text(encoding="utf-8")))
+
+    def check_prompts(self, folder, name, theirs):
+        """Trains nothing worth a step, and serves it."""
+        self.train(f"{folder}_run", "train.steps=1", f"data.vocabulary={folder}", f"model.vocabulary={len(theirs)}", "model.context=4096",
+                   "train.global_batch=1", "data.train=[synthetic]", "data.validation=[]", "train.validate_every=0", "schedule.warmup_steps=0")
+        server = serve_test.Server(self, run=f"{folder}_run")
+        self.addCleanup(server.kill)
+        for chat in self.drawn(name):
+            status, found = server.post("/tokenize", messages=chat)
+            self.assertEqual(status, 200, found)
+            self.assertEqual(found["tokens"], theirs.apply_chat_template(chat, add_generation_prompt=True, return_dict=True)["input_ids"], chat)
+        server.end()
 
     def test_renderings_by_jinja_give_the_same(self):
         """The script for templates that are not known, with marks and without."""

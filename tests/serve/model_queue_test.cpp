@@ -99,6 +99,26 @@ TEST(ModelQueue, WorkJoinsWhatIsUnderWayUnlessItNeedsTheModelAlone) {
   EXPECT_EQ(journal.text, "abAcCBdDeE");
 }
 
+TEST(ModelQueue, AnUpdateGoesBeforeWhatWaitsEvenInAFullQueue) {
+  ModelQueue queue(2);
+  Journal journal;
+  Rows rows(journal);
+  EXPECT_EQ(queue.push({[&] {
+                          rows.work('a', 3).begin();
+                          EXPECT_EQ(queue.push(rows.work('b', 1)), ModelQueue::Pushed::taken);
+                          EXPECT_EQ(queue.push(rows.work('c', 1)), ModelQueue::Pushed::full);
+                          ModelQueue::Work update = rows.work('u', 1, true);
+                          update.is_first = true;
+                          EXPECT_EQ(queue.push(std::move(update)), ModelQueue::Pushed::taken);
+                        },
+                        [] {}}),
+            ModelQueue::Pushed::taken);
+  EXPECT_EQ(queue.push({[&] { queue.close(); }, [] {}}), ModelQueue::Pushed::taken);
+  queue.run(rows.model());
+
+  EXPECT_EQ(journal.text, "aAuU-b");
+}
+
 TEST(ModelQueue, ACloseRefusesWhatWaitsAndFinishesWhatIsUnderWay) {
   ModelQueue queue(9);
   Journal journal;

@@ -135,6 +135,16 @@ class Generator {
   /// others show that they live, and use their processors little.
   void let_rest();
 
+  /// Throws Error(checkpoint) unless the checkpoint holds the values of this model, or adapters of
+  /// its base. For a generator that was made with a world.
+  void require_takes(const io::CheckpointReader& reader) const;
+  /// The leader, while no texts are continued: takes the values of another checkpoint in place, on
+  /// all ranks; every rank reads its part from the folder. `averages`: of the weights, as
+  /// CheckpointReader::use_averages() has it. Throws as require_takes(), before anything has
+  /// changed. Any other Error, the same on all ranks, leaves values of both checkpoints, so that
+  /// another load() must come before the next text.
+  void load(const std::string& folder, bool averages);
+
   /// Rows that so many prompts can use, at most `most`.
   [[nodiscard]] static Dim rows_for(const Prompts& prompts, Dim most);
 
@@ -182,6 +192,7 @@ class Generator {
 
  private:
   struct OwnTrainer;
+  void take_part_in_load();
   class Texts;
   std::unique_ptr<OwnTrainer> own_;  ///< absent if the trainer is another's
   std::unique_ptr<OwnTrainer> own_draft_;

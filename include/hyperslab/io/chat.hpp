@@ -68,6 +68,8 @@ class ChatTemplate {
   [[nodiscard]] std::vector<std::string_view> required_tokens() const;
   /// Words that are special tokens in vocabularies that have them, and text in others.
   [[nodiscard]] std::vector<std::string_view> optional_tokens() const;
+  /// Text between the header of an answer and its words; empty for most.
+  [[nodiscard]] std::string_view answer_lead() const;
   /// The pieces of a conversation, in their order; neighbours that are text differ in is_trained.
   /// Throws Error(data) that names the message (from 1) if the family's own template refuses the
   /// conversation, or writes it in a way that is not known here.
@@ -79,16 +81,21 @@ class ChatTemplate {
   const ChatFamily* family_;
 };
 
-/// Names of all templates, in the order in which they are listed for people.
-[[nodiscard]] std::vector<std::string_view> chat_template_names();
+/// The use of a template: for rows of a file, which may also be rendered by another program, or for
+/// conversations that a model answers.
+enum class ChatUse : std::uint8_t { rows, answers };
+
+/// Names of all templates for a use, in the order in which they are listed for people.
+[[nodiscard]] std::vector<std::string_view> chat_template_names(ChatUse use = ChatUse::rows);
 /// The template of this name. Throws Error(usage) with the names that there are.
 [[nodiscard]] ChatTemplate find_chat_template(std::string_view name);
 
 /// The template that the folder of a vocabulary names: chat_template.jinja, else `chat_template` of
 /// tokenizer_config.json, of several the one named `default`. Throws Error(data) with the file
-/// and a remedy if there is none, or one that is none of those known (by a fingerprint of its
-/// source).
-[[nodiscard]] ChatTemplate chat_template_of(const std::string& vocabulary);
+/// and a remedy for `use` if there is none, or one that is none of those known (by a fingerprint of
+/// its source).
+[[nodiscard]] ChatTemplate chat_template_of(const std::string& vocabulary,
+                                            ChatUse use = ChatUse::rows);
 
 /// The template that a published one with this fingerprint_of_template() is, if it is known.
 [[nodiscard]] std::optional<ChatTemplate> known_chat_template(std::uint64_t fingerprint);

@@ -31,6 +31,8 @@ class ChatEncoder {
   ChatEncoder(const Tokenizer& tokenizer, const std::string& vocabulary, const ChatTemplate& form);
   [[nodiscard]] const Tokenizer& tokenizer() const { return tokenizer_; }
   [[nodiscard]] const ChatTemplate& form() const { return form_; }
+  /// The special tokens that end an answer, as a rule one; none for renderings.
+  [[nodiscard]] const std::vector<std::int32_t>& turn_ends() const { return turn_ends_; }
   /// The ids that transformers gives for the rendered text, but that no message's text names a
   /// special token. Text between two special tokens is encoded as one; an id that holds trained
   /// text and other text before it is trained, as in transformers' mask.
@@ -55,6 +57,7 @@ class ChatEncoder {
   std::map<std::string, SpecialToken, std::less<>> tokens_;
   SpecialToken bos_;
   SpecialToken eos_;
+  std::vector<std::int32_t> turn_ends_;
   std::shared_ptr<AddedTokenSearch> search_;  ///< all special tokens, for renderings
 };
 

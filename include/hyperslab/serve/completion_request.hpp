@@ -14,6 +14,10 @@
 #include "hyperslab/generate/generate.hpp"
 #include "hyperslab/io/tokenizer.hpp"
 
+namespace hyperslab::io {
+class ChatEncoder;
+}
+
 namespace hyperslab::serve {
 
 /// Model that requests ask for, with its limits.
@@ -25,6 +29,8 @@ struct ServedModel {
   std::int64_t vocabulary = 0;               ///< ids of the model, at least the tokenizer's
   io::TextEnds ends = {};        ///< the tokens that end texts, and the one that begins documents
   std::int64_t token_bytes = 0;  ///< longest_token(); 0: texts of any length are encoded
+  const io::ChatEncoder* chats = nullptr;  ///< writes conversations; null: they are refused
+  std::string no_chats = {};               ///< why they are, and a remedy
 };
 
 /// Bytes of the longest token, its name if it is special: a text of more than context times this
@@ -50,6 +56,7 @@ struct CompletionRequest {
   std::int64_t n = 1;  ///< choices for each prompt
   generate::SamplingOptions sampling;
   std::vector<std::string> stops;        ///< texts that end a text, themselves left out
+  std::string lead;                      ///< left out where a text begins with it
   bool echo = false;                     ///< the prompt is part of the answer
   std::optional<std::int64_t> logprobs;  ///< likeliest tokens to name; absent: no log-probabilities
   bool stream = false;

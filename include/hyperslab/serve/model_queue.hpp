@@ -23,6 +23,7 @@ class ModelQueue {
     std::function<void()> begin;   ///< starts texts, which the model's steps continue
     std::function<void()> refuse;  ///< the queue was closed before its turn came
     bool is_alone = false;         ///< it needs the model while nothing else is in progress
+    bool is_first = false;  ///< it goes before all that waits, and is taken by a full queue, too
   };
   /// The calls that drive the texts in progress. Nothing throws.
   struct Model {

@@ -3,9 +3,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "hyperslab/generate/generate.hpp"
+#include "hyperslab/io/checkpoint_follower.hpp"
 #include "hyperslab/serve/completion_request.hpp"
 #include "hyperslab/serve/http_server.hpp"
 
@@ -19,12 +21,22 @@ struct ServeOptions {
   HttpLimits limits;
 };
 
+/// A run whose newest checkpoint is served.
+struct FollowedRun {
+  io::CheckpointFollower checkpoints;
+  bool averages = false;  ///< their weights' averages, by CheckpointReader::use_averages()
+};
+
 /// Answers requests over HTTP until SIGINT, SIGTERM or SIGUSR1 (which mpirun hands on): then
 /// running ones are finished, waiting ones refused (503). The calling thread runs the model,
 /// another one the connections. Says on stderr where it listens. `generator` leads its ranks, which
-/// the caller lets go afterwards. Throws as HttpServer does, and Error(device) if a pass failed on
-/// one of several ranks. Returns the counts of all texts.
+/// the caller lets go afterwards. `followed`: as it publishes checkpoints, answers that begin
+/// afterwards come from the newest, and those in progress are finished with the one before it.
+/// Throws as HttpServer does, Error(device) if a pass failed on one of several ranks, and
+/// Error(checkpoint) if values of a checkpoint were lost while they were loaded. Returns the counts
+/// of all texts.
 generate::GenerateStats serve(const ServeOptions& options, const ServedModel& model,
-                              generate::Generator& generator);
+                              generate::Generator& generator,
+                              std::optional<FollowedRun> followed = {});
 
 }  // namespace hyperslab::serve

@@ -2,8 +2,8 @@
 #include "tokenize_chat.hpp"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
+#include "../chat_template.hpp"
 #include "hyperslab/core/log.hpp"
 #include "hyperslab/core/recorder.hpp"
 #include "hyperslab/io/chat_tokens.hpp"
@@ -56,12 +56,9 @@ void warn_of_left_out(const io::ChatFigures& figures, std::int64_t longest) {
 void add_chat_options(Arguments& args) {
   args.add()("chat", po::value<std::vector<std::string>>()->multitoken(),
              "files of JSON lines, of which each is a conversation (`messages`); - is standard "
-             "input; the output is an .h5 with documents and a mask of what is trained on")(
-      "chat-template", po::value<std::string>(),
-      fmt::format("form of conversations: {} (default: by the vocabulary's chat_template.jinja or "
-                  "tokenizer_config.json)",
-                  fmt::join(io::chat_template_names(), ", "))
-          .c_str())(
+             "input; the output is an .h5 with documents and a mask of what is trained on");
+  add_chat_template_option(args, io::ChatUse::rows);
+  args.add()(
       "train-on", po::value<std::string>(),
       "tokens that count as targets: the words of the assistant with the token that ends them "
       "(assistant, the default), those of its last answer (last), or all")(
@@ -85,9 +82,7 @@ void refuse_chat_options(const Arguments& args, const char* use) {
 void tokenize_chat(const Arguments& args, const std::string& vocabulary,
                    const std::string& output) {
   const auto tokenizer = io::open_tokenizer(vocabulary);
-  const auto form = args.has("chat-template")
-                        ? io::find_chat_template(args.get<std::string>("chat-template"))
-                        : io::chat_template_of(vocabulary);
+  const io::ChatTemplate form = chat_template(args, vocabulary, io::ChatUse::rows);
   if (args.has("pairs") && form.is_rendered()) {
     throw Error(
         ExitCode::usage,

@@ -2,26 +2,13 @@
 #include "completions.hpp"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <iterator>
 #include <nlohmann/json.hpp>
 
-#include "hyperslab/core/error.hpp"
-#include "hyperslab/core/printable.hpp"
-
 namespace hyperslab::cli {
 namespace {
-
-std::string valid_utf8(const std::string& text) {
-  io::Utf8Stream stream;
-  std::string valid = stream.push(text);
-  valid += stream.finish();
-  return valid;
-}
 
 void add_log_probabilities(const std::vector<generate::TokenLogProbabilities>& found,
                            nlohmann::ordered_json& out) {
@@ -40,7 +27,7 @@ void add_log_probabilities(const std::vector<generate::TokenLogProbabilities>& f
 Completions::Completions(const io::Tokenizer& tokenizer, const std::vector<std::string>& prompts,
                          const std::vector<std::string>& stops, std::int64_t max_tokens,
                          std::optional<std::int64_t> logprobs)
-    : max_tokens_(max_tokens), logprobs_(logprobs), to_terminal_(isatty(STDOUT_FILENO) == 1) {
+    : max_tokens_(max_tokens), logprobs_(logprobs) {
   for (const std::string& prompt : prompts) {
     const auto place = prompt.empty() ? io::TextPlace::start : io::TextPlace::inside;
     completions_.push_back({valid_utf8(prompt),
@@ -88,23 +75,12 @@ void Completions::print() {
   Completion& completion = completions_[current_];
   if (!begun_) {
     fmt::print("{}", current_ == 0 ? "" : "\n");
-    print(completion.prompt);
+    output_.print(completion.prompt);
   }
   begun_ = true;
-  print(std::string_view(completion.text).substr(completion.printed));
+  output_.print(std::string_view(completion.text).substr(completion.printed));
   completion.printed = completion.text.size();
-  if (std::fflush(stdout) != 0) {
-    throw Error(ExitCode::storage,
-                fmt::format("cannot write to standard output: {}", std::strerror(errno)));
-  }
-}
-
-void Completions::print(std::string_view text) const {
-  if (to_terminal_) {
-    fmt::print("{}", printable(text, true));
-  } else {
-    fmt::print("{}", text);
-  }
+  TextOutput::flush();
 }
 
 nlohmann::ordered_json Completions::to_json(const generate::Prompts& prompts,

@@ -11,6 +11,7 @@
 #include "hyperslab/generate/generate.hpp"
 #include "hyperslab/generate/log_probabilities.hpp"
 #include "hyperslab/io/tokenizer.hpp"
+#include "text_output.hpp"
 
 namespace hyperslab::cli {
 
@@ -48,13 +49,12 @@ class Completions final : public generate::TokenListener {
     bool ended = false;
   };
   void print();
-  void print(std::string_view text) const;
 
   std::int64_t max_tokens_;
   std::optional<std::int64_t> logprobs_;
   std::vector<Completion> completions_;
   std::size_t current_ = 0;  ///< the first that has not ended
-  bool to_terminal_ = false;
+  TextOutput output_;
   bool begun_ = false;  ///< the current one's prompt is printed
 };
 

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -16,47 +15,10 @@
 #include "hyperslab/io/npy_file.hpp"
 #include "hyperslab/io/text_file.hpp"
 #include "prompt_file.hpp"
+#include "sampling_options.hpp"
 
 namespace hyperslab::cli {
 namespace {
-
-/// --stop-token alone, else all ends of the model's texts.
-std::vector<std::int32_t> stop_tokens(const Arguments& args, const StoredModel& model) {
-  if (!args.has("stop-token")) return model.ends.ids;
-  const auto id = args.get<std::int32_t>("stop-token");
-  if (id < -1 || id >= model.config.model.vocabulary) {
-    refuse(fmt::format("--stop-token must be an id below {}, or -1 (none)",
-                       model.config.model.vocabulary));
-  }
-  return id < 0 ? std::vector<std::int32_t>() : std::vector{id};
-}
-
-generate::SamplingOptions sampling_options(const Arguments& args, const StoredModel& model) {
-  generate::SamplingOptions options;
-  options.max_tokens = args.get<std::int64_t>("max-tokens");
-  options.temperature = args.get<double>("temperature");
-  options.top_k = args.get<std::int64_t>("top-k");
-  options.top_p = args.get<double>("top-p");
-  options.min_p = args.get<double>("min-p");
-  options.repetition_penalty = args.get<double>("repetition-penalty");
-  options.seed = args.get<std::uint64_t>("seed");
-  options.stop_tokens = stop_tokens(args, model);
-  if (!(options.temperature >= 0 && std::isfinite(options.temperature))) {
-    refuse("--temperature must be 0 (the likeliest token) or more, and finite");
-  }
-  if (!(options.top_p > 0 && options.top_p <= 1)) refuse("--top-p must be above 0 and at most 1");
-  if (!(options.min_p >= 0 && options.min_p <= 1)) refuse("--min-p must be 0 (all tokens) to 1");
-  if (!(options.repetition_penalty > 0 && options.repetition_penalty <= 1e6)) {
-    refuse("--repetition-penalty must be above 0 and at most 1e6; 1 is none");
-  }
-  if (options.top_k < 0) refuse("--top-k must be 0 (all tokens) or more");
-  if (options.max_tokens < 1) refuse("--max-tokens must be 1 or more");
-  if (args.get<std::int64_t>("batch") < 1) refuse("--batch must be 1 or more");
-  for (const std::string& stop : args.list("stop")) {
-    if (stop.empty()) refuse("--stop must not be empty");
-  }
-  return options;
-}
 
 NamedPrompts named_prompts(const Arguments& args) {
   if (!args.has("prompt-file")) {
@@ -148,7 +110,8 @@ struct Request {
 
 Request read_request(const Arguments& args, const StoredModel& model) {
   Request request;
-  request.options = sampling_options(args, model);
+  request.options = sampling_options(args, model, model.ends.ids);
+  if (args.get<std::int64_t>("batch") < 1) refuse("--batch must be 1 or more");
   request.logprobs = wanted_logprobs(args);
   request.named = named_prompts(args);
   request.prompts = generate::encode_prompts(*model.tokenizer, model.ends, request.named.texts,
@@ -210,23 +173,11 @@ void add_generate_options(Arguments& args) {
       "tokenizer.json, or add_bos_token of tokenizer_config.json); what it puts after a text is "
       "never added to a prompt, as the text goes on")(
       "max-tokens", po::value<std::int64_t>()->default_value(200), "tokens to generate")(
-      "temperature", po::value<double>()->default_value(1.0), "0: always the likeliest token")(
-      "top-k", po::value<std::int64_t>()->default_value(0), "sample among the k likeliest; 0: all")(
-      "top-p", po::value<double>()->default_value(1.0),
-      "sample among the likeliest tokens that hold this mass")(
-      "min-p", po::value<double>()->default_value(0.0),
-      "sample among tokens with at least this part of the likeliest's probability; 0: all")(
-      "repetition-penalty", po::value<double>()->default_value(1.0),
-      "weaken tokens that the text has by this factor; 1: none")(
       "seed", po::value<std::uint64_t>()->default_value(1),
-      "of the sampling; prompt i, from 0, draws from the stream of seed + i")(
-      "stop", po::value<std::vector<std::string>>()->composing(),
-      "text that ends a text, itself left out (may be repeated)")(
-      "stop-token", po::value<std::int32_t>(),
-      "id that alone ends a text; -1: none (default: the ids that the vocabulary and "
-      "model.eos_tokens name)")(
-      "batch", po::value<std::int64_t>()->default_value(8),
-      "texts that run together at most; one that ends makes room for the next")(
+      "of the sampling; prompt i, from 0, draws from the stream of seed + i");
+  add_sampling_options(args);
+  args.add()("batch", po::value<std::int64_t>()->default_value(8),
+             "texts that run together at most; one that ends makes room for the next")(
       "logits", po::value<std::string>(),
       "also write the prompt's logits (T, V) to this .npy, f32; one prompt")(
       "logprobs", po::value<std::int64_t>(),

@@ -7,12 +7,15 @@
 #include <csignal>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <system_error>
 
+#include "../chat_template.hpp"
 #include "../command.hpp"
 #include "../stored_model.hpp"
 #include "hyperslab/core/log.hpp"
 #include "hyperslab/core/printable.hpp"
+#include "hyperslab/io/chat_tokens.hpp"
 #include "hyperslab/io/text_file.hpp"
 
 namespace hyperslab::cli {
@@ -100,6 +103,39 @@ std::unique_ptr<io::Tokenizer> open_parsing(const std::string& vocabulary) {
   return nullptr;
 }
 
+/// The writer of conversations; none, with a line that says so, if the vocabulary names no known
+/// template: then `problem` says why.
+std::unique_ptr<io::ChatEncoder> chat_encoder(const Arguments& args, const StoredModel& model,
+                                              std::string& problem) {
+  try {
+    const io::ChatTemplate form = chat_template(args, model.vocabulary, io::ChatUse::answers);
+    return std::make_unique<io::ChatEncoder>(*model.tokenizer, model.vocabulary, form);
+  } catch (const Error& error) {
+    if (args.has("chat-template")) throw;
+    problem = error.what();
+    log::info(fmt::format("/v1/chat/completions is refused: {}", printable(problem)));
+    return nullptr;
+  }
+}
+
+std::optional<serve::FollowedRun> followed_run(const Arguments& args, const StoredModel& model) {
+  if (!args.has("follow")) return {};
+  return serve::FollowedRun{io::CheckpointFollower(args.get<std::string>("follow"), model.reader),
+                            args.has("ema")};
+}
+
+serve::ServedModel served_model(const Arguments& args, const StoredModel& model,
+                                const generate::Generator& generator,
+                                const io::Tokenizer* parsing) {
+  return {args.has("name") ? args.get<std::string>("name") : model.config.run.name,
+          model.tokenizer.get(),
+          parsing,
+          generator.context(),
+          generator.vocabulary(),
+          model.ends,
+          serve::longest_token(*model.tokenizer)};
+}
+
 void serve(comm::World& world, const Arguments& args) {
   constexpr std::int64_t kMostRows = 4096;
   serve::ServeOptions options;
@@ -113,6 +149,14 @@ void serve(comm::World& world, const Arguments& args) {
   });
   const StoredModel model = open_stored_model(world, args, io::SpecialTokens::text);
   const auto draft = open_draft_model(world, args, model);
+  std::string no_template;
+  std::unique_ptr<io::ChatEncoder> chats;
+  std::optional<serve::FollowedRun> followed;
+  comm::agree(world, [&] {
+    if (world.rank() != 0) return;
+    chats = chat_encoder(args, model, no_template);
+    followed = followed_run(args, model);
+  });
   const comm::Watchdog watchdog(world, watch_options(world, model.config));
   generate::Generator generator(world, model.config, &model.reader, size,
                                 legal_changes(model.config), draft_source(draft));
@@ -122,13 +166,12 @@ void serve(comm::World& world, const Arguments& args) {
   }
   log_cache(generator);
   log_drafts(args, generator);
-  const std::string name = args.has("name") ? args.get<std::string>("name") : model.config.run.name;
   const auto parsing = open_parsing(model.vocabulary);
+  serve::ServedModel served = served_model(args, model, generator, parsing.get());
+  served.chats = chats.get();
+  served.no_chats = "this server has no chat template: " + no_template;
   const generate::GenerateStats stats =
-      serve::serve(options,
-                   {name, model.tokenizer.get(), parsing.get(), generator.context(),
-                    generator.vocabulary(), model.ends, serve::longest_token(*model.tokenizer)},
-                   generator);
+      serve::serve(options, served, generator, std::move(followed));
   generator.let_go();
   if (size.draft_tokens > 0) {
     log::info(fmt::format("served: {} tokens in {}", stats.tokens, describe(stats)));
@@ -138,14 +181,18 @@ void serve(comm::World& world, const Arguments& args) {
 }  // namespace
 
 Arguments serve_arguments() {
-  Arguments args("[mpirun -np N] hyperslab serve --checkpoint DIR [options]",
-                 "Answers POST /v1/completions, /tokenize and /detokenize, and GET /v1/models, "
-                 "/tokenizer_info and /health over HTTP, until SIGINT, SIGTERM or SIGUSR1. N ranks "
-                 "share the model as parallel.tensor does, whatever layout it was trained on.");
+  Arguments args(
+      "[mpirun -np N] hyperslab serve --checkpoint DIR [options]\n"
+      "[mpirun -np N] hyperslab serve --follow RUN [options]",
+      "Answers POST /v1/completions, /v1/chat/completions, /tokenize and /detokenize, "
+      "and GET /v1/models, "
+      "/tokenizer_info and /health over HTTP, until SIGINT, SIGTERM or SIGUSR1. N ranks "
+      "share the model as parallel.tensor does, whatever layout it was trained on.");
   const serve::ServeOptions defaults;
-  add_stored_model_options(args);
+  add_stored_model_options(args, ModelSource::checkpoint_or_run);
   add_cache_options(args);
   add_draft_options(args);
+  add_chat_template_option(args, io::ChatUse::answers);
   args.add()(
       "host", po::value<std::string>()->default_value(defaults.host),
       "address to listen on; 0.0.0.0 or :: lets other machines in. Of this machine alone and "

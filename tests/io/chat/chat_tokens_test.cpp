@@ -160,6 +160,30 @@ TEST_F(ChatTokens, SpecialTokensTakeTheWhiteSpaceThatTheyTakeInParsedTexts) {
   EXPECT_EQ(shown(*tokenizer, encoder.encode(pieces)), "a| |<|im_start|>|«it»|«<|im_end|>»| it");
 }
 
+TEST_F(ChatTokens, APromptEndsWithTheHeaderOfAnAnswer) {
+  const auto tokenizer = io::open_tokenizer(path("vocab"));
+  const io::ChatEncoder encoder(*tokenizer, "vocab", io::find_chat_template("chatml"));
+
+  EXPECT_EQ(
+      shown(*tokenizer, encoder.encode(Chat{of_user("fox")}, TrainOn::last, io::ChatEnd::prompt)),
+      "<|im_start|>|user|\n|fox|<|im_end|>|\n|<|im_start|>|assistant|\n");
+}
+
+TEST_F(ChatTokens, ATokenThatEndsAnAnswerIsKnown) {
+  const auto tokenizer = io::open_tokenizer(path("vocab"));
+  const auto ends = [&](const char* name) {
+    return io::ChatEncoder(*tokenizer, "vocab", io::find_chat_template(name)).turn_ends();
+  };
+
+  for (const char* name : {"chatml", "qwen3"}) {
+    EXPECT_EQ(ends(name), Ids{tokenizer->special_token("<|im_end|>")->id}) << name;
+  }
+  EXPECT_EQ(ends("plain"), Ids{tokenizer->end_of_text()});
+  EXPECT_EQ(ends("rendered"), Ids{});
+  EXPECT_EQ(io::find_chat_template("plain").answer_lead(), " ");
+  EXPECT_EQ(io::find_chat_template("chatml").answer_lead(), "");
+}
+
 TEST_F(ChatTokens, AVocabularyWithoutTheTokensIsRefused) {
   train(kText, 300, "plain");
 
@@ -190,6 +214,12 @@ TEST_F(ChatTokens, TheTemplateIsTheOneOfTheVocabularysFolder) {
   expect_error(ExitCode::data,
                {path("vocab/chat_template.jinja"), "fingerprint", "render_chats.py", "qwen2.5"},
                name);
+  try {
+    (void)io::chat_template_of(path("vocab"), io::ChatUse::answers);
+    ADD_FAILURE() << "taken";
+  } catch (const Error& error) {
+    EXPECT_EQ(std::string(error.what()).find("render"), std::string::npos) << error.what();
+  }
   const auto files = io::read_vocabulary_files(path("vocab"));
   EXPECT_EQ(std::ranges::count(files, "chat_template.jinja", &io::VocabularyFile::name), 1);
   std::filesystem::remove(path("vocab/chat_template.jinja"));
