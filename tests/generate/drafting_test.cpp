@@ -184,8 +184,8 @@ TEST(Drafting, SizesAndVocabulariesThatDifferAreRefused) {
   const train::Config other = small_config({"model.vocabulary=68"}, 1);
   EXPECT_THROW(Generator(test::world(), config, nullptr, {.rows = 1, .draft_tokens = 31}), Error);
   try {
-    Generator(test::world(), config, nullptr, {.rows = 1, .draft_tokens = 2}, {},
-              {.config = &other});
+    const Generator generator(test::world(), config, nullptr, {.rows = 1, .draft_tokens = 2}, {},
+                              {.config = &other});
     ADD_FAILURE() << "taken";
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("68 ids"), std::string::npos) << error.what();
@@ -269,7 +269,8 @@ class Counted {
     accepted = told.stats.drafts.accepted;
     std::vector<double> counts(shares_.size());
     for (const auto& text : told.texts) {
-      ++counts[static_cast<std::size_t>((text[0] * kV + text[1]) * kV + text[2])];
+      const std::int32_t cell = (text[0] * kV + text[1]) * kV + text[2];
+      ++counts[static_cast<std::size_t>(cell)];
     }
     double sum = 0;
     double rest = 0;
