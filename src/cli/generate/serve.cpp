@@ -136,15 +136,19 @@ serve::ServedModel served_model(const Arguments& args, const StoredModel& model,
           serve::longest_token(*model.tokenizer)};
 }
 
-void serve(comm::World& world, const Arguments& args) {
+generate::GeneratorSize generator_size(const Arguments& args) {
   constexpr std::int64_t kMostRows = 4096;
+  return {.rows = in_range(args, "batch", 1, kMostRows),
+          .cache_tokens = cache_tokens(args),
+          .generation = generation_of(args),
+          .draft_tokens = draft_tokens(args)};
+}
+
+void serve(comm::World& world, const Arguments& args) {
   serve::ServeOptions options;
   generate::GeneratorSize size;
   comm::agree(world, [&] {
-    size = {.rows = in_range(args, "batch", 1, kMostRows),
-            .cache_tokens = cache_tokens(args),
-            .generation = generation_of(args),
-            .draft_tokens = draft_tokens(args)};
+    size = generator_size(args);
     if (world.rank() == 0) options = serve_options(args);
   });
   const StoredModel model = open_stored_model(world, args, io::SpecialTokens::text);
@@ -184,9 +188,9 @@ Arguments serve_arguments() {
   Arguments args(
       "[mpirun -np N] hyperslab serve --checkpoint DIR [options]\n"
       "[mpirun -np N] hyperslab serve --follow RUN [options]",
-      "Answers POST /v1/completions, /v1/chat/completions, /tokenize and /detokenize, "
-      "and GET /v1/models, "
-      "/tokenizer_info and /health over HTTP, until SIGINT, SIGTERM or SIGUSR1. N ranks "
+      "Answers POST /v1/completions, /v1/chat/completions, /tokenize and /detokenize, and GET "
+      "/v1/models, /tokenizer_info and /health over HTTP, until SIGINT, SIGTERM or SIGUSR1. N "
+      "ranks "
       "share the model as parallel.tensor does, whatever layout it was trained on.");
   const serve::ServeOptions defaults;
   add_stored_model_options(args, ModelSource::checkpoint_or_run);

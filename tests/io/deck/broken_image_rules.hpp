@@ -41,6 +41,8 @@ inline const std::vector<BrokenImageRule>& broken_image_rules() {
       {"train.tasks", "train.tasks=[arc]", true,
        "tasks are questions in text, and the model is of images; remove them"},
       {"train.z_loss", "train.z_loss=1.0e-4", true, "the loss of classes has no z-loss"},
+      {"train.loss", "train.loss=clipped", true, "the loss of classes has no tokens"},
+      {"data.token_weights", "data.token_weights=true", true, "images count alike"},
       {"train.sample_every", "train.sample_every=5", true,
        "a vision transformer generates no text; set it to 0"},
       {"model.patch", "model.patch=7", true,
