@@ -221,8 +221,7 @@ Arguments serve_arguments() {
           static_cast<std::int64_t>(defaults.limits.body_bytes >> 20)),
       "MiB that a request may have; larger ones get 413")(
       "client-seconds", po::value<double>()->default_value(defaults.limits.client_seconds),
-      "time that a client may take to send a request or to take an answer, and may be silent "
-      "between two requests");
+      "seconds a client may take to send a request or take an answer, or be silent in between");
   return args;
 }
 
