@@ -60,9 +60,15 @@ class Metrics:
         """Whether a line has what only a classifier of images has."""
         return any("top1" in row or "validation_top1" in row for row in self.rows)
 
+    @property
+    def has_another_loss(self) -> bool:
+        """Whether lines have what only losses of policies, pairs and teachers have."""
+        return any("clipped" in row or "preferred" in row or ("token_accuracy" in row and "perplexity" not in row)
+                   for row in self.rows)
+
     def perplexity(self, prefix: str = "") -> FloatArray:
         """As recorded; if it was not, the exponential of the loss. Images have none."""
-        if self.of_images:
+        if self.of_images or (not prefix and self.has_another_loss):
             return np.full(len(self.rows), math.nan)
         recorded = self.column(f"{prefix}perplexity")
         from_loss = np.exp(np.minimum(self.column(f"{prefix}loss"), 700.0))

@@ -115,7 +115,7 @@ void add_messages(const RowJson& row, const char* key, std::vector<ChatMessage>&
     refuse_row(fmt::format("the key '{}' must hold a list, found {}", key,
                            row.contains(key) ? messages.type_name() : "no such key"));
   }
-  if (messages.empty()) refuse_row(fmt::format("has no messages in '{}'", key));
+  if (messages.empty()) refuse_row(fmt::format("has no messages: the list '{}' is empty", key));
   out.reserve(out.size() + messages.size());
   for (const RowJson& message : messages) out.push_back(message_of(message, out.size() + 1));
 }

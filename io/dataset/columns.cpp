@@ -33,23 +33,26 @@ void require_shape(const Shard& shard, const ShardColumn& column, std::string_vi
   const auto elements = static_cast<std::int64_t>(column.bytes.size() / 4);
   if (elements == shard.count * column.columns && column.columns >= least) return;
   fail_file(shard.path,
-            fmt::format("{} of {} tokens and at least {} in a row", name, shard.count, least),
-            fmt::format("{} elements in rows of {}", elements, column.columns),
-            "write tokens and their values again, or make train.teacher_tokens smaller");
+            fmt::format("{} of {} tokens{}", name, shard.count,
+                        least > 1 ? fmt::format(" and at least {} in a row", least) : ""),
+            fmt::format("{} elements{}", elements,
+                        least > 1 ? fmt::format(" in rows of {}", column.columns) : ""),
+            fmt::format("write tokens and their values again{}",
+                        least > 1 ? ", or make train.teacher_tokens smaller" : ""));
 }
 
 /// Opens the arrays that lie beside the tokens, where the tokens' file has no dataset.
-void read_npy_columns(Shard& shard) {
+void read_npy_columns(Shard& shard, const ColumnNeeds& needs) {
   const auto open = [&](ShardColumn& column, std::string_view name, std::string_view descr,
                         bool is_matrix) {
     if (column.is_there()) return;
     column = open_npy_column(shard, sidecar_of(shard, name), descr, is_matrix);
   };
   for (const TokenColumn column : kTokenColumns) {
-    if (!shard.columns.has(column)) continue;
+    if (!reads(needs, column)) continue;
     open(shard.values[static_cast<std::size_t>(column)], dataset_of(column), "<f4", false);
   }
-  if (shard.columns.teachers == 0) return;
+  if (shard.columns.teachers == 0 || !needs.all) return;
   open(shard.teacher_ids, kTeacherIds, "<i4", true);
   open(shard.teacher_values, kTeacherLogProbabilities, "<f4", true);
 }
@@ -58,16 +61,16 @@ void read_npy_columns(Shard& shard) {
 
 void open_columns(Shard& shard, const ColumnNeeds& needs) {
   shard.columns = needs.columns;
-  if (shard.format.starts_with("HDF5")) read_hdf5_columns(shard);
-  read_npy_columns(shard);
+  if (shard.format.starts_with("HDF5")) read_hdf5_columns(shard, needs);
+  read_npy_columns(shard, needs);
   const auto check = [&](const ShardColumn& column, std::string_view name, bool needed,
                          std::int64_t least, std::string_view type) {
     if (column.is_there()) return require_shape(shard, column, name, least);
     if (needed) fail_missing(shard, name, type);
   };
   for (const TokenColumn column : kTokenColumns) {
-    const bool needed = shard.columns.has(column) && (needs.all || column == TokenColumn::weight);
-    check(shard.values[static_cast<std::size_t>(column)], dataset_of(column), needed, 1, "float32");
+    check(shard.values[static_cast<std::size_t>(column)], dataset_of(column), reads(needs, column),
+          1, "float32");
   }
   const std::int64_t teachers = shard.columns.teachers;
   const bool needed = teachers > 0 && needs.all;
@@ -119,8 +122,10 @@ void read_shard_values(const Shard& shard, std::int64_t index, std::span<float> 
   copy_rows(shard.teacher_values, index, columns.teachers, to, stride, tokens);
   for (std::int64_t t = 0; t < tokens; ++t) {
     const std::span<const float> row(to + t * stride, static_cast<std::size_t>(columns.teachers));
-    if (std::ranges::all_of(row, [](float value) { return std::isfinite(value); })) continue;
-    fail_value(shard, kTeacherLogProbabilities, index + t, "finite numbers", "another");
+    const auto bad = std::ranges::find_if_not(row, [](float v) { return std::isfinite(v); });
+    if (bad == row.end()) continue;
+    fail_value(shard, kTeacherLogProbabilities, index + t, "finite numbers",
+               fmt::format("{}", *bad));
   }
 }
 

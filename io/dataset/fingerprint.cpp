@@ -50,22 +50,11 @@ std::uint64_t hash_blocks(std::span<const std::byte> bytes, std::int64_t blocks)
   });
 }
 
-/// Calls action for every column that is there.
-template <class Action>
-void each_column(const Shard& shard, Action&& action) {
-  const auto visit = [&](const ShardColumn& column) {
-    if (column.is_there()) action(column);
-  };
-  for (const ShardColumn& column : shard.values) visit(column);
-  visit(shard.teacher_ids);
-  visit(shard.teacher_values);
-}
-
 std::int64_t bytes_of(std::span<const Shard> shards) {
   std::int64_t all = 0;
   for (const Shard& shard : shards) {
     all += shard.bytes() + (shard.has_mask ? shard.count : 0);
-    each_column(shard, [&](const ShardColumn& column) { all += std::ssize(column.bytes); });
+    for_each_column(shard, [&](const ShardColumn& column) { all += std::ssize(column.bytes); });
   }
   return all;
 }
@@ -79,7 +68,7 @@ std::uint64_t mixed_with(std::uint64_t hash, const Shard& shard, std::int64_t al
   hash = mixed(hash, name_hash(shard.format));
   hash = mixed(hash, hash_of(shard.ids(), shard.bytes()));
   if (shard.has_mask) hash = mixed(hash, hash_of(shard.mask(), shard.count));
-  each_column(shard, [&](const ShardColumn& column) {
+  for_each_column(shard, [&](const ShardColumn& column) {
     hash = mixed(hash, hash_of(column.bytes.data(), std::ssize(column.bytes)));
   });
   return hash;

@@ -226,16 +226,16 @@ ShardColumn column_in(const Shard& shard, const Source& source, std::string_view
 
 }  // namespace
 
-void read_hdf5_columns(Shard& shard) {
+void read_hdf5_columns(Shard& shard, const ColumnNeeds& needs) {
   const Source source = open_hdf5(shard);
   const auto is_float = [](const ElementType& type) { return type.is_float32; };
   const auto is_id = [](const ElementType& type) { return type.is_integer && type.is_signed; };
   for (const TokenColumn column : kTokenColumns) {
-    if (!shard.columns.has(column)) continue;
+    if (!reads(needs, column)) continue;
     shard.values[static_cast<std::size_t>(column)] =
         column_in(shard, source, dataset_of(column), 1, "float32", is_float);
   }
-  if (shard.columns.teachers == 0) return;
+  if (shard.columns.teachers == 0 || !needs.all) return;
   shard.teacher_ids = column_in(shard, source, kTeacherIds, 2, "int32", is_id);
   shard.teacher_values = column_in(shard, source, kTeacherLogProbabilities, 2, "float32", is_float);
 }

@@ -140,6 +140,7 @@ ShardColumn open_npy_column(const Shard& shard, std::string_view name, std::stri
               "write tokens and their values again");
   }
   column.columns = columns;
+  column.path = path;
   column.file = std::move(file.file);
   column.bytes = column.file.bytes().subspan(body);
   return column;

@@ -127,10 +127,22 @@ PackedSamples::PackedSamples(const TokenSource& source, std::span<const std::int
 
 std::vector<std::int64_t> PackedSamples::pairs_of(std::span<const std::int64_t> documents) {
   if (documents.size() % 2 != 0) {
-    throw Error(ExitCode::data,
-                fmt::format("{}: train.loss: preference expects documents in pairs, a chosen and a "
-                            "rejected answer each, found {} documents; write the missing one",
-                            source_.description(), documents.size()));
+    throw Error(
+        ExitCode::data,
+        fmt::format("{}: train.loss: preference expects documents in pairs, a chosen and a "
+                    "rejected answer each, found an odd number, {}; write the missing one, or "
+                    "set data.end_token to the id that ends documents",
+                    source_.description(), documents.size()));
+  }
+  for (const std::int64_t begin : source_.segments()) {
+    const auto before = std::ranges::lower_bound(documents, begin) - documents.begin();
+    if (before % 2 == 0) continue;
+    throw Error(
+        ExitCode::data,
+        fmt::format("{}: train.loss: preference expects an even number of documents in every "
+                    "file, found {} before token {}, where a file begins; write the missing "
+                    "one",
+                    source_.description(), before, begin));
   }
   std::vector<std::int64_t> pairs;
   for (std::size_t i = 0; i < documents.size(); i += 2) {

@@ -6,6 +6,7 @@
 #include <span>
 
 #include "hyperslab/core/batch.hpp"
+#include "hyperslab/core/error.hpp"
 #include "hyperslab/io/dataset.hpp"
 #include "hyperslab/ops/loss.hpp"
 
@@ -46,7 +47,9 @@ struct TargetValues {
   /// Targets [at, at + count) are the source's tokens from `first` on. 1 and 0 if it has no values.
   void read(const TokenSource& source, std::int64_t first, std::size_t at,
             std::size_t count) const {
-    if (source.columns().count() != columns) return;
+    if (source.columns().count() == 0) return;
+    require(source.columns().count() == columns && source.columns().teachers >= teachers,
+            "a source of other columns than the batch");
     const auto part = [&](auto span, Dim width) {
       return span.subspan(at * static_cast<std::size_t>(width),
                           count * static_cast<std::size_t>(width));

@@ -25,7 +25,8 @@ enum class IdType : std::uint8_t { u16, u32, i32, i64 };
 struct ShardColumn {
   std::span<const std::byte> bytes{};  ///< `columns` elements of 4 bytes a token; empty: none
   std::int64_t columns = 1;
-  MappedFile file;                ///< the column's own, beside the tokens
+  std::string path = {};  ///< the column's own file, beside the tokens
+  MappedFile file;
   std::vector<std::byte> memory;  ///< elements that lie in no file in one piece
 
   [[nodiscard]] bool is_there() const { return !bytes.empty(); }
@@ -60,6 +61,17 @@ struct Shard {
   }
 };
 
+/// Calls action for every column that is there.
+template <class Action>
+void for_each_column(const Shard& shard, Action&& action) {
+  const auto visit = [&](const ShardColumn& column) {
+    if (column.is_there()) action(column);
+  };
+  for (const ShardColumn& column : shard.values) visit(column);
+  visit(shard.teacher_ids);
+  visit(shard.teacher_values);
+}
+
 /// Opens one file of any format; `raw` (uint16 or uint32) is the type in .bin files without a
 /// header. Checks the header against the file, not the ids. `loss_mask`: the file must have one,
 /// and the columns that are needed. Throws Error(data).
@@ -79,8 +91,12 @@ void read_npy_header(Shard& shard);
 void read_hdf5_tokens(Shard& shard, bool loss_mask);
 /// Opens the columns that are asked for: datasets of an HDF5 file, else NAME.COLUMN.npy beside it.
 void open_columns(Shard& shard, const ColumnNeeds& needs);
-/// Opens the datasets of an HDF5 file that are there.
-void read_hdf5_columns(Shard& shard);
+/// True if the values of a column are read: all, or weights alone.
+[[nodiscard]] inline bool reads(const ColumnNeeds& needs, TokenColumn column) {
+  return needs.columns.has(column) && (needs.all || column == TokenColumn::weight);
+}
+/// Opens the datasets of an HDF5 file that are there and read.
+void read_hdf5_columns(Shard& shard, const ColumnNeeds& needs);
 /// The elements of another .npy file as `descr` has them, "<f4"; absent if there is no such file.
 /// Throws Error(data) for another shape than (tokens,) or (tokens, columns).
 [[nodiscard]] ShardColumn open_npy_column(const Shard& shard, std::string_view name,

@@ -159,7 +159,12 @@ std::vector<TokenFileSummary> TokenFiles::files() const {
 }
 
 void TokenFiles::require_unchanged() const {
-  for (const Shard& shard : shards_) require_stamp(shard.path, shard.opened);
+  for (const Shard& shard : shards_) {
+    require_stamp(shard.path, shard.opened);
+    for_each_column(shard, [](const ShardColumn& column) {
+      if (!column.path.empty()) require_stamp(column.path, column.file.stamp());
+    });
+  }
 }
 
 }  // namespace hyperslab::io

@@ -62,7 +62,17 @@ constexpr std::array kLossRules = {
            return !is_of(c, Loss::preference) || (!c.data.token_weights && c.train.z_loss == 0);
          },
          [](const Config&, const Surroundings&) -> std::string {
-           return "the loss is of pairs, not of tokens: leave both out";
+           return "the loss is of pairs, not of tokens: set data.token_weights to false and "
+                  "train.z_loss "
+                  "to 0";
+         }},
+    Rule{"train.loss", "data.validation_fraction", "not preference with data.validation_fraction",
+         [](const Config& c, const Surroundings&) {
+           return !is_of(c, Loss::preference) || c.data.validation_fraction == 0;
+         },
+         [](const Config&, const Surroundings&) -> std::string {
+           return "documents are set aside one by one, and pairs would be torn: set "
+                  "data.validation_fraction to 0 and name data.validation";
          }},
     Rule{"train.kl_weight", "train.loss", "0 unless train.loss is clipped",
          [](const Config& c, const Surroundings&) {
@@ -76,8 +86,8 @@ constexpr std::array kLossRules = {
            return (c.train.teacher_tokens > 0) == is_of(c, Loss::distillation);
          },
          [](const Config&, const Surroundings&) -> std::string {
-           return "set train.loss to distillation and train.teacher_tokens to the number of a "
-                  "teacher's tokens to read, or leave both out";
+           return "distillation reads 1 to 32 of a teacher's tokens, and other losses none: set "
+                  "train.teacher_tokens, or train.loss to distillation";
          }},
 };
 

@@ -26,7 +26,9 @@ void each_meaning(const LossMeaning& meaning, bool validation, const Number& num
     put("top5", "validation_top5", images->top5);
   } else if (const auto* policy = std::get_if<PolicyMetrics>(&meaning)) {
     number("clipped", policy->clipped);
-    number("kl", policy->kl);
+    if (policy->kl) number("kl", *policy->kl);
+  } else if (const auto* taught = std::get_if<AccuracyMetrics>(&meaning)) {
+    number("token_accuracy", taught->token_accuracy);
   } else {
     number("preferred", std::get<PreferenceMetrics>(meaning).preferred);
   }

@@ -91,8 +91,8 @@ Dim draft_tokens(const Arguments& args) {
   }
   const auto tokens = args.get<std::int64_t>("draft");
   if (tokens < 1 || tokens > generate::kMostDraftTokens) {
-    throw Error(ExitCode::usage,
-                fmt::format("--draft must be 1 to {}", generate::kMostDraftTokens));
+    throw Error(ExitCode::usage, fmt::format("--draft must be 1 to {}, found {}",
+                                             generate::kMostDraftTokens, tokens));
   }
   return tokens;
 }

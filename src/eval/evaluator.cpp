@@ -23,7 +23,7 @@ Evaluator::Evaluator(comm::World& world, EvalDeck deck, std::int64_t stride)
   });
   train::require_same_data(world_, {{"the evaluated data", data_.validation.get()}});
   const auto* samples = dynamic_cast<const io::TokenSamples*>(data_.validation_samples.get());
-  if (tokenizer_ && samples != nullptr) {
+  if (tokenizer_ && samples != nullptr && !config_.data.token_weights) {
     text_ = train::count_text(*samples, count_, *tokenizer_, world_);
   }
   train::TrainerOptions options;
@@ -52,10 +52,10 @@ Result Evaluator::measure(const std::string& checkpoint, Predictions* prediction
   result.evaluation = model_->trainer().evaluate(*data_.validation_samples, count_, world_, calls);
   result.seconds = slowest_seconds_since(world_, start);
   result.footprint = train::footprint(world_, model_->trainer());
-  if (result.evaluation.tokens == 0) {
+  if (result.evaluation.weights == 0) {
     throw Error(ExitCode::data, description() +
                                     ": no evaluated token counts as a target; see "
-                                    "data.ignore_token and data.loss_mask")
+                                    "data.ignore_token, data.loss_mask and data.token_weights")
         .on_all_ranks();
   }
   return result;

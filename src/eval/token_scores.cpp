@@ -9,6 +9,7 @@
 
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/io/packing.hpp"
+#include "hyperslab/io/vocabulary_record.hpp"
 #include "hyperslab/ops/loss.hpp"
 #include "hyperslab/train/setup.hpp"
 
@@ -23,6 +24,15 @@ struct ScoredFile {
   ScoredFile(const train::Config& config, const std::string& file) {
     const io::DataConfig& data = config.data;
     tokens = io::open_tokens({file}, data.dtype, config.model.vocabulary, config.run.seed);
+    if (tokens->files().size() != 1) {
+      throw Error(ExitCode::usage,
+                  fmt::format("{}: expected one token file, whose tokens are scored, found {}",
+                              file, tokens->files().size()));
+    }
+    if (!data.vocabulary.empty()) {
+      const auto tokenizer = io::open_tokenizer(data.vocabulary);
+      io::require_same_vocabulary(*tokens, *tokenizer, data.vocabulary);
+    }
     samples = std::make_unique<io::PackedSamples>(
         *tokens, tokens->documents(data.end_token), io::Packing::document, config.model.context,
         config.run.seed, io::TargetRules{.predicts_starts = false});

@@ -59,6 +59,10 @@ struct RowTerms {
   HS_HOST_DEVICE RowTerms(const TokenLoss& loss_of, const float* values, const RowLogits<Real>& at,
                           Real entropy)
       : weight(loss_of.weight < 0 ? Real(1) : Real(values[loss_of.weight])), kl(0), clipped(false) {
+    if (weight == 0) {  // whatever the other values are
+      loss = softmax = target = teacher = 0;
+      return;
+    }
     const Real log_probability = at.target - at.log_z;
     Real objective = -log_probability;
     Real slope = 1;
@@ -82,9 +86,10 @@ struct RowTerms {
     const Real least = 1 - Real(loss_of.clip_low);
     const Real most = 1 + Real(loss_of.clip_high);
     const Real bounded = (ratio < least ? least : ratio > most ? most : ratio) * advantage;
-    clipped = bounded < ratio * advantage;
-    objective = clipped ? -bounded : -ratio * advantage;
-    slope = clipped ? Real(0) : ratio * advantage;
+    const Real gain = advantage == 0 ? Real(0) : ratio * advantage;  // a ratio may be infinite
+    clipped = bounded < gain;
+    objective = clipped ? -bounded : -gain;
+    slope = clipped ? Real(0) : gain;
     if (loss_of.reference < 0) return;
     const Real d = Real(values[loss_of.reference]) - log_probability;
     kl = std::exp(d) - d - 1;

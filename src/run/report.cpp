@@ -47,10 +47,14 @@ std::string meaning_text(const io::LossMeaning& meaning) {
                        100.0 * images->top5);
   }
   if (const auto* policy = std::get_if<io::PolicyMetrics>(&meaning)) {
-    return fmt::format("clipped {:.2f} %  kl {:.4f}", 100.0 * policy->clipped, policy->kl);
+    return fmt::format("clipped {:.2f} %{}", 100.0 * policy->clipped,
+                       policy->kl ? fmt::format("  kl {:.4f}", *policy->kl) : "");
   }
   if (const auto* pairs = std::get_if<io::PreferenceMetrics>(&meaning)) {
     return fmt::format("preferred {:.2f} %", 100.0 * pairs->preferred);
+  }
+  if (const auto* taught = std::get_if<io::AccuracyMetrics>(&meaning)) {
+    return fmt::format("token accuracy {:.2f} %", 100.0 * taught->token_accuracy);
   }
   const auto& text = std::get<io::TextMetrics>(meaning);
   return fmt::format(

@@ -147,7 +147,9 @@ void Resuming::check_resumable(const io::CheckpointMeta& meta) const {
   if (meta.data_fingerprint != data_.train_source().fingerprint()) {
     throw Error(ExitCode::checkpoint,
                 fmt::format("{}: the training data changed since step {} (fingerprint {:016x}, now "
-                            "{:016x}); resume with the same files in the same order, {}",
+                            "{:016x}); resume with the same files in the same order, and with the "
+                            "columns that data.token_weights, train.loss, train.kl_weight and "
+                            "train.teacher_tokens read then, {}",
                             start_.checkpoints, meta.step, meta.data_fingerprint,
                             data_.train_source().fingerprint(), kStartOver));
   }

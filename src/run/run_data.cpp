@@ -203,13 +203,14 @@ TargetCheck::TargetCheck(const train::Config& config)
 
 void TargetCheck::add(const ops::StepResult& result, bool warns) {
   if (images_ > 0) broken_images_ += images_ - std::llround(result.tokens);
-  without_targets_in_a_row_ = result.tokens > 0 ? 0 : without_targets_in_a_row_ + 1;
+  without_targets_in_a_row_ = result.weights > 0 ? 0 : without_targets_in_a_row_ + 1;
   if (without_targets_in_a_row_ == 0) return;
   const std::string what = fmt::format(
-      "no {} of the batch of step {} counts as a target, so it has no loss and trains nothing; "
+      "no {} of the batch of step {} counts as a target, so it has no loss and no gradient; "
       "see {}",
       images_ > 0 ? "image" : "token", result.step,
-      images_ > 0 ? "data.broken_images" : "data.ignore_token and data.loss_mask");
+      images_ > 0 ? "data.broken_images"
+                  : "data.ignore_token, data.loss_mask and data.token_weights");
   if (without_targets_in_a_row_ > kMostWithoutTargets) {
     throw Error(ExitCode::data,
                 fmt::format("{} steps in a row: {}", without_targets_in_a_row_, what))

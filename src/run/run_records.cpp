@@ -242,8 +242,12 @@ void put_balance(const train::Config& config, const ops::StepResult& result,
 io::LossMeaning meaning_of(const train::Config& config, const ops::StepResult& result) {
   switch (config.train.loss) {
     case train::Loss::clipped:
-      return io::PolicyMetrics{result.marked / result.tokens, result.kl_sum / result.weights};
+      return io::PolicyMetrics{result.marked / result.tokens,
+                               config.train.kl_weight > 0
+                                   ? std::optional(result.kl_sum / result.weights)
+                                   : std::nullopt};
     case train::Loss::preference: return io::PreferenceMetrics{result.marked / result.weights};
+    case train::Loss::distillation: return io::AccuracyMetrics{result.correct / result.tokens};
     default: return io::TextMetrics{std::exp(result.loss()), result.correct / result.tokens};
   }
 }
@@ -305,7 +309,8 @@ void RunRecords::note_validation(const train::Evaluation& evaluation) {
     return;
   }
   io::TextMetrics text = {evaluation.perplexity(), evaluation.accuracy()};
-  if (validation_text_) text.bits_per_byte = evaluation.bits_per_byte(*validation_text_);
+  if (validation_text_ && !start_.config.data.token_weights)
+    text.bits_per_byte = evaluation.bits_per_byte(*validation_text_);
   validation_ = {evaluation.loss(), text};
 }
 

@@ -84,9 +84,10 @@ SpikeDetector::Verdict SpikeDetector::judge(double loss, double norm) {
   return verdict;
 }
 
-/// A step without targets has no loss, and one that is not finite is not a matter of degree.
+/// A step without weights of targets has no loss, and one that is not finite is not a matter of
+/// degree.
 bool Spikes::is_counted(const ops::StepResult& result) const {
-  return policy() != train::SpikePolicy::ignore && result.skipped == 0 && result.tokens > 0 &&
+  return policy() != train::SpikePolicy::ignore && result.skipped == 0 && result.weights > 0 &&
          std::isfinite(result.gradient_norm);
 }
 

@@ -97,6 +97,7 @@ std::vector<Request> encode(const io::Tokenizer& tokenizer, const Task& task,
 void RequestSamples::read(std::int64_t first, std::int64_t end, const Batch& out) const {
   const Dim B = out.tokens.dims<2>("tokens")[0];
   if (out.first_keys) std::ranges::fill(out.first_keys.span<std::int32_t>(), 0);
+  if (out.token_values) std::ranges::fill(out.token_values.span<float>(), 1.0F);
   for (Dim b = 0; b < B; ++b) {
     const auto tokens = out.tokens.slice(b, 1).span<std::int32_t>();
     const auto targets = out.targets.slice(b, 1).span<std::int32_t>();

@@ -61,7 +61,7 @@ std::unique_ptr<io::Samples> training_samples(const Config& config, const io::To
 DeckData open_text(const Config& config, io::DataPart part, std::int64_t ids) {
   const Dim T = config.model.context;
   io::DataTokens tokens = io::open_data(config.data, config.model.vocabulary, config.run.seed, part,
-                                        ids, config.token_columns());
+                                        ids, config.token_columns(part == io::DataPart::both));
   DeckData data;
   if (tokens.train && part == io::DataPart::both) {
     data.train_samples = training_samples(config, *tokens.train, T);

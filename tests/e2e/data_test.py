@@ -414,6 +414,22 @@ class ParquetText(support.Case):
         self.assertIn("found id, body", self.lines("--jsonl", "real.parquet", code=1))
         self.assertIn("expected texts in the column 'id', found int", self.lines("--column", "id", "real.parquet", code=1))
 
+    @support.unittest.skipUnless(importlib.util.find_spec("pyarrow"), "no pyarrow")
+    def test_conversations_of_parquet_become_rows(self):
+        arrow = importlib.import_module("pyarrow")
+        said = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}]
+        write = importlib.import_module("pyarrow.parquet").write_table
+        write(arrow.table({"id": [1, 2], "messages": [said, said]}), str(self.folder / "chats.parquet"))
+        write(arrow.table({"prompt": [said[:1]], "chosen": [said[1:]], "rejected": [said[1:]]}), str(self.folder / "pairs.parquet"))
+        write(arrow.table({"id": [1], "chosen": [said]}), str(self.folder / "half.parquet"))
+
+        rows = [json.loads(line) for line in self.lines("--chats", "chats.parquet").splitlines()]
+        pairs = [json.loads(line) for line in self.lines("--chats", "pairs.parquet").splitlines()]
+
+        self.assertEqual(rows, [{"messages": said}] * 2)
+        self.assertEqual(pairs, [{"prompt": said[:1], "chosen": said[1:], "rejected": said[1:]}])
+        self.assertIn("'chosen' and 'rejected', found id, chosen", self.lines("--chats", "half.parquet", code=1))
+
     def test_what_has_no_text_is_refused_or_left_out(self):
         (self.folder / "bad.jsonl").write_text('{"text": "a"}\n{"body": "b"}\n{"text": "c"}\n', encoding="utf-8")
         arguments = ("tokenize", "--vocab", "bytes", "--input", "bad.jsonl", "--output", "bad.bin")

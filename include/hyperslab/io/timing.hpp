@@ -173,14 +173,19 @@ struct ImageMetrics {
 };
 /// Figures of a clipped loss.
 struct PolicyMetrics {
-  double clipped = 0;  ///< share of counted tokens whose ratio was clipped
-  double kl = 0;       ///< mean divergence from the reference, nats
+  double clipped = 0;             ///< share of counted tokens whose ratio was clipped
+  std::optional<double> kl = {};  ///< mean divergence from the reference, nats, if it is trained
+};
+/// Figures of a text whose loss is no mean of log-probabilities.
+struct AccuracyMetrics {
+  double token_accuracy = 0;
 };
 /// Figures of a loss of pairs.
 struct PreferenceMetrics {
   double preferred = 0;  ///< share of pairs whose chosen answer gained more than the other
 };
-using LossMeaning = std::variant<TextMetrics, ImageMetrics, PolicyMetrics, PreferenceMetrics>;
+using LossMeaning =
+    std::variant<TextMetrics, ImageMetrics, PolicyMetrics, PreferenceMetrics, AccuracyMetrics>;
 
 /// A line of metrics.jsonl, docs/files.md explains the keys.
 struct MetricsLine {

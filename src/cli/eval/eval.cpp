@@ -51,6 +51,7 @@ nlohmann::ordered_json to_json(const eval::Result& result, std::int64_t stride,
   add_text(line, evaluation, text, words);
   line["tokens"] = evaluation.tokens;
   line["loss_sum"] = evaluation.loss_sum;
+  if (evaluation.weights != evaluation.tokens) line["weights"] = evaluation.weights;
   line["stride"] = stride;
   line["seconds"] = result.seconds;
   line["tokens_per_second"] = evaluation.tokens / result.seconds;
@@ -139,6 +140,13 @@ void add_eval_options(Arguments& args) {
 
 /// --stride, or 0 if it is not given; also refuses --words without a vocabulary.
 std::int64_t check_options(const Arguments& args, const train::Config& config) {
+  if (args.has("words") && config.data.token_weights) {
+    throw Error(
+        ExitCode::usage,
+        "--words does not go with data.token_weights: a weighted loss is of no words; set it "
+        "to false")
+        .on_all_ranks();
+  }
   if (args.has("words") && config.data.vocabulary.empty()) {
     throw Error(ExitCode::usage,
                 "--words needs the text of the tokens: set data.vocabulary to the vocabulary that "
@@ -235,7 +243,10 @@ class Figures {
     description_ = evaluator.description();
     if (world_.rank() == 0) files_ = evaluator.files();
     if (text_ || of_images() || world_.rank() != 0) return;
-    log::info("no bits per byte: the deck has no data.vocabulary that gives the bytes of a token");
+    log::info(config.data.token_weights
+                  ? "no bits per byte: the loss is weighted (data.token_weights)"
+                  : "no bits per byte: the deck has no data.vocabulary that gives the bytes of a "
+                    "token");
   }
   void add(const eval::Result& result) {
     const bool words = how_.args.has("words");

@@ -304,7 +304,7 @@ TEST_F(Columns, PairsThatAreNoneOrTooLongAreRefused) {
     const io::PackedSamples samples(*source, starts, io::Packing::best_fit, T, 1,
                                     {.predicts_starts = false}, io::PackedSamples::PackedAs::pairs);
   };
-  expect_error(ExitCode::data, {"pairs", "found 3 documents"}, [&] { pack({0, 3, 5}, 13); });
+  expect_error(ExitCode::data, {"pairs", "found an odd number, 3"}, [&] { pack({0, 3, 5}, 13); });
   expect_error(ExitCode::data, {"at most model.context 6", "found 7 in pair 1", "token 5"},
                [&] { pack(documents, 6); });
 }
