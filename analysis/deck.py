@@ -27,7 +27,8 @@ FREE_KEYS = ("model.init", "model.init_std", "model.position_std", "model.scale_
 # Keys of free sections that decide about time and memory all the same.
 BOUND_KEYS = ("run.deterministic", "train.trainable")
 # Keys that earlier programs did not write, with what they did: such a deck is equal to one without them.
-EARLIER = {"parallel.shard": "0", "parallel.expert": "1", "train.trainable": "[]", "data.weights": "[]", "data.weight_steps": "[]", "precision.gradients": "fp32", "precision.gemm": "compute", "precision.fp8_min_width": "2048",
+EARLIER = {"data.token_weights": "false", "train.loss": "cross_entropy", "train.clip_low": "0.2", "train.clip_high": "0.2", "train.kl_weight": "0",
+           "train.preference_beta": "0.1", "train.teacher_weight": "0.5", "train.teacher_tokens": "0", "parallel.shard": "0", "parallel.expert": "1", "train.trainable": "[]", "data.weights": "[]", "data.weight_steps": "[]", "precision.gradients": "fp32", "precision.gemm": "compute", "precision.fp8_min_width": "2048",
            "precision.fp8_keep_first": "0", "precision.fp8_keep_last": "0", "precision.fp8_cache_weights": "false", "precision.fp8_param_gather": "false", "adapter.rank": "0", "adapter.alpha": "16", "adapter.rank_scaled": "false",
            "adapter.targets": "[]", "adapter.dropout": "0", "model.frozen_format": "compute",
            "quantization.weights": "none", "quantization.group": "64", "quantization.activations": "none",
