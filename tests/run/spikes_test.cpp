@@ -32,7 +32,7 @@ double usual(std::int64_t step) {
 ops::StepResult result(std::int64_t step, double loss, double norm = 1) {
   ops::StepResult out;
   out.step = step;
-  out.tokens = 10;
+  out.tokens = out.weights = 10;
   out.loss_sum = 10 * loss;
   out.gradient_norm = norm;
   return out;
@@ -114,7 +114,7 @@ TEST(Spikes, WhatIsNotFiniteOrHasNoTargetIsNotJudged) {
   ops::StepResult skipped = result(51, std::nan(""));
   skipped.skipped = 1;
   ops::StepResult empty = result(52, 0);
-  empty.tokens = 0;
+  empty.tokens = empty.weights = 0;
 
   EXPECT_FALSE(spikes.take(skipped));
   EXPECT_FALSE(spikes.take(empty));

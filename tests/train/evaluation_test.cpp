@@ -96,6 +96,7 @@ class Oracle {
         out.loss_sum += one.loss();
         out.correct += one.accuracy();
         out.tokens += 1;
+        out.weights += 1;
       }
     }
     return out;
@@ -281,7 +282,8 @@ TEST(CountText, AnIdThatIsNotInTheVocabularyIsRefusedOnEveryRank) {
 }
 
 TEST(Figures, FollowFromTheSumOfLosses) {
-  const train::Evaluation evaluation = {60 * std::numbers::ln2, 10, 4};
+  const train::Evaluation evaluation = {
+      .loss_sum = 60 * std::numbers::ln2, .tokens = 10, .correct = 4, .weights = 10};
   const train::TextAmount text = {40, 16, 4};
 
   EXPECT_DOUBLE_EQ(evaluation.loss(), 6 * std::numbers::ln2);

@@ -106,6 +106,7 @@ TEST(Fields, DataAndLayout) {
                                          6,
                                          true,
                                          true,
+                                         true,
                                          0,
                                          8}));
   const auto split =
