@@ -325,7 +325,8 @@ TEST_F(Optimizer, StepsAreJudgedAsByTheOracle) {
     before.adam_step = 12345;
     before.good_steps = c.good_steps;
     const StepInput input = {7, 0.125F, 0.5F, 0.25F, c.stop};
-    std::vector<double> sums = {c.norm_squared, c.non_finite, c.loss, 5, 2, 1, 0.25, 3, 6, 9, 4, 8, 12, 14};
+    std::vector<double> sums = {
+        c.norm_squared, c.non_finite, c.loss, 5, 2, 1, 0.25, 3, 6, 9, 4, 8, 12, 14};
     sums.push_back(static_cast<double>(c.stop));
     Tensor reduced = tensor_of(DType::f32, {kSumCount}, sums);
     Problem problem(DType::f32);

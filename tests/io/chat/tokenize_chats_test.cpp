@@ -104,8 +104,9 @@ TEST_F(TokenizeChats, PairsAreTwoDocuments) {
   EXPECT_EQ(figures.conversations, 1);
   EXPECT_EQ(figures.too_long, 1);
   EXPECT_EQ(figures.without_answer, 1);
-  expect_error(ExitCode::data, {":1: the key 'chosen' must hold a list, found no such key"},
-               [&] { (void)tokenize(row_of({{"assistant", "b"}})); });
+  expect_error(ExitCode::data, {":1: the key 'chosen' must hold a list, found no such key"}, [&] {
+    (void)tokenize(row_of({{"assistant", "b"}}));
+  });
 }
 
 TEST_F(TokenizeChats, LongConversationsEndWithTheLastAnswerThatFits) {
