@@ -193,7 +193,7 @@ TEST_F(TokenizeChats, HostileRowsAreRefusedByTheirLine) {
   const std::string user = R"({"messages": [{"role": "user", "content": )";
   for (const std::string& row :
        {std::string(1 << 20, '['), std::string(1 << 20, '{'),
-        user + std::string(5000, '[') + "]}]}", user + "\"\\ud800\"}]}", user + "\"\xC3\"}]}",
+        user + std::string(5000, '[') + "]}]}", user + R"("\ud800"}]})", user + "\"\xC3\"}]}",
         user + std::string(400, '9') + "}]}", user + R"("a"}])", std::string(3, '\0'),
         std::string("\xEF\xBB\xBF{}")}) {
     expect_error(ExitCode::data, {path("in.jsonl") + ":2: "}, [&] {
