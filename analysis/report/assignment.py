@@ -27,11 +27,11 @@ from analysis.tables import counted
 from analysis.yaml_files import load_yaml
 
 MOST_PAGES = 4
-# What is said of notes that begin so.
+# The report says these sentences for notes that begin so.
 DISTURBED = {"other programs used the machine": "other programs used the machine, so that times vary",
              "more ranks than cores": "points had more ranks than cores, so that their speed-ups say nothing of more cores"}
 NOTHING_MORE = "Nothing beyond the profiled optimizations was used."
-# What courses count as extra work, by the names of optimizations.yaml.
+# Courses count these as extra work; the names are those of optimizations.yaml.
 EXTRA = ("Tensor parallelism", "Sequence parallelism", "Pipeline parallelism", "One forward, one backward (1F1B)", "Interleaved stages",
          "Zero-bubble schedule", "Sharded optimizer state (zero 1)", "Sharded optimizer state and gradients (zero 2)",
          "Sharded parameters (zero 3)", "Context parallelism", "Mixture of experts", "Fake quantization (quantization-aware training)", "FP8", "Muon",

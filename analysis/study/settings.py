@@ -26,7 +26,7 @@ BENCH_MODES = ("forward", "forward-backward", "step")  # `--mode all` measures t
 OWN = ("command", "deck", "ranks")
 LAYOUT = ("parallel.data", "parallel.tensor", "parallel.pipeline", "parallel.context")
 BATCH = "train.global_batch"
-# Of training: `flops` is a compute budget, `parameters` the N of its 6 N D, which give train.steps.
+# A point may set these in `train`: `flops` is a compute budget and `parameters` the N of its 6 N D; they give train.steps.
 FLOPS, PARAMETERS, STEPS = "flops", "parameters", "train.steps"
 FLOPS_OF_TOKEN = 6  # for each parameter
 

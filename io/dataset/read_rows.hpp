@@ -47,7 +47,7 @@ struct TargetValues {
   /// Targets [at, at + count) are the source's tokens from `first` on. 1 and 0 if it has no values.
   void read(const TokenSource& source, std::int64_t first, std::size_t at,
             std::size_t count) const {
-    if (source.columns().count() == 0) return;
+    if (columns + teachers == 0 || source.columns().count() == 0) return;
     require(source.columns().count() == columns && source.columns().teachers >= teachers,
             "a source of other columns than the batch");
     const auto part = [&](auto span, Dim width) {

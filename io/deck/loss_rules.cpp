@@ -63,8 +63,7 @@ constexpr std::array kLossRules = {
          },
          [](const Config&, const Surroundings&) -> std::string {
            return "the loss is of pairs, not of tokens: set data.token_weights to false and "
-                  "train.z_loss "
-                  "to 0";
+                  "train.z_loss to 0";
          }},
     Rule{"train.loss", "data.validation_fraction", "not preference with data.validation_fraction",
          [](const Config& c, const Surroundings&) {

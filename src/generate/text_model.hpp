@@ -93,9 +93,9 @@ class TextModel {
   /// each text if drawn tokens are wanted.
   void read(std::span<const RowRead> texts, Wanted wanted,
             std::span<const ops::TokenChoice> choices = {});
-  /// As read(), of texts whose last draft_tokens() tokens or fewer are guesses, with the wanted
-  /// result after every token of every row. Rows may have fewer pages than tokens: those that lie
-  /// behind the pages are read for nothing. `choices`: of every token, row by row.
+  /// Reads texts as read() does; their last draft_tokens() tokens or fewer are guesses. Gives
+  /// wanted result after every token of every row. Rows may have fewer pages than tokens: those
+  /// that lie behind the pages are read for nothing. `choices`: of every token, row by row.
   void verify(std::span<const RowRead> texts, Wanted wanted,
               std::span<const ops::TokenChoice> choices = {});
   /// The logits that the newest pass left, if it was asked for them: of a row that read() read, or

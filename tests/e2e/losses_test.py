@@ -117,6 +117,8 @@ class Losses(support.Case):
         first = "checkpoint.initial=base/checkpoints/step_00000001"
         self.assert_layouts_agree("preference", *pairs, "train.loss=preference", first, without=("context",))
         scores.write_bytes(kept)
+        planned = self.run_program("plan", "preference/deck.yaml")
+        self.assertEqual(planned.code, 0, planned.err)
         line = support.metrics(self.folder / "preference")
         self.assertAlmostEqual(line[0]["loss"], math.log(2), places=4)
         self.assertLess(line[-1]["loss"], math.log(2) - 0.01)

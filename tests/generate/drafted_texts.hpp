@@ -9,7 +9,7 @@
 
 namespace hyperslab::generate {
 
-/// What a listener hears.
+/// The tokens and ends that a listener hears.
 class Heard final : public TokenListener {
  public:
   Heard(std::size_t prompts, bool logits)
@@ -34,7 +34,7 @@ class Heard final : public TokenListener {
   bool logits_;
 };
 
-/// Of lengths from one to beyond the context of 40; most of them repeat themselves.
+/// Prompts have lengths from one to beyond the context of 40; most of them repeat themselves.
 inline Prompts repeating_prompts() {
   Prompts prompts;
   for (const int length : {3, 17, 1, 40, 9, 55, 26, 14}) {

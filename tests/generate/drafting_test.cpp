@@ -216,7 +216,7 @@ TEST(DraftModel, GuessesWhatItsModelSaysAndGivesPagesBack) {
     const std::vector<std::int32_t> right(expected.begin() + static_cast<int>(said),
                                           expected.begin() + static_cast<int>(said) + 4);
     EXPECT_EQ(draft[0].tokens, right) << said;
-    // Of the four guesses one, then two, .. are taken, with the token that follows.
+    // The text takes one of the four guesses, then two and so on, with the token that follows.
     const std::size_t taken = 1 + said % 5;
     text.insert(text.end(), expected.begin() + static_cast<int>(said),
                 expected.begin() + static_cast<int>(said + taken));

@@ -98,15 +98,6 @@ struct MemoryConfig {
 
 /// The loss of training: ops::TokenObjective, a teacher's distribution, or pairs of answers.
 enum class Loss : std::uint8_t { cross_entropy, clipped, preference, distillation };
-[[nodiscard]] constexpr std::string_view name_of(Loss loss) {
-  switch (loss) {
-    case Loss::cross_entropy: return "cross_entropy";
-    case Loss::clipped: return "clipped";
-    case Loss::preference: return "preference";
-    case Loss::distillation: return "distillation";
-  }
-  return "";
-}
 
 /// Deck section `train`.
 struct TrainConfig {
