@@ -94,7 +94,7 @@ class TextModel {
   void read(std::span<const RowRead> texts, Wanted wanted,
             std::span<const ops::TokenChoice> choices = {});
   /// Reads texts as read() does; their last draft_tokens() tokens or fewer are guesses. Gives
-  /// wanted result after every token of every row. Rows may have fewer pages than tokens: those
+  /// the wanted result after every token of every row. Rows may have fewer pages than tokens: those
   /// that lie behind the pages are read for nothing. `choices`: of every token, row by row.
   void verify(std::span<const RowRead> texts, Wanted wanted,
               std::span<const ops::TokenChoice> choices = {});

@@ -131,6 +131,16 @@ class Losses(support.Case):
         self.run_loss("parts", *clipped)
         self.assertEqual(self.losses("parts"), self.losses("whole"))
 
+    def test_steps_without_weight_are_told_and_do_not_keep_a_run_from_going_on(self):
+        self.write("weights", [1] * (TOKENS // 2) + [0] * (TOKENS - TOKENS // 2))
+        settings = ("data.token_weights=true", "train.global_batch=1", "train.microbatch=1", "train.steps=12")
+        told = self.run_loss("weightless", *settings, options=("--stop-after", "9"))
+        self.run_loss("weightless", *settings)
+        self.write("weights", self.weights)
+        self.assertIn("data.token_weights", told.err)
+        self.assertEqual(len(self.losses("weightless")), 12)
+        self.assertIn(None, self.losses("weightless"))
+
     def test_missing_values_are_named(self):
         result = self.train("missing", "train.loss=clipped", "data.train=[text.bin]", code=3)
         self.assertIn("text.old_log_probabilities.npy", result.err)

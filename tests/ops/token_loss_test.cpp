@@ -166,6 +166,24 @@ TEST_F(TokenLosses, OnesAreTheLossWithoutValues) {
   }
 }
 
+TEST_F(TokenLosses, AWeightOfZeroTakesNoPartWhateverTheOtherValuesAre) {
+  Tensor logits = random_tensor(DType::f64, {kRows, kVocabulary}, 1);
+  float* value = terms.values.view().data<float>();
+  value[0] = 0;             // the first row's weight
+  value[1] = -1e30F;        // its ratio is infinite
+  value[kColumns + 2] = 0;  // the second row's advantage, with such a ratio
+  value[kColumns + 1] = -1e30F;
+  Tensor sums = filled_tensor(DType::f64, {kSumCount}, 0);
+  softmax_cross_entropy(
+      ctx,
+      {logits.view(), whole_vocabulary(kVocabulary), targets.view(), {}, 0, terms.of(clipped())},
+      &state, WithGradient::yes, sums.view());
+
+  EXPECT_TRUE(std::isfinite(to_doubles(sums.view())[kSumLoss]));
+  const auto found = to_doubles(logits.view());
+  for (Dim i = 0; i < 2 * kVocabulary; ++i) EXPECT_EQ(found[static_cast<std::size_t>(i)], 0) << i;
+}
+
 TEST_F(TokenLosses, AVocabularyOverRanksHasTheLossOfOne) {
   const Dim width = 4;  // columns of a rank, of 11 tokens on three
   for (const TokenLoss& loss : {weighted(), clipped(0.5F), taught(0.25F)}) {

@@ -179,6 +179,25 @@ TEST_F(Columns, AreMissedByName) {
   });
 }
 
+TEST_F(Columns, ThatValidationDoesNotUseAreNotRead) {
+  values[2][7] = std::nanf("");
+  const auto source = open(hdf5(), kAll, false);
+  Floats out(kTokens * 6);
+  source->read_values(0, out);
+  EXPECT_EQ(out[7 * 6], values[0][7]);
+  EXPECT_EQ(out[7 * 6 + 2], 1);
+}
+
+TEST_F(Columns, PairsDoNotGoFromOneFileIntoTheNext) {
+  const auto source = io::open_tokens({hdf5(), beside()}, io::RawIds::uint16, 300, 1);
+  expect_error(ExitCode::data,
+               {"an even number of documents in every file", "found 3 before token 12"}, [&] {
+                 const std::vector<std::int64_t> starts = {0, 3, 5, 12};
+                 const io::PackedSamples samples(*source, starts, io::Packing::best_fit, 20, 1, {},
+                                                 io::PackedSamples::PackedAs::pairs);
+               });
+}
+
 TEST_F(Columns, ThatAreDamagedAreRefusedWithTheirPlace) {
   values[0][5] = -1;
   refuse(hdf5(), {"weights", "token 5", "-1"});
