@@ -4,13 +4,31 @@
 #   which must compile alone (target all_verify_interface_header_sets).
 set(CMAKE_VERIFY_INTERFACE_HEADER_SETS ON)
 
-# hyperslab_unite(target batch): compiles so many of its sources at once if HYPERSLAB_UNITY is on; CUDA's, and those with
-# options of their own, stay alone.
+# hyperslab_unite(target batch): compiles about so many of its sources at once if HYPERSLAB_UNITY is on; CUDA's, and those
+# with options of their own, stay alone.
 function(hyperslab_unite target batch)
   get_target_property(sources ${target} SOURCES)
   list(FILTER sources INCLUDE REGEX "\\.cu$")
   set_source_files_properties(${sources} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ${HYPERSLAB_UNITY} UNITY_BUILD_BATCH_SIZE ${batch})
+  # Folders below add sources later.
+  cmake_language(EVAL CODE "cmake_language(DEFER DIRECTORY [[${PROJECT_SOURCE_DIR}]] CALL hyperslab_even_batches ${target} ${batch})")
+endfunction()
+
+# hyperslab_even_batches(target batch): as many batches as come nearest to that size, all equally large. A last batch of two
+# sources would read nearly as many headers as a full one.
+function(hyperslab_even_batches target batch)
+  get_target_property(sources ${target} SOURCES)
+  list(FILTER sources INCLUDE REGEX "\\.cpp$")
+  list(LENGTH sources count)
+  math(EXPR batches "(${count} + ${batch} / 2) / ${batch}")
+  if(batches LESS 1)
+    set(batches 1)
+  endif()
+  math(EXPR size "(${count} + ${batches} - 1) / ${batches}")
+  if(size LESS 2)
+    set(size 2) # 0 would mean all at once, and CMake leaves a batch of one source alone
+  endif()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${HYPERSLAB_UNITY} UNITY_BUILD_BATCH_SIZE ${size})
 endfunction()
 
 # hyperslab_build_light(target): -O1 in a release, for a module that waits for files, the network or people and computes

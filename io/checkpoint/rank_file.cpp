@@ -69,14 +69,14 @@ std::vector<CheckpointReader::Piece> without_checksums(std::span<const Dataset> 
 }
 
 /// A block of a slab on its way to the file.
-struct Block {
+struct WrittenBlock {
   const char* data = nullptr;
   std::size_t bytes = 0;
   std::uint64_t file_offset = 0;
   std::uint32_t* crc32c = nullptr;
 };
 
-void add_blocks(std::vector<Block>& blocks, const Slab& slab, CheckpointReader::Piece& piece,
+void add_blocks(std::vector<WrittenBlock>& blocks, const Slab& slab, CheckpointReader::Piece& piece,
                 std::size_t block_bytes) {
   const auto* data = static_cast<const char*>(slab.data.raw());
   const std::size_t bytes = slab.data.bytes();
@@ -89,7 +89,7 @@ void add_blocks(std::vector<Block>& blocks, const Slab& slab, CheckpointReader::
 }
 
 /// In pieces that the processor's cache still holds when they are written.
-void write_block(storage::File& file, const Block& block) {
+void write_block(storage::File& file, const WrittenBlock& block) {
   constexpr std::size_t kPiece = std::size_t{1} << 20;
   std::uint32_t crc = 0;
   for (std::size_t begin = 0; begin < block.bytes; begin += kPiece) {
@@ -104,7 +104,7 @@ void write_block(storage::File& file, const Block& block) {
 /// Writes slabs on the CPU, and their checksums into the pieces.
 void write_on_host(storage::File& file, std::span<const Slab> slabs,
                    std::span<CheckpointReader::Piece> pieces, const SaveOptions& options) {
-  std::vector<Block> blocks;
+  std::vector<WrittenBlock> blocks;
   for (std::size_t i = 0; i < slabs.size(); ++i) {
     add_blocks(blocks, slabs[i], pieces[i], options.block_bytes);
   }

@@ -14,7 +14,7 @@
 namespace hyperslab::comm {
 namespace {
 
-constexpr const char* kName = "background";
+constexpr const char* kGroup = "background";
 constexpr std::size_t kMostInMessage = std::size_t{1} << 30;
 constexpr int kParcelTag = 1;
 
@@ -30,10 +30,10 @@ void for_each_message(const BackgroundPeers::Parcel& parcel, const Message& mess
 }  // namespace
 
 MpiTransport::MpiTransport(MPI_Comm comm) {
-  HS_MPI(kName, MPI_Comm_dup(comm, &comm_));
-  HS_MPI(kName, MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN));
-  HS_MPI(kName, MPI_Comm_set_name(comm_, kName));
-  texts_->slots.resize(static_cast<std::size_t>(size_of_group(comm_, kName)));
+  HS_MPI(kGroup, MPI_Comm_dup(comm, &comm_));
+  HS_MPI(kGroup, MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN));
+  HS_MPI(kGroup, MPI_Comm_set_name(comm_, kGroup));
+  texts_->slots.resize(static_cast<std::size_t>(size_of_group(comm_, kGroup)));
 }
 
 MpiTransport::~MpiTransport() {
@@ -48,13 +48,13 @@ void MpiTransport::start_gathering(const std::string& text) {
   texts_->slot.length = static_cast<std::int64_t>(text.size());
   if (text.size() <= texts_->slot.text.size()) std::ranges::copy(text, texts_->slot.text.begin());
   is_long_ = false;
-  HS_MPI(kName, MPI_Iallgather(&texts_->slot, sizeof(Slot), MPI_BYTE, texts_->slots.data(),
-                               sizeof(Slot), MPI_BYTE, comm_, &request_));
+  HS_MPI(kGroup, MPI_Iallgather(&texts_->slot, sizeof(Slot), MPI_BYTE, texts_->slots.data(),
+                                sizeof(Slot), MPI_BYTE, comm_, &request_));
 }
 
 bool MpiTransport::is_complete() {
   int done = 0;
-  HS_MPI(kName, MPI_Test(&request_, &done, MPI_STATUS_IGNORE));
+  HS_MPI(kGroup, MPI_Test(&request_, &done, MPI_STATUS_IGNORE));
   return done != 0;
 }
 
@@ -71,7 +71,7 @@ void MpiTransport::start_long() {
     total += slot.length;
     if (total > INT_MAX) {
       throw Error(ExitCode::internal,
-                  fmt::format("{}: texts of {} bytes are beyond {}", kName, total, INT_MAX));
+                  fmt::format("{}: texts of {} bytes are beyond {}", kGroup, total, INT_MAX));
     }
     texts_->lengths.push_back(static_cast<int>(slot.length));
   }
@@ -79,9 +79,9 @@ void MpiTransport::start_long() {
   std::exclusive_scan(texts_->lengths.begin(), texts_->lengths.end(), texts_->begins.begin(), 0);
   texts_->joined.resize(static_cast<std::size_t>(total));
   is_long_ = true;
-  HS_MPI(kName, MPI_Iallgatherv(texts_->mine.data(), static_cast<int>(texts_->mine.size()),
-                                MPI_CHAR, texts_->joined.data(), texts_->lengths.data(),
-                                texts_->begins.data(), MPI_CHAR, comm_, &request_));
+  HS_MPI(kGroup, MPI_Iallgatherv(texts_->mine.data(), static_cast<int>(texts_->mine.size()),
+                                 MPI_CHAR, texts_->joined.data(), texts_->lengths.data(),
+                                 texts_->begins.data(), MPI_CHAR, comm_, &request_));
 }
 
 bool MpiTransport::advance_gathering(std::vector<std::string>& texts) {
@@ -104,22 +104,22 @@ void MpiTransport::start_exchange(std::span<const BackgroundPeers::Parcel> sends
                                   std::span<const BackgroundPeers::Parcel> receives) {
   for (const BackgroundPeers::Parcel& parcel : receives) {
     for_each_message(parcel, [&](char* data, int bytes) {
-      HS_MPI(kName, MPI_Irecv(data, bytes, MPI_BYTE, parcel.rank, kParcelTag, comm_,
-                              &messages_.emplace_back()));
+      HS_MPI(kGroup, MPI_Irecv(data, bytes, MPI_BYTE, parcel.rank, kParcelTag, comm_,
+                               &messages_.emplace_back()));
     });
   }
   for (const BackgroundPeers::Parcel& parcel : sends) {
     for_each_message(parcel, [&](char* data, int bytes) {
-      HS_MPI(kName, MPI_Isend(data, bytes, MPI_BYTE, parcel.rank, kParcelTag, comm_,
-                              &messages_.emplace_back()));
+      HS_MPI(kGroup, MPI_Isend(data, bytes, MPI_BYTE, parcel.rank, kParcelTag, comm_,
+                               &messages_.emplace_back()));
     });
   }
 }
 
 bool MpiTransport::advance_exchange() {
   int done = 0;
-  HS_MPI(kName, MPI_Testall(static_cast<int>(messages_.size()), messages_.data(), &done,
-                            MPI_STATUSES_IGNORE));
+  HS_MPI(kGroup, MPI_Testall(static_cast<int>(messages_.size()), messages_.data(), &done,
+                             MPI_STATUSES_IGNORE));
   if (done != 0) messages_.clear();
   return done != 0;
 }

@@ -19,7 +19,7 @@ constexpr double kTimeout = 1.5;
 
 void sleep(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
 
-bool is_last() { return world().rank() == world().size() - 1; }
+bool is_last_rank() { return world().rank() == world().size() - 1; }
 
 /// From now on the timeout itself holds, not three times as long.
 void end_a_step() { world().activity().ended_step = 1; }
@@ -28,7 +28,7 @@ TEST(Watchdog, LetsASlowRankFinish) {
   const comm::Watchdog watchdog(world(), {kTimeout, ""});
   end_a_step();
 
-  for (int i = 0; is_last() && i < 6; ++i) {
+  for (int i = 0; is_last_rank() && i < 6; ++i) {
     sleep(kTimeout / 3);
     world().activity().beat();
   }
@@ -39,7 +39,7 @@ TEST(Watchdog, LetsAPauseLast) {
   const comm::Watchdog watchdog(world(), {kTimeout, ""});
   end_a_step();
 
-  if (is_last()) {
+  if (is_last_rank()) {
     const Pause pause(world().activity());
     sleep(2 * kTimeout);
   }
@@ -49,7 +49,7 @@ TEST(Watchdog, LetsAPauseLast) {
 TEST(Watchdog, IsOffWithoutATimeout) {
   const comm::Watchdog watchdog(world(), {0, ""});
 
-  if (is_last()) sleep(1);
+  if (is_last_rank()) sleep(1);
   world().barrier();
 }
 

@@ -11,21 +11,22 @@
 namespace hyperslab::cli {
 namespace {
 
-[[noreturn]] void refuse(const std::string& why) {
+[[noreturn]] void refuse_scores(const std::string& why) {
   throw Error(ExitCode::usage, "--log-probabilities " + why).on_all_ranks();
 }
 
 std::string file_of(const Arguments& args, const EvalSource& source, const train::Config& config) {
   for (const char* option : {"stride", "words", "predictions", "logits", "json"}) {
-    if (args.has(option)) refuse(fmt::format("does not go with --{}", option));
+    if (args.has(option)) refuse_scores(fmt::format("does not go with --{}", option));
   }
-  if (config.model.is_of_images()) refuse("is for text, and the model is of images");
+  if (config.model.is_of_images()) refuse_scores("is for text, and the model is of images");
   if (source.checkpoints.size() != 1) {
-    refuse(fmt::format("is of one checkpoint, found {}", source.checkpoints.size()));
+    refuse_scores(fmt::format("is of one checkpoint, found {}", source.checkpoints.size()));
   }
   const auto files =
       args.has("data") ? args.get<std::vector<std::string>>("data") : std::vector<std::string>();
-  if (files.size() != 1) refuse("needs --data with the one token file whose tokens are scored");
+  if (files.size() != 1)
+    refuse_scores("needs --data with the one token file whose tokens are scored");
   return files.front();
 }
 
